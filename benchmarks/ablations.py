@@ -35,7 +35,7 @@ from gnnplace.policy.network import PlacementPolicy, read_policy, weights_of
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining import PRIOR as REFINER_PRIOR
 from gnnplace.policy.refine.refining import REFINING
-from gnnplace.policy.weights import CHECKPOINT, DECODER_PRIOR
+from gnnplace.policy.weights import DECODER_PRIOR, POLICY_CHECKPOINT
 from gnnplace.train import Evolution, ProblemDataModule
 
 GENERATIONS = 5
@@ -70,7 +70,7 @@ def set_weights(part: Any, names: tuple[str, ...], weights: Any) -> None:
 
 def begin() -> PlacementPolicy:
     """The shipped policy with what the later stages learned taken back to the prior."""
-    policy = read_policy(CHECKPOINT)
+    policy = read_policy(POLICY_CHECKPOINT)
     set_weights(policy.decoder, DYNAMIC, DECODER_PRIOR)
     set_weights(policy.refiner, REFINING, REFINER_PRIOR)
     return policy

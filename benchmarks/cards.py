@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 
 from gnnplace.policy import Exposure, TrainingCard, write_card
-from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT as NETWORK
 from gnnplace.policy.gnn.network import load_gnn
 from gnnplace.policy.learned import load_policy
-from gnnplace.policy.weights import CHECKPOINT as POLICY
+from gnnplace.policy.weights import POLICY_CHECKPOINT as POLICY
 from gnnplace.train.data_module import ProblemDataModule
 
 TRAINERS = Path(__file__).parents[1] / "trainers"

@@ -18,7 +18,7 @@ import torch
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers import Placer, SearchSpace
-from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.placing import make_placer
 from gnnplace.problem.cluster.presets import preset
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=(VALIDATION, TRAIN), default=VALIDATION)
     parser.add_argument("--memory", choices=MEMORY, default=AMPLE)
-    parser.add_argument("folders", nargs="*", default=[str(CHECKPOINT)])
+    parser.add_argument("folders", nargs="*", default=[str(GNN_CHECKPOINT)])
     args = parser.parse_args()
     torch.set_num_threads(1)
     ample = args.memory == AMPLE

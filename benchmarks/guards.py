@@ -67,7 +67,7 @@ def by_turns(work: Callable[[], object], rounds: int) -> tuple[float, ...]:
     ways: tuple[AbstractContextManager[Any], ...] = (
         patch.object(recording, "_proved", lambda *_: Proof()),
         nullcontext(),
-        patch.object(recording, "layers_apart", lambda *_: {}),
+        patch.object(recording, "find_omitted_layers", lambda *_: {}),
     )
     work()  # what is compiled and imported once
     found = []

@@ -49,7 +49,7 @@ from gnnplace.measurements.posterior import Posterior, fit_parameters
 from gnnplace.measurements.samples import shortest
 from gnnplace.placers import SearchSpace
 from gnnplace.policy.decode.rollouts import DECODED
-from gnnplace.policy.learned import CHECKPOINT, load_policy
+from gnnplace.policy.learned import POLICY_CHECKPOINT, load_policy
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement
 from gnnplace.simulation import Simulator, finished_placement
@@ -195,7 +195,9 @@ def policy(history: History, seed: int, count: int) -> None:
 
 def tuned(history: History, seed: int, count: int) -> None:
     torch.manual_seed(seed)
-    module = MeasuredTuning(history.bench, count, seed=seed, start=str(CHECKPOINT), step_size=0.3)
+    module = MeasuredTuning(
+        history.bench, count, seed=seed, start=str(POLICY_CHECKPOINT), step_size=0.3
+    )
     trainer = Trainer(
         accelerator="cpu",
         devices=1,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT, GnnPolicy, read_gnn
 
 DRAWS = 2000  # of the bootstrap
 TWINS = {"twin with messages": "messages", "twin without": "none"}  # in trainers/gnn/twins
@@ -48,7 +48,7 @@ def twin(name: str) -> GnnPolicy:
     return read_gnn(Path(__file__).parents[1] / "trainers" / "gnn" / "twins" / TWINS[name])
 
 
-def shuffled(folder: Path = CHECKPOINT) -> GnnPolicy:
+def shuffled(folder: Path = GNN_CHECKPOINT) -> GnnPolicy:
     """The network of a folder with the weights of each array in another order."""
     network = read_gnn(folder)
     torch.manual_seed(0)

@@ -58,7 +58,7 @@ class IdealSplit(NamedTuple):
 
 def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
     """All ideals; None if there are more than ``most``."""
-    needs = [sum(1 << b for b in before) for before in blocks.before]
+    needs = [sum(1 << b for b in before) for before in blocks.predecessors]
     index, listed, growths = {0: 0}, [(0, frozenset(b for b, n in enumerate(needs) if n == 0))], []
     for ideal, ready in listed:
         grown = []
@@ -66,7 +66,7 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
             bigger = ideal | 1 << b
             if bigger not in index:
                 index[bigger] = len(index)
-                fresh = {c for c in blocks.after[b] if needs[c] & ~bigger == 0}
+                fresh = {c for c in blocks.successors[b] if needs[c] & ~bigger == 0}
                 listed.append((bigger, (ready - {b}) | fresh))
             grown.append((b, index[bigger]))
         growths.append(grown)

@@ -44,25 +44,25 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.sharded import plan_shard as plan_shard
     from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
     from gnnplace.plans.sharded import shard_model as shard
+    from gnnplace.policy import DEFAULT_BUDGET as DEFAULT_BUDGET
+    from gnnplace.policy import ROSTER as ROSTER
+    from gnnplace.policy import THROUGHPUT as THROUGHPUT
+    from gnnplace.policy import TIME as TIME
+    from gnnplace.policy import Failure as Failure
     from gnnplace.policy import PlaceOptions as PlaceOptions
-    from gnnplace.policy.placing import DEFAULT_BUDGET as DEFAULT_BUDGET
-    from gnnplace.policy.placing import ROSTER as ROSTER
-    from gnnplace.policy.placing import THROUGHPUT as THROUGHPUT
-    from gnnplace.policy.placing import TIME as TIME
-    from gnnplace.policy.placing import Failure as Failure
-    from gnnplace.policy.placing import check_budget as check_budget
-    from gnnplace.policy.placing import compare as compare
-    from gnnplace.policy.placing import compare_intervals as compare_intervals
-    from gnnplace.policy.placing import make_placer as make_placer
-    from gnnplace.policy.placing import place as place
-    from gnnplace.policy.placing import placer_for as placer_for
-    from gnnplace.policy.placing import placer_names as placer_names
-    from gnnplace.policy.placing import placer_options as placer_options
-    from gnnplace.policy.placing import shown_placers as shown_placers
-    from gnnplace.policy.sizes import SizedModel as SizedModel
-    from gnnplace.policy.sizes import choose_microbatches as choose_microbatches
-    from gnnplace.policy.warming import is_warm as is_warm
-    from gnnplace.policy.warming import warm as warm
+    from gnnplace.policy import SizedModel as SizedModel
+    from gnnplace.policy import check_budget as check_budget
+    from gnnplace.policy import choose_microbatches as choose_microbatches
+    from gnnplace.policy import compare as compare
+    from gnnplace.policy import compare_intervals as compare_intervals
+    from gnnplace.policy import is_warm as is_warm
+    from gnnplace.policy import make_placer as make_placer
+    from gnnplace.policy import place as place
+    from gnnplace.policy import placer_for as placer_for
+    from gnnplace.policy import placer_names as placer_names
+    from gnnplace.policy import placer_options as placer_options
+    from gnnplace.policy import shown_placers as shown_placers
+    from gnnplace.policy import warm as warm
     from gnnplace.problem import Constraints as Constraints
     from gnnplace.problem import Problem as Problem
     from gnnplace.problem import read_problem as read_problem
@@ -105,12 +105,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.planned import run_plan as run_plan
     from gnnplace.run.training import TrainingStep as TrainingStep
     from gnnplace.run.training import compile as compile
-    from gnnplace.sharding.answers import SplitGoal as SplitGoal
-    from gnnplace.sharding.answers import shard_for as shard_for
-    from gnnplace.sharding.answers import shard_frontier as shard_frontier
-    from gnnplace.sharding.answers import shard_network as shard_network
-    from gnnplace.sharding.answers import shard_tables as shard_tables
-    from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
+    from gnnplace.sharding import MeshMachine as MeshMachine
+    from gnnplace.sharding import SplitGoal as SplitGoal
+    from gnnplace.sharding import shard_for as shard_for
+    from gnnplace.sharding import shard_frontier as shard_frontier
+    from gnnplace.sharding import shard_network as shard_network
+    from gnnplace.sharding import shard_tables as shard_tables
     from gnnplace.simulation import simulate as simulate
     from gnnplace.tracing import CaptureOptions as CaptureOptions
     from gnnplace.tracing import capture_model as capture

@@ -16,6 +16,8 @@ from typing import Any
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import parse_name
+from gnnplace.policy import GNN_CHECKPOINT as NETWORK
+from gnnplace.policy import POLICY_CHECKPOINT as POLICY
 from gnnplace.policy import (
     RANDOM,
     ROSTER,
@@ -25,8 +27,6 @@ from gnnplace.policy import (
     find_placer,
     read_card,
 )
-from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
-from gnnplace.policy.weights import CHECKPOINT as POLICY
 from gnnplace.train import listed
 
 BLOCKS = Path(__file__).with_name("blocks.json")  # written by ``benchmarks/structure.py``

@@ -26,7 +26,7 @@ from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import EXECUTE, JOINT, SHARD, Cell, ProblemEntry
 from gnnplace.errors import InputError
 from gnnplace.policy import find_placer
-from gnnplace.policy.warming import warm as warm_placers
+from gnnplace.policy import warm as warm_placers
 
 Data = dict[str, Any]
 

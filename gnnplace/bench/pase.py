@@ -30,13 +30,15 @@ from gnnplace.plans.segments.parts import Part
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem import Cluster
-from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured.layout import Configuration, parts_in, read_layout
-from gnnplace.sharding.captured.problem import (
+from gnnplace.sharding import (
     CapturedProblem,
+    Configuration,
+    best_strategy,
     captured_parts,
     captured_tables,
     completed,
+    parts_in,
+    read_layout,
 )
 from gnnplace.tracing import PARAMETER
 

@@ -12,12 +12,18 @@ import numpy as np
 
 from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.problem import ruled
-from gnnplace.sharding import ShardingProblem, best_strategy
-from gnnplace.sharding.costs import Machine, Setting, sharding_problem
-from gnnplace.sharding.layers import SplitSpace
-from gnnplace.sharding.networks.registry import build_network
-from gnnplace.sharding.rivals import expert, greedy
-from gnnplace.sharding.solver.markov_chain import random_search
+from gnnplace.sharding import (
+    Machine,
+    Setting,
+    ShardingProblem,
+    SplitSpace,
+    best_strategy,
+    build_network,
+    expert,
+    greedy,
+    random_search,
+    sharding_problem,
+)
 
 Data = dict[str, Any]
 PROPOSALS = 1_000_000  # of a random search for a split without a budget: less than a second

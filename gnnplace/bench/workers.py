@@ -27,7 +27,7 @@ from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
 from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
-from gnnplace.policy.warming import is_warm
+from gnnplace.policy import is_warm
 from gnnplace.processes import ends_with_this, exit_text
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed

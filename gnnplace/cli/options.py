@@ -100,7 +100,7 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "placers": gnnplace.placer_names,
     "readers": partial(_listed, "gnnplace.plans.launch.launch_plan", "READ_NAMES"),
     "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
-    "networks": partial(_listed, "gnnplace.sharding.networks.registry", "NETWORKS"),
+    "networks": partial(_listed, "gnnplace.sharding", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
 """What there is to choose from, by the name in braces of a help."""

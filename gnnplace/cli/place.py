@@ -46,7 +46,7 @@ from gnnplace.report.tables import (
 from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from gnnplace.policy.sizes import Size
+    from gnnplace.policy import Size
     from gnnplace.tracing import Program
 
 
@@ -241,10 +241,10 @@ def _meanwhile(
     )
     if not plain or known:
         return nullcontext()
-    from gnnplace.policy.first_answer import first_answer
+    from gnnplace.policy import writing_first_answer
 
     extra = captured_as(args, options)
-    return first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
+    return writing_first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
 
 
 def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from gnnplace.sharding import (
     shard_for,
     shard_frontier,
     shard_tables,
+    write_sharding,
 )
-from gnnplace.sharding.problem import write_sharding
 
 
 def run(args: Namespace) -> int:

@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.costs.collectives import ALL_GATHER as ALL_GATHER
+    from gnnplace.costs.collectives import ALL_REDUCE as ALL_REDUCE
+    from gnnplace.costs.collectives import ALL_TO_ALL as ALL_TO_ALL
+    from gnnplace.costs.collectives import REDUCE_SCATTER as REDUCE_SCATTER
+    from gnnplace.costs.collectives import Exchange as Exchange
+    from gnnplace.costs.collectives import gradient_seconds as gradient_seconds
+    from gnnplace.costs.collectives import ring_seconds as ring_seconds
+    from gnnplace.costs.collectives import share as share
     from gnnplace.costs.frameworks.constants import DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK
     from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
     from gnnplace.costs.frameworks.constants import environment as environment
@@ -48,5 +56,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import OptimizerKind as OptimizerKind
     from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
     from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
+    from gnnplace.costs.own import with_measurements as with_measurements
+    from gnnplace.costs.profiling.profiler import Progress as Progress
+    from gnnplace.costs.profiling.profiler import profile_model as profile_model
+    from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
+    from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
+    from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
+    from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -54,7 +54,7 @@ from gnnplace.costs.links import (
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import is_between
-from gnnplace.simulation.transfer import Number
+from gnnplace.simulation import Number
 
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
 REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"

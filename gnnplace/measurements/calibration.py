@@ -31,8 +31,7 @@ from gnnplace.measurements import MeasurementStore, Selection
 from gnnplace.measurements.samples import CLOCKS, Sample, least_disturbed, stored_samples, thinned
 from gnnplace.problem import Cluster, Placement, Problem
 from gnnplace.problem.cluster.machine import machine
-from gnnplace.simulation import Simulation, Simulator
-from gnnplace.simulation.transfer import RECEIVES, SENDS, Links, with_overheads
+from gnnplace.simulation import RECEIVES, SENDS, Links, Simulation, Simulator, with_overheads
 
 UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
 """Steps in which parameters are searched: seconds, seconds, seconds, two shares."""

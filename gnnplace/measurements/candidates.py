@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnplace.arrays import IntArray
 from gnnplace.errors import GnnplaceError
-from gnnplace.graph import orders as orders_of
+from gnnplace.graph import breadth_first, random_order, topological
 from gnnplace.problem import Placement, Problem
 from gnnplace.simulation import Simulator, finished_placement
 
@@ -161,9 +161,9 @@ def _reordered(problem: Problem, best: Placement) -> Iterator[Candidate]:
     """Yield the best placement's devices with other orders."""
     graph = problem.graph
     orders = {
-        "topological": orders_of.topological(graph),
-        "breadth-first": orders_of.breadth_first(graph),
-        "random order": orders_of.random_order(graph, 0),
+        "topological": topological(graph),
+        "breadth-first": breadth_first(graph),
+        "random order": random_order(graph, 0),
     }
     for name, order in orders.items():
         label = f"best, {name}"

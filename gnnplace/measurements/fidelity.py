@@ -11,7 +11,7 @@ from gnnplace.measurements.calibration import Calibration
 from gnnplace.measurements.records import StepRecord
 from gnnplace.measurements.samples import Agreement, Sample
 from gnnplace.problem import Problem
-from gnnplace.simulation.transfer import sender_seconds
+from gnnplace.simulation import sender_seconds
 
 
 @dataclass

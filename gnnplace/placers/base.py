@@ -15,8 +15,13 @@ from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, better, now
 from gnnplace.placers.search.space import Found as Found
 from gnnplace.problem import Placement, Problem, faults
-from gnnplace.simulation import Simulation, finished_placement, lower_bounds
-from gnnplace.simulation.bounds import LowerBounds, quick_bounds
+from gnnplace.simulation import (
+    LowerBounds,
+    Simulation,
+    finished_placement,
+    lower_bounds,
+    quick_bounds,
+)
 
 PACKAGE = __name__.partition(".")[0]
 FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
@@ -78,7 +83,7 @@ class Placer(ABC):
     name: ClassVar[str]
 
     def supports(self, problem: Problem) -> str | None:
-        """Why this placer cannot place ``problem``; None if it can."""
+        """Return why this placer cannot place ``problem``; None if it can."""
         return None
 
     def missing_part(self) -> str:
@@ -87,7 +92,7 @@ class Placer(ABC):
 
     @abstractmethod
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        """Finds devices and an order. Called by ``place`` alone; must not change ``space``.
+        """Find devices and an order. Called by ``place`` alone; must not change ``space``.
 
         Args:
             space: the problem, its simulator, its placement units and their positions.
@@ -104,7 +109,7 @@ class Placer(ABC):
         seed: int = 0,
         space: SearchSpace | None = None,
     ) -> Result:
-        """Places ``problem``.
+        """Place ``problem``.
 
         Args:
             problem: the problem to find devices and sequences for.
@@ -126,28 +131,36 @@ class Placer(ABC):
         searching = max(budget / 2, budget - FINISHING * problem.num_ops)  # the rest is for the end
         deadline = begin + searching if budget > 0 else NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
-        found = self._searched(space, np.random.default_rng(seed), deadline)
-        found = self._repaired(space, found)
+        placement = self._searched(space, np.random.default_rng(seed), deadline)
+        placement = self._repaired(space, placement)
         for start in space.starts:
-            found = better(space, found, replace(self._repaired(space, start), bound=found.bound))
-        return self._result(space, found, begin, until, seed)
+            placement = better(
+                space, placement, replace(self._repaired(space, start), bound=placement.bound)
+            )
+        return self._result(
+            space=space,
+            found=placement,
+            begin=begin,
+            until=until,
+            seed=seed,
+        )
 
     def _searched(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        """What ``search`` finds; what a class from elsewhere does wrong is told in one line."""
+        """Return what ``search`` finds; say in one line what a class from elsewhere does wrong."""
         if type(self).__module__.startswith(f"{PACKAGE}."):
             return self.search(space, rng, deadline)
         try:
-            found = self.search(space, rng, deadline)
+            outcome = self.search(space, rng, deadline)
         except GnnplaceError:
             raise
         except Exception as error:
             raise InputError(f"placer {self.name!r}: its search failed: {said(error)}") from error
-        if fault := _fault(found, space.problem):
+        if fault := _fault(outcome, space.problem):
             raise InputError(f"placer {self.name!r}: its search gave {fault}")
-        return found
+        return outcome
 
     def _repaired(self, space: SearchSpace, found: Found) -> Found:
-        """What was found, with devices within their memory where that can be had."""
+        """Return what was found, with devices within their memory where that can be had."""
         device, order = repair(space, found.device, found.order)
         return replace(found, device=device, order=order)
 
@@ -155,7 +168,9 @@ class Placer(ABC):
         return lower_bounds(space.problem)
 
     def _too_late_for_bounds(self, space: SearchSpace, until: float) -> bool:
-        """Whether all bounds of a large graph would be found after ``until``, as ``now`` counts."""
+        """Return whether all bounds of a large graph would be found after ``until``, as ``now``
+        counts.
+        """
         ops = space.problem.num_ops
         return ops > LARGE and now() + BOUNDING * ops > until
 
@@ -195,15 +210,17 @@ class Placer(ABC):
 
 
 def _fault(found: object, problem: Problem) -> str:
-    """What is wrong with the outcome of a search; empty where nothing is."""
+    """Return what is wrong with the outcome of a search; empty where nothing is."""
     if not isinstance(found, Found):
         return f"{type(found).__name__}, not Found(device, order)"
-    device, order = np.asarray(found.device), np.asarray(found.order)
-    ops, most = problem.num_ops, problem.num_devices
+    device = np.asarray(found.device)
+    order = np.asarray(found.order)
+    ops = problem.num_ops
+    num_devices = problem.num_devices
     if device.shape != (ops,) or device.dtype.kind not in "iu":
         return f"devices of shape {device.shape} and type {device.dtype}, not {ops} whole numbers"
-    if ops and not (device.min() >= 0 and device.max() < most):
-        return f"device {device.min() if device.min() < 0 else device.max()} of {most}"
+    if ops and not (device.min() >= 0 and device.max() < num_devices):
+        return f"device {device.min() if device.min() < 0 else device.max()} of {num_devices}"
     if order.shape != (ops,) or not np.array_equal(np.sort(order), np.arange(ops)):
         return f"an order that does not hold each of {ops} ops once"
     return ""

@@ -18,7 +18,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.space import LARGE, SearchSpace, expired, now
-from gnnplace.simulation.kernels import ROUNDING
+from gnnplace.simulation import ROUNDING
 
 
 class Single(Placer):
@@ -38,9 +38,9 @@ class Single(Placer):
         for d in first.values():
             if tried and expired(deadline):
                 break
-            chosen = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
-            placed = space.spread(chosen)
-            score, order = self._in_order(space, d, chosen, placed)
+            unit_device = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
+            placed = space.spread(unit_device)
+            score, order = self._in_order(space, d, unit_device, placed)
             tried.append((score, d, Found(placed, order, f"all on {names[d]}")))
         return min(tried, key=lambda entry: entry[:2])[2]
 
@@ -48,7 +48,8 @@ class Single(Placer):
         self, space: SearchSpace, d: int, chosen: IntArray, placed: IntArray
     ) -> tuple[float, IntArray]:
         """Score and order of units as they are placed; all of them may be on ``d``."""
-        seconds, order = float(space.work[:, d].sum()), space.problem.graph.topological_order
+        seconds = float(space.work[:, d].sum())
+        order = space.problem.graph.topological_order
         if space.problem.num_ops > LARGE and (chosen == d).all():
             enough = seconds * (1.0 + ROUNDING)
             if not space.memory_matters or space.score(placed, order) <= enough:
@@ -62,9 +63,9 @@ class RoundRobin(Placer):
     name = "round-robin"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        chosen = np.empty(space.problem.num_units, dtype=np.int32)
-        chosen[space.unit_order] = np.arange(len(chosen)) % space.problem.num_devices
-        device = space.spread(space.allow(chosen))
+        unit_device = np.empty(space.problem.num_units, dtype=np.int32)
+        unit_device[space.unit_order] = np.arange(len(unit_device)) % space.problem.num_devices
+        device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1])
 
 
@@ -74,13 +75,16 @@ class Random(Placer):
     name = "random"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        best, found, draws = np.inf, None, 0
-        while found is None or now() < deadline:
+        best = np.inf
+        placement = None
+        draws = 0
+        while placement is None or now() < deadline:
             ticket = rng.random(space.work.shape)
-            chosen = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
-            device = space.spread(chosen.astype(np.int32))
+            unit_device = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
+            device = space.spread(unit_device.astype(np.int32))
             score, order = space.sequence(device)
             draws += 1
-            if found is None or score < best:
-                best, found = score, Found(device, order)
-        return Found(found.device, found.order, f"{draws} draws")
+            if placement is None or score < best:
+                best = score
+                placement = Found(device, order)
+        return Found(placement.device, placement.order, f"{draws} draws")

@@ -40,8 +40,8 @@ class CoarseAnnealing(Placer):
         if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
             coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
         if coarse is None:
-            found = anneal(space, fine, rng, deadline)
-            return Found(found.device, found.order, f"{fine.note}, then {found.note}")
+            annealed = anneal(space, fine, rng, deadline)
+            return Found(annealed.device, annealed.order, f"{fine.note}, then {annealed.note}")
         if deadline <= NO_BUDGET:
             return _once(space, coarse, fine, rng)
         return _by_turns(space, coarse, fine, rng, deadline)
@@ -50,12 +50,15 @@ class CoarseAnnealing(Placer):
 def _once(
     space: SearchSpace, coarse: CoarseProblem, fine: Found, rng: np.random.Generator
 ) -> Found:
-    """What budget 0 gets: the portfolio and annealing of the groups, then annealing of the ops."""
-    found = annealed_construction(SearchSpace(coarse.problem), rng)
-    start = projected(space, coarse, found, NO_BUDGET)
-    note = f"{coarse.problem.num_ops} groups: {found.note}"
+    """Return what budget 0 gets: the portfolio and annealing of the groups, then annealing of the
+    ops.
+    """
+    on_groups = annealed_construction(SearchSpace(coarse.problem), rng)
+    start = projected(space, coarse, on_groups, NO_BUDGET)
+    note = f"{coarse.problem.num_ops} groups: {on_groups.note}"
     if space.score(fine.device, fine.order) < space.score(start.device, start.order):
-        start, note = fine, fine.note
+        start = fine
+        note = fine.note
     refined = anneal(space, start, rng, NO_BUDGET)
     return Found(refined.device, refined.order, f"{note}; then {refined.note}")
 
@@ -67,10 +70,11 @@ def _by_turns(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """Cycles of annealing on groups and on ops by turns until the deadline."""
+    """Run cycles of annealing on groups and on ops by turns until the deadline."""
     groups = SearchSpace(coarse.problem)
     above = Annealer(groups, best_construction(groups, rng, deadline), rng)
-    below, shown = Annealer(space, fine, rng), np.inf
+    below = Annealer(space, fine, rng)
+    shown = np.inf
     while not expired(deadline):
         if above.score < shown:
             shown = above.score
@@ -84,7 +88,7 @@ def _by_turns(
 
 
 def has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether grouping, if there is any, is done before the deadline; always without one."""
+    """Return whether grouping, if there is any, is done before the deadline; always without one."""
     if deadline <= NO_BUDGET:
         return True
     ops = space.problem.num_ops / space.problem.microbatches
@@ -92,11 +96,13 @@ def has_time(space: SearchSpace, deadline: float) -> bool:
 
 
 def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:
-    """A placement of the groups as one of the ops, repaired, in the best order known for it."""
+    """Return a placement of the groups as one of the ops, repaired, in the best order known
+    for it.
+    """
     device = found.device[coarse.group]
-    own = coarse.fine_order(space.problem, found.order)
-    priority = np.empty(len(own))
-    priority[own] = -np.arange(len(own), dtype=np.float64)
+    grouped_order = coarse.fine_order(space.problem, found.order)
+    priority = np.empty(len(grouped_order))
+    priority[grouped_order] = -np.arange(len(grouped_order), dtype=np.float64)
     score, order = space.sequence(device, [priority])
-    order = own if space.score(device, own) < score else order
+    order = grouped_order if space.score(device, grouped_order) < score else order
     return Found(*repair(space, device, order, deadline))

@@ -64,7 +64,7 @@ def best_construction(
     deadline: float = NO_BUDGET,
     names: Collection[str] | None = None,
 ) -> Found:
-    """The best construction by score, after memory repair; its note says whose it is.
+    """Return the best construction by score, after memory repair; its note says whose it is.
 
     Args:
         space: the problem's search space.
@@ -76,22 +76,30 @@ def best_construction(
     """
     if deadline > NO_BUDGET:
         makers = cheapest_first(space.problem.num_ops)
-        placements, missed = run_members(space, rng, deadline, makers, names)
+        placements, missed = run_members(
+            space=space,
+            rng=rng,
+            deadline=deadline,
+            makers=makers,
+            names=names,
+        )
         return best_member(space, placements, missed, deadline)
-    found = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
-    found += [_repaired(space, start, deadline) for start in space.starts]
-    return min((f for f in found if f is not None), key=lambda f: space.score(f.device, f.order))
+    candidates = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
+    candidates += [_repaired(space, start, deadline) for start in space.starts]
+    return min(
+        (f for f in candidates if f is not None), key=lambda f: space.score(f.device, f.order)
+    )
 
 
 def annealed_construction(
     space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
 ) -> Found:
-    """The best construction, annealed in the time that is left."""
+    """Return the best construction, annealed in the time that is left."""
     start = best_construction(space, rng, deadline)
     if expired(deadline):
         return start
-    found = anneal(space, start, rng, deadline)
-    return Found(found.device, found.order, f"{start.note}, then {found.note}")
+    annealed = anneal(space, start, rng, deadline)
+    return Found(annealed.device, annealed.order, f"{start.note}, then {annealed.note}")
 
 
 def run_members(
@@ -114,7 +122,8 @@ def run_members(
     """
     placements: list[Found] = []
     missed: list[str] = []
-    large, rate = space.problem.num_ops > LARGE, 0.0
+    large = space.problem.num_ops > LARGE
+    rate = 0.0
     for make in makers:
         member = make()
         if names is not None and member.name not in names:
@@ -140,48 +149,62 @@ def best_member(
 
 
 def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> Found:
-    """The best by score, after a few repairs of those that do not fit, the least excess first."""
+    """Return the best by score, after a few repairs of those that do not fit, the least excess
+    first.
+    """
     scores = [space.score(one.device, one.order) for one in found]
     ranked = np.argsort(scores, kind="stable").tolist()
-    best, score, repairs = found[ranked[0]], scores[ranked[0]], 0
+    best = found[ranked[0]]
+    score = scores[ranked[0]]
+    repairs = 0
     for one in (found[k] for k in ranked):
         if not space.memory_matters or expired(deadline) or repairs == REPAIRED:
             return best
         seconds, excess = space.simulator.excess(one.device, one.order)
         if excess == 0 or seconds >= score:
             continue
-        repaired = repair(space, one.device, one.order, deadline, REPAIRING)
-        repairs, made = repairs + 1, space.score(*repaired)
-        if made < score:
-            best, score = Found(*repaired, one.note), made
+        repaired = repair(
+            space=space,
+            device=one.device,
+            order=one.order,
+            deadline=deadline,
+            most_ops=REPAIRING,
+        )
+        repairs = repairs + 1
+        repaired_score = space.score(*repaired)
+        if repaired_score < score:
+            best = Found(*repaired, one.note)
+            score = repaired_score
     return best
 
 
 def run_member(
     placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
 ) -> Found | None:
-    """A member's repaired placement, named; None where it cannot or finds nothing that runs."""
-    found = _searched(placer, space, rng, deadline)
-    return None if found is None else _repaired(space, found, deadline)
+    """Return a member's repaired placement, named; None where it cannot or finds nothing
+    that runs.
+    """
+    placement = _searched(placer, space, rng, deadline)
+    return None if placement is None else _repaired(space, placement, deadline)
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
-    """A placement after memory repair."""
+    """Return a placement after memory repair."""
     return Found(*repair(space, found.device, found.order, deadline), found.note)
 
 
 def _searched(
     placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float
 ) -> Found | None:
-    """A member's placement, named; it may not fit."""
+    """Return a member's placement, named; it may not fit."""
     if placer.supports(space.problem) is not None:
         return None
     try:
-        found = placer.search(space, rng, deadline)
+        placement = placer.search(space, rng, deadline)
     except GnnplaceError:
         return None
-    named = f"{placer.name}{': ' + found.note if found.note else ''}"
-    return Found(found.device, found.order, named)
+    named = f"{placer.name}{': ' + placement.note if placement.note else ''}"
+    return Found(placement.device, placement.order, named)
 
 
 class Portfolio(Placer):

@@ -45,7 +45,8 @@ class Contiguous(Placer):
         self.moves = moves
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, speeds = device_ranking(space), space.speed
+        ranking = device_ranking(space)
+        speeds = space.speed
         starts: list[Start] = []
         for k in device_counts(len(ranking))[::-1][: most_constructed(space)]:
             if starts and expired(deadline):
@@ -57,7 +58,14 @@ class Contiguous(Placer):
         starts.sort(key=lambda entry: entry[:2])
         until = deadline if self.moves else now()
         improved = [
-            improve_cuts(space, entry[2], entry[3], entry, until) for entry in starts[:KEPT]
+            improve_cuts(
+                space=space,
+                devices=entry[2],
+                cuts=entry[3],
+                start=entry,
+                deadline=until,
+            )
+            for entry in starts[:KEPT]
         ]
         score, k, device, order = min(improved, key=lambda entry: entry[:2])
         return Found(device, order, f"{k} chunks")
@@ -67,8 +75,8 @@ def evaluate_cuts(
     space: SearchSpace, devices: IntArray, cuts: IntArray, cutoff: float = np.inf
 ) -> tuple[float, IntArray, IntArray]:
     """Score, device of each op and order, of chunks on ``devices``; inf above ``cutoff``."""
-    chosen = space.allow(devices[chunk_of_unit(space, cuts) % len(devices)])
-    device = space.spread(chosen)
+    unit_device = space.allow(devices[chunk_of_unit(space, cuts) % len(devices)])
+    device = space.spread(unit_device)
     score, order = space.sequence(device, cutoff=cutoff)
     return score, device, order
 
@@ -76,26 +84,29 @@ def evaluate_cuts(
 def improve_cuts(
     space: SearchSpace, devices: IntArray, cuts: IntArray, start: Start, deadline: float = NO_BUDGET
 ) -> tuple[float, int, IntArray, IntArray]:
-    """Moves one cut at a time while the score falls: score, chunks, device of ops, order.
+    """Move one cut at a time while the score falls; return score, chunks, device of ops and order.
 
     Tries no move after the deadline.
     """
-    score, cuts, device, order = start[0], cuts.copy(), start[4], start[5]
+    score = start[0]
+    cuts = cuts.copy()
+    device = start[4]
+    order = start[5]
     widest = max(1, space.problem.num_units // (2 * len(devices)))
     steps = [s for s in (2**e for e in range(20)) if s <= widest][::-1]
     tries = max_tries(space)
     for _ in range(PASSES):
-        before = score
+        score_before = score
         for i, delta in [
             (i, sign * s) for s in steps for i in range(len(cuts)) for sign in (-1, 1)
         ]:
-            moved = move_cut(cuts, i, delta, space.problem.num_units)
-            if moved is None or tries == 0 or expired(deadline):
+            candidate = move_cut(cuts, i, delta, space.problem.num_units)
+            if candidate is None or tries == 0 or expired(deadline):
                 continue
             tries -= 1
-            tried = evaluate_cuts(space, devices, moved, score)
+            tried = evaluate_cuts(space, devices, candidate, score)
             if tried[0] < score:
-                (score, device, order), cuts = tried, moved
-        if score >= before * (1 - 1e-4):
+                (score, device, order), cuts = tried, candidate
+        if score >= score_before * (1 - 1e-4):
             break
     return score, len(cuts) + 1, device, order

@@ -28,26 +28,30 @@ from gnnplace.problem import (
     Problem,
     all_pairs,
     build_problem,
+    faults,
+    with_microbatches,
 )
-from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.problem.placement import faults
 from gnnplace.simulation import simulate
 
 
 def training_chain(
     num_layers: int = 6, num_devices: int = 3, memory: float = 1e6, seed: int = 0
 ) -> Problem:
-    """Layers with forward, backward and update ops; layer i takes 1 to 3 s, 1 to 5 B are passed on.
+    """Build layers with forward, backward and update ops; layer i takes 1 to 3 s, 1 to 5 B are
+    passed on.
 
     Weights are 10 B a layer; devices are ``d0`` ... of kinds ``fast`` and, the last one, ``slow``.
     """
     rng = np.random.default_rng(seed)
-    names, phase, tensors = [], [], []
+    names = []
+    phase = []
+    tensors = []
     for kind, code in (("f", FORWARD), ("b", BACKWARD), ("u", UPDATE)):
         names += [f"{kind}{i}" for i in range(num_layers)]
         phase += [code] * num_layers
     for i in range(num_layers):
-        size, back = float(rng.integers(1, 6)), num_layers + i
+        size = float(rng.integers(1, 6))
+        back = num_layers + i
         onward = [i + 1, back] if i + 1 < num_layers else [back]
         tensors.append((i, size, onward))
         tensors.append((back, size, [back - 1, back + num_layers] if i else [back + num_layers]))
@@ -76,7 +80,7 @@ def _cluster(num_devices: int, memory: float) -> Cluster:
 
 
 def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
-    """A source, independent branches of three ops, a sink: what parallelism is for."""
+    """Build a source, independent branches of three ops and a sink: what parallelism is for."""
     names = ["source", *(f"x{b}.{i}" for b in range(num_branches) for i in range(3)), "sink"]
     sink = len(names) - 1
     tensors = [(0, 1.0, [1 + 3 * b for b in range(num_branches)])]
@@ -91,7 +95,7 @@ def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
 
 
 def barred() -> Problem:
-    """The chain with forbids: some layers keep off one device, one off all but the last."""
+    """Build the chain with forbids: some layers keep off one device, one off all but the last."""
     problem = training_chain()
     forbid = np.zeros((problem.num_ops, problem.num_devices), dtype=bool)
     index = problem.graph.index
@@ -101,13 +105,13 @@ def barred() -> Problem:
 
 
 def lone_op() -> Problem:
-    """One op on one device."""
+    """Build one op on one device."""
     graph = ComputationGraph.from_tensors(["only"], [(0, 1.0, [])])
     return build_problem("lone", graph, _cluster(1, 10.0), {"fast": [2.0]})
 
 
 def problems() -> Iterator[Problem]:
-    """Small problems that together use every feature of the format."""
+    """Return small problems that together use every feature of the format."""
     yield training_chain()
     yield branches()
     yield lone_op()
@@ -127,7 +131,7 @@ def problems() -> Iterator[Problem]:
 
 
 def place(placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Result | None:
-    """The placer's result; None where it says why it cannot."""
+    """Return the placer's result; None where it says why it cannot."""
     try:
         return placer.place(problem, budget=budget, seed=seed)
     except UnsupportedError:
@@ -137,7 +141,9 @@ def place(placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 
 
 
 def check_placements_run_and_fit(placer: Placer) -> None:
-    """Every op has an allowed device and a place in a sequence; memory, pins and classes hold."""
+    """Check that every op has an allowed device and a place in a sequence, and that memory, pins
+    and classes hold.
+    """
     for problem in problems():
         result = place(placer, problem)
         if result is None:
@@ -152,7 +158,7 @@ def check_placements_run_and_fit(placer: Placer) -> None:
 
 
 def check_bound_and_names(placer: Placer) -> None:
-    """The bound is not above the step time; result and placement carry the placer's name."""
+    """Check that the bound is not above the step time, and that results carry the placer's name."""
     result = place(placer, training_chain())
     if result is None:
         return
@@ -163,9 +169,10 @@ def check_bound_and_names(placer: Placer) -> None:
 
 
 def check_same_seed_same_placement(placer: Placer) -> None:
-    """With budget 0 the seed decides everything."""
+    """Check that with budget 0 the seed decides everything."""
     for problem in (training_chain(), branches()):
-        first, second = place(placer, problem, seed=3), place(placer, problem, seed=3)
+        first = place(placer, problem, seed=3)
+        second = place(placer, problem, seed=3)
         if first is None or second is None:
             continue
         assert first.placement.device.tolist() == second.placement.device.tolist()
@@ -173,17 +180,19 @@ def check_same_seed_same_placement(placer: Placer) -> None:
 
 
 def check_the_problem_is_not_changed(placer: Placer) -> None:
-    """Placing leaves the problem as it was."""
+    """Check that placing leaves the problem as it was."""
     problem = training_chain()
-    before = (problem.fingerprint, problem.times.copy(), problem.state.copy())
+    original = (problem.fingerprint, problem.times.copy(), problem.state.copy())
     place(placer, problem)
-    assert problem.fingerprint == before[0]
-    assert (problem.times == before[1]).all()
-    assert (problem.state == before[2]).all()
+    assert problem.fingerprint == original[0]
+    assert (problem.times == original[1]).all()
+    assert (problem.state == original[2]).all()
 
 
 def check_impossible_problems_are_refused(placer: Placer) -> None:
-    """No device can run an op, or nothing fits: InfeasibleError, not a bad placement."""
+    """Check that InfeasibleError is raised, and no bad placement returned, where no device can run
+    an op or nothing fits.
+    """
     stuck = training_chain()
     nowhere = {kind: seconds.copy() for kind, seconds in stuck.time.items()}
     for seconds in nowhere.values():
@@ -199,7 +208,7 @@ def check_impossible_problems_are_refused(placer: Placer) -> None:
 
 
 def check_device_names_do_not_matter(placer: Placer) -> None:
-    """Renaming devices changes nothing."""
+    """Check that renaming devices changes nothing."""
     problem = branches()
     names = {device.name: f"other-{device.name}" for device in problem.cluster.devices}
     renamed = replace(
@@ -212,7 +221,8 @@ def check_device_names_do_not_matter(placer: Placer) -> None:
             ),
         ),
     )
-    first, second = place(placer, problem, seed=1), place(placer, renamed, seed=1)
+    first = place(placer, problem, seed=1)
+    second = place(placer, renamed, seed=1)
     assert (first is None) == (second is None)
     if first is not None and second is not None:
         assert first.step_time == second.step_time

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     empty_int_table,
     empty_ints,
@@ -28,6 +27,8 @@ from gnnplace.graph.kernel_arrays import (
     full_ints,
     heap_pop,
     heap_push,
+    inner,
+    kernel,
     zero_floats,
     zero_longs,
     zero_table,
@@ -35,8 +36,7 @@ from gnnplace.graph.kernel_arrays import (
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.transfer import linked, pay, seconds_between
+from gnnplace.simulation import Compiled, linked, pay, seconds_between
 
 MOST_OPS = 200_000
 # Seconds until a tensor is there without a link, or a full device is free: after everything else,
@@ -48,7 +48,7 @@ NEVER = 1e12
 def still_open(
     compiled: Compiled, device: IntArray, unit_device: IntArray, op: int, d: int
 ) -> bool:
-    """Whether a ready op that a heap of device ``d`` holds may still go there."""
+    """Return whether a ready op that a heap of device ``d`` holds may still go there."""
     fixed = unit_device[compiled.unit_of[op]]
     return device[op] < 0 and (fixed < 0 or fixed == d)
 
@@ -57,12 +57,12 @@ class WaitingOps(NamedTuple):
     """What ops still wait for; changed as ops are scheduled.
 
     Attributes:
-        there: Seconds when all inputs that are made would be on each device. [n, D]
+        arrival: Seconds when all inputs that are made would be on each device. [n, D]
         missing: Inputs that are not made yet, of each op. [n]
         ready: Ops that wait for nothing else, in the order in which they got ready. [n]
     """
 
-    there: FloatArray
+    arrival: FloatArray
     missing: IntArray
     ready: IntArray
 
@@ -76,20 +76,21 @@ def hand_on(
     Ops that waited for nothing else are put behind the ``num_ready`` that are ready; returns how
     many are ready then.
     """
-    there, missing, ready = waiting
+    arrival, missing, ready = waiting
     for i in range(compiled.flow_offset[op], compiled.flow_offset[op + 1]):
-        other = compiled.flow_op[i]
-        for target in range(there.shape[1]):
-            at, links = finish, compiled.links
+        consumer = compiled.flow_op[i]
+        for target in range(arrival.shape[1]):
+            at = finish
+            links = compiled.links
             if target != d:
                 if not linked(links, Index(d), Index(target)):
                     at = NEVER
                 else:
                     at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
-            there[other, target] = max(there[other, target], at)
-        missing[other] -= 1
-        if missing[other] == 0:
-            ready[num_ready] = other
+            arrival[consumer, target] = max(arrival[consumer, target], at)
+        missing[consumer] -= 1
+        if missing[consumer] == 0:
+            ready[num_ready] = consumer
             num_ready += 1
     return num_ready
 
@@ -98,7 +99,7 @@ def hand_on(
 def etf_kernel(
     compiled: Compiled, by_rank: IntArray, allowed: BoolArray
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -106,23 +107,32 @@ def etf_kernel(
         allowed: whether a unit may be on a device. [U, D]
     """
     n, num_devices = compiled.times.shape
-    device, unit_device = full_ints(n, -1), full_ints(len(allowed), -1)
-    start, finish, free = zero_floats(n), zero_floats(n), zero_floats(num_devices)
+    device = full_ints(n, -1)
+    unit_device = full_ints(len(allowed), -1)
+    start = zero_floats(n)
+    finish = zero_floats(n)
+    free = zero_floats(num_devices)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
-    missing, there = compiled.num_inputs.copy(), zero_table(n, num_devices)
-    links, num_tensors = compiled.links, len(compiled.size)
+    missing = compiled.num_inputs.copy()
+    arrival = zero_table(n, num_devices)
+    links = compiled.links
+    num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
-    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
+    sent_to = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     place = empty_ints(n)
     for k in range(n):
         place[by_rank[k]] = k
     # Heaps of places in ``by_rank``: what could start at once, by place; what comes, by time.
-    now, now_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
-    later, later_at = empty_table(num_devices, n), empty_int_table(num_devices, n)
-    num_now, num_later = zero_longs(num_devices), zero_longs(num_devices)
-    ready, num_ready = empty_ints(n), 0
-    waiting = WaitingOps(there, missing, ready)
+    startable = empty_table(num_devices, n)
+    now_at = empty_int_table(num_devices, n)
+    later = empty_table(num_devices, n)
+    later_at = empty_int_table(num_devices, n)
+    num_now = zero_longs(num_devices)
+    num_later = zero_longs(num_devices)
+    ready = empty_ints(n)
+    num_ready = 0
+    waiting = WaitingOps(arrival, missing, ready)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     for op in range(n):
         if missing[op] == 0:
@@ -135,11 +145,13 @@ def etf_kernel(
             for d in range(num_devices):
                 if allowed[compiled.unit_of[op], d]:
                     rank = np.int64(place[op])
-                    heap_push(later[d], later_at[d], zero, num_later[d], there[op, d], rank)
+                    heap_push(later[d], later_at[d], zero, num_later[d], arrival[op, d], rank)
                     num_later[d] += 1
         # 2. Each device's next: what is there when it is free, by rank, else what comes first. Ops
         # that went elsewhere meanwhile are dropped when they are met.
-        best, best_place, best_device = np.inf, n, -1
+        best = np.inf
+        best_place = n
+        best_device = -1
         for d in range(num_devices):
             while num_later[d] > 0:
                 op = by_rank[later_at[d, 0]]
@@ -149,28 +161,34 @@ def etf_kernel(
                 k = heap_pop(later[d], later_at[d], zero, num_later[d])
                 num_later[d] -= 1
                 if open_here:
-                    heap_push(now[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
+                    heap_push(startable[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
                     num_now[d] += 1
             while num_now[d] > 0:
                 if still_open(compiled, device, unit_device, by_rank[now_at[d, 0]], d):
                     break
-                heap_pop(now[d], now_at[d], zero, num_now[d])
+                heap_pop(startable[d], now_at[d], zero, num_now[d])
                 num_now[d] -= 1
-            at, k = np.inf, n
+            at = np.inf
+            k = n
             if num_now[d] > 0:
-                at, k = free[d], now_at[d, 0]
+                at = free[d]
+                k = now_at[d, 0]
             elif num_later[d] > 0:
-                at, k = later[d, 0], later_at[d, 0]
+                at = later[d, 0]
+                k = later_at[d, 0]
             if at < best or (at == best and k < best_place):
-                best, best_place, best_device = at, k, d
+                best = at
+                best_place = k
+                best_device = d
         # 3. The earliest of them all is placed, with its class; it pays for its messages.
-        op, d = int(by_rank[best_place]), best_device
+        op = int(by_rank[best_place])
+        d = best_device
         unit_device[compiled.unit_of[op]], device[op] = d, d
         if costly:
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            best = max(best, free[d] + pay(links, free, told, inputs, made_on, compiled.size, d))
+            best = max(best, free[d] + pay(links, free, sent_to, inputs, made_on, compiled.size, d))
             for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
                 made_on[compiled.op_tensor[i]] = d
         start[op] = best
@@ -186,7 +204,7 @@ class Etf(Placer):
     name = "etf"
 
     def supports(self, problem: Problem) -> str | None:
-        """At most 200,000 ops."""
+        """Refuse more than 200,000 ops."""
         if problem.num_ops <= MOST_OPS:
             return None
         return f"{problem.num_ops} ops are more than {MOST_OPS}; use heft, or coarsen"

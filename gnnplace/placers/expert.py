@@ -49,21 +49,25 @@ class Expert(Placer):
         modules = space.problem.module
         labels = unit_labels(space, [(module or "").partition(".")[0] for module in modules])
         devices = np.sort(device_ranking(space))
-        chosen, rule = None, "recurrent layers apart"
+        unit_device = None
+        rule = "recurrent layers apart"
         if self.published:
-            chosen = recurrent_layers(space, devices)
-        if chosen is None:
-            chosen, rule = sides(space, labels, devices), "encoder and decoder apart"
-        if chosen is None:
-            chosen, rule = towers(space, labels, devices), "towers apart"
-        if chosen is None:
-            chosen, rule = blocks(space.unit_order, devices, len(labels)), "layers in blocks"
-        device = space.spread(space.allow(chosen))
+            unit_device = recurrent_layers(space, devices)
+        if unit_device is None:
+            unit_device = sides(space, labels, devices)
+            rule = "encoder and decoder apart"
+        if unit_device is None:
+            unit_device = towers(space, labels, devices)
+            rule = "towers apart"
+        if unit_device is None:
+            unit_device = blocks(space.unit_order, devices, len(labels))
+            rule = "layers in blocks"
+        device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1], rule)
 
 
 def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
-    """The most frequent label of each unit's ops. [U], of [N]"""
+    """Return the most frequent label of each unit's ops. [U], of [N]"""
     votes: list[Counter[str]] = [Counter() for _ in range(space.problem.num_units)]
     for unit, label in zip(space.problem.unit_of, labels, strict=True):
         votes[unit][label] += 1
@@ -71,18 +75,23 @@ def unit_labels(space: SearchSpace, labels: Sequence[str]) -> list[str]:
 
 
 def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
-    """Layers with gates on a device each, by their depth in encoder or decoder; None if not so."""
+    """Put layers with gates on a device each, by their depth in encoder or decoder; None if
+    not so.
+    """
     problem = space.problem
-    modules, kinds = module_of_ops(problem), defaultdict[str, Counter[str]](Counter)
+    modules = module_of_ops(problem)
+    kinds = defaultdict[str, Counter[str]](Counter)
     for module, name, members in zip(modules, problem.graph.names, problem.members, strict=True):
         kinds[module].update(DIGITS.sub("", node) for node in members or (name,))
-    depth, layers, before = dict[str, int](), Counter[str](), 0
+    depth = dict[str, int]()
+    layers = Counter[str]()
+    depth_in_stack = 0
     for module in dict.fromkeys(modules):  # in the order of the forward pass
         if kinds[module]["sigmoid"] >= 2 and kinds[module]["tanh"] and module:
             stack = next((s for (s,) in SIDES if s in module.lower()), "")
-            before = layers[stack]
+            depth_in_stack = layers[stack]
             layers[stack] += 1
-        depth[module] = 0 if kinds[module]["embedding"] else before
+        depth[module] = 0 if kinds[module]["embedding"] else depth_in_stack
     if len(devices) < 2 or max(layers.values(), default=0) < 2:
         return None
     labels = unit_labels(space, modules)
@@ -90,25 +99,27 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
 
 
 def module_of_ops(problem: Problem) -> list[str]:
-    """The module of every op; of one without the module of its first input. [N]"""
-    found = [module or "" for module in problem.module]
+    """Return the module of every op; of one without the module of its first input. [N]"""
+    op_modules = [module or "" for module in problem.module]
     source, target, _ = problem.graph.edges
     first = dict(zip(target[::-1].tolist(), source[::-1].tolist(), strict=True))
     for op in problem.graph.topological_order:
-        if not found[op] and op in first:
-            found[op] = found[first[op]]
-    return found
+        if not op_modules[op] and op in first:
+            op_modules[op] = op_modules[first[op]]
+    return op_modules
 
 
 def blocks(order: IntArray, devices: IntArray, num_units: int) -> IntArray:
-    """Equally many units of ``order`` on each device; the rest on the first. [U]"""
-    chosen = np.full(num_units, devices[0], dtype=np.int32)
-    chosen[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
-    return chosen
+    """Put equally many units of ``order`` on each device; the rest on the first. [U]"""
+    unit_device = np.full(num_units, devices[0], dtype=np.int32)
+    unit_device[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
+    return unit_device
 
 
 def sides(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray | None:
-    """Encoder units on the first half of the devices, the rest on the second; None if not so."""
+    """Return encoder units on the first half of the devices, the rest on the second; None if not
+    so.
+    """
     is_side = [[any(key in label.lower() for key in side) for label in labels] for side in SIDES]
     if len(devices) < 2 or not all(any(side) for side in is_side):
         return None
@@ -121,7 +132,9 @@ def sides(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray 
 
 
 def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray | None:
-    """Unconnected top-level modules on devices of their own; None if there are fewer than two."""
+    """Put unconnected top-level modules on devices of their own; None if there are fewer
+    than two.
+    """
     work = dict.fromkeys(labels, 0.0)
     for label, seconds in zip(labels, space.mean_work, strict=True):
         work[label] += float(seconds)
@@ -132,11 +145,12 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     unit = space.problem.unit_of
     pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)}
     met = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
-    touched = {n for n in names if any(frozenset((n, other)) in met for other in names)}
+    touched = {n for n in names if any(frozenset((n, neighbour)) in met for neighbour in names)}
     names = [name for name in names if name not in touched]
     if len(names) < 2 or len(devices) < 2:
         return None
-    load, home = np.zeros(len(devices)), {}
+    load = np.zeros(len(devices))
+    home = {}
     for name in names:
         home[name] = int(load.argmin())
         load[home[name]] += work[name]

@@ -46,38 +46,41 @@ class Subclusters:
 
 
 def subclusters(problem: Problem, count: int) -> Subclusters:
-    """Sets of ``count`` devices that differ, and on which every unit has a device.
+    """Return sets of ``count`` devices that differ, and on which every unit has a device.
 
     Raises:
         InfeasibleError: pins and forbids need more devices.
     """
-    most = problem.num_devices
-    if count >= most:
-        return Subclusters((tuple(range(most)),), True)
-    whole = comb(most, count) <= MOST_SETS
-    found: dict[bytes, Devices] = {}
-    types, speed = _types(problem), _speeds(problem)
-    for devices in combinations(range(most), count) if whole else _some(speed, count):
+    num_devices = problem.num_devices
+    if count >= num_devices:
+        return Subclusters((tuple(range(num_devices)),), True)
+    tries_all = comb(num_devices, count) <= MOST_SETS
+    by_signature: dict[bytes, Devices] = {}
+    types = _types(problem)
+    speed = _speeds(problem)
+    for devices in combinations(range(num_devices), count) if tries_all else _some(speed, count):
         if problem.unit_allowed[:, list(devices)].any(axis=1).all():
-            found.setdefault(_signature(problem.cluster, types, devices), devices)
-    if not found:
+            by_signature.setdefault(_signature(problem.cluster, types, devices), devices)
+    if not by_signature:
         raise InfeasibleError(
             f"max-devices {count}: no {count} devices may have all ops; pins, forbids and kinds "
             "need more"
         )
-    ranked = sorted(found.values(), key=lambda devices: (-speed[list(devices)].sum(), devices))
-    return Subclusters(tuple(ranked[:MOST]), whole and len(ranked) <= MOST)
+    ranked = sorted(
+        by_signature.values(), key=lambda devices: (-speed[list(devices)].sum(), devices)
+    )
+    return Subclusters(tuple(ranked[:MOST]), tries_all and len(ranked) <= MOST)
 
 
 def _some(speed: FloatArray, count: int) -> Iterator[Devices]:
-    """Neighbours as they are listed, and the fastest."""
+    """Yield neighbours as they are listed, and the fastest."""
     for first in range(len(speed) - count + 1):
         yield tuple(range(first, first + count))
     yield tuple(sorted(np.argsort(-speed, kind="stable")[:count].tolist()))
 
 
 def _types(problem: Problem) -> list[int]:
-    """Devices of one number are alike but for their links. [D]"""
+    """Return a number for each device; devices of one number are alike but for their links. [D]"""
     type_of: dict[tuple[object, ...], int] = {}
     memory = problem.cluster.memory.tolist()
     return [
@@ -87,34 +90,34 @@ def _types(problem: Problem) -> list[int]:
 
 
 def _speeds(problem: Problem) -> FloatArray:
-    """Work a second of each device, over the ops that it may have. [D]"""
+    """Return the work a second of each device, over the ops that it may have. [D]"""
     times = np.where(problem.allowed, problem.times, np.inf)
-    least = times.min(axis=1, keepdims=True)
-    runs_on = np.isfinite(times) & np.isfinite(least)
-    share = np.where(runs_on, np.where(runs_on, least, 0.0), 0.0).sum(axis=0)
+    fastest = times.min(axis=1, keepdims=True)
+    runs_on = np.isfinite(times) & np.isfinite(fastest)
+    share = np.where(runs_on, np.where(runs_on, fastest, 0.0), 0.0).sum(axis=0)
     return np.asarray(share / np.maximum(np.where(runs_on, times, 0.0).sum(axis=0), 1e-300))
 
 
 def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
-    """Equal for sets that are the same but for names."""
+    """Return a key that is equal for sets that are the same but for names."""
     ordered = sorted(devices, key=lambda d: (types[d], d))
     return str([types[d] for d in ordered]).encode() + cluster.pattern(ordered)
 
 
 def on_subcluster(problem: Problem, devices: Devices) -> Problem:
-    """The problem on some of its devices."""
+    """Return the problem on some of its devices."""
     if len(devices) == problem.num_devices:
         return problem
-    chosen = list(devices)
+    columns = list(devices)
     place = np.full(problem.num_devices + 1, -1, dtype=np.int32)  # the last for ops without a pin
-    place[chosen] = np.arange(len(chosen))
-    forbid = None if problem.forbid is None else np.ascontiguousarray(problem.forbid[:, chosen])
+    place[columns] = np.arange(len(columns))
+    forbid = None if problem.forbid is None else np.ascontiguousarray(problem.forbid[:, columns])
     part = problem.cluster.part(devices)
     return replace(problem, cluster=part, pin=place[problem.pin], forbid=forbid)
 
 
 def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -> Placement:
-    """A placement on some devices of a problem as one of the problem."""
+    """Return a placement on some devices of a problem as one of the problem."""
     sequence = [np.empty(0, dtype=np.int32) for _ in range(problem.num_devices)]
     for d, ops in zip(devices, placement.sequence or (), strict=False):
         sequence[d] = ops
@@ -126,7 +129,7 @@ def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -
 def place_on_few(
     problem: Problem, placer: Placer, count: int, *, budget: float = 0.0, seed: int = 0
 ) -> Result:
-    """The best placement found on at most ``count`` devices.
+    """Return the best placement found on at most ``count`` devices.
 
     Args:
         problem: the problem on its whole cluster.
@@ -139,14 +142,24 @@ def place_on_few(
         InfeasibleError: no sub-cluster has a placement.
         UnsupportedError: the placer cannot handle the problem; see ``Placer.place``.
     """
-    begin, found = now(), subclusters(problem, count)
-    if len(found.sets) == 1:
-        devices = found.sets[0]
+    begin = now()
+    candidates = subclusters(problem, count)
+    if len(candidates.sets) == 1:
+        devices = candidates.sets[0]
         result = placer.place(on_subcluster(problem, devices), budget=budget, seed=seed)
-        return _on_whole(problem, result, devices, 1, found.complete, begin)
+        return _on_whole(
+            problem=problem,
+            result=result,
+            devices=devices,
+            tried=1,
+            bounded=candidates.complete,
+            begin=begin,
+        )
+
+    # 1. One construction on each sub-cluster.
     tried: list[tuple[float, int, Result]] = []
     failed: list[GnnplaceError] = []
-    for k, devices in enumerate(found.sets):
+    for k, devices in enumerate(candidates.sets):
         try:
             first = placer.place(on_subcluster(problem, devices), seed=seed)
             tried.append((first.step_time, k, first))
@@ -154,37 +167,50 @@ def place_on_few(
             failed.append(error)
     if not tried:
         raise failed[0]
+
+    # 2. A search on the one that is best so far, in the time that is left.
     _, k, result = min(tried, key=lambda entry: entry[:2])
-    left = budget - (now() - begin)
-    if left > 0:
-        more = placer.place(on_subcluster(problem, found.sets[k]), budget=left, seed=seed)
-        result = min(result, more, key=lambda one: one.step_time)
-    bounded = found.complete and not failed
-    result = _on_whole(problem, result, found.sets[k], len(found.sets), bounded, begin)
+    seconds_left = budget - (now() - begin)
+    if seconds_left > 0:
+        longer = placer.place(
+            on_subcluster(problem, candidates.sets[k]), budget=seconds_left, seed=seed
+        )
+        result = min(result, longer, key=lambda one: one.step_time)
+
+    # 3. The bound holds for the problem where every sub-cluster was tried.
+    bounded = candidates.complete and not failed
+    result = _on_whole(
+        problem=problem,
+        result=result,
+        devices=candidates.sets[k],
+        tried=len(candidates.sets),
+        bounded=bounded,
+        begin=begin,
+    )
     if bounded:
-        least = min(one.lower_bound for _, _, one in tried)
-        result = _bounded(result, min(least, result.step_time))
+        bound = min(one.lower_bound for _, _, one in tried)
+        result = _bounded(result, min(bound, result.step_time))
     return result
 
 
 def _on_whole(
     problem: Problem, result: Result, devices: Devices, tried: int, bounded: bool, begin: float
 ) -> Result:
-    """The result as one of the whole problem, with what was tried in its note."""
+    """Return the result as one of the whole problem, with what was tried in its note."""
     names = ", ".join(problem.cluster.devices[d].name for d in devices)
-    told = f"on {names}" + (f", the best of {tried} sets of devices" if tried > 1 else "")
-    note = "; ".join(part for part in (result.note, told) if part)
+    devices_note = f"on {names}" + (f", the best of {tried} sets of devices" if tried > 1 else "")
+    note = "; ".join(part for part in (result.note, devices_note) if part)
     seconds = now() - begin
     placement = on_whole_cluster(result.placement, problem, devices)
     simulation = simulate(problem, placement)
-    made = replace(
+    placed = replace(
         result,
         placement=replace(placement, seconds=seconds),
         simulation=simulation,
         note=note,
         seconds=seconds,
     )
-    return made if bounded else _bounded(made, min(lower_bound(problem), made.step_time))
+    return placed if bounded else _bounded(placed, min(lower_bound(problem), placed.step_time))
 
 
 def _bounded(result: Result, bound: float) -> Result:

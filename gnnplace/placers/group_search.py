@@ -63,7 +63,8 @@ class GroupSearch:
         self._best: tuple[IntArray, IntArray] | None = None
 
     def evaluate(self, choice: IntArray) -> float:
-        """Seconds of a device for every group, which is kept if it is the best; inf if no way.
+        """Return the seconds of a device for every group, which is kept if it is the best; inf if
+        no way.
 
         Args:
             choice: allowed devices. [G]
@@ -72,28 +73,32 @@ class GroupSearch:
         score, order = self.space.sequence(device)
         self.evaluations += 1
         if self._best is None or score < self.score:
-            self.score, self._best = score, (device, order)
+            self.score = score
+            self._best = (device, order)
         return score
 
     def one_device(self, first: int) -> IntArray:
-        """Device ``first`` for each group that may be there, else the least busy one. [G]"""
+        """Return device ``first`` for each group that may be there, else the least busy one. [G]"""
         rank = np.argsort(np.argsort(self._work()))
         rank[first] = -1
         return np.where(self.allowed, -rank, -len(rank)).argmax(axis=1).astype(np.int32)
 
     def firsts(self) -> list[int]:
-        """A device of each kind and memory, the one with the least work first."""
-        problem, work = self.space.problem, self._work()
+        """Return a device of each kind and memory, the one with the least work first."""
+        problem = self.space.problem
+        work = self._work()
         alike = np.stack([work, problem.cluster.memory])
         different = np.unique(alike, axis=1, return_index=True)[1]
         return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))
 
     def _work(self) -> FloatArray:
-        """Seconds of all that each device may run. [D]"""
+        """Return the seconds of all that each device may run. [D]"""
         return np.where(np.isfinite(self.space.work), self.space.work, 0.0).sum(axis=0)
 
     def run(self, propose: Callable[[], IntArray], deadline: float) -> Found:
-        """Evaluates ``one_device`` of each kind, then proposals until the deadline; the best."""
+        """Evaluate ``one_device`` of each kind, then proposals until the deadline; return
+        the best.
+        """
         for first in self.firsts():
             self.evaluate(self.one_device(first))
         while self._goes_on(deadline):
@@ -160,12 +165,12 @@ class _Asking(GroupSearch):
         self.trial: Any = None
 
     def propose(self) -> IntArray:
-        """The sampler's next choice. [G]"""
+        """Return the sampler's next choice. [G]"""
         self.trial = self.study.ask(self.variables)
         return np.array([self.trial.params[name] for name in self.variables], dtype=np.int32)
 
     def evaluate(self, choice: IntArray) -> float:
-        """As ``GroupSearch``; the study is told."""
+        """Evaluate as ``GroupSearch`` does, and tell the study."""
         value = super().evaluate(choice)
         if self.trial is None:
             self._tell_first(choice, value)
@@ -183,12 +188,12 @@ class _Asking(GroupSearch):
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Optuna says nothing but warnings, and afterwards what it said before."""
+    """Have Optuna say nothing but warnings within it."""
     import optuna
 
-    before = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.WARNING)
     try:
         yield
     finally:
-        optuna.logging.set_verbosity(before)
+        optuna.logging.set_verbosity(verbosity)

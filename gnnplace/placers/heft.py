@@ -22,15 +22,14 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import Index, full_ints, full_table, zero_floats
+from gnnplace.graph import Index, ahead, full_ints, full_table, inner, kernel, zero_floats
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.transfer import (
+from gnnplace.simulation import (
     BUSY,
     LATENCY,
+    Compiled,
     fetch_begin,
     hold,
     linked,
@@ -51,11 +50,12 @@ def approach(
     arrival: FloatArray,
     k: int,
 ) -> None:
-    """Asks memory for what the ops after the ``k``-th will read, each in time for what it says.
+    """Ask memory for what the ops after the ``k``-th will read, each in time for what it says.
 
     Arguments are the kernel's.
     """
-    offset, inputs = compiled.input_offset, compiled.input_tensor
+    offset = compiled.input_offset
+    inputs = compiled.input_tensor
     if k + 12 < len(by_rank):
         ahead(offset, by_rank[k + 12])
         ahead(compiled.unit_of, by_rank[k + 12])
@@ -77,7 +77,7 @@ def approach(
 def heft_kernel(
     compiled: Compiled, by_rank: IntArray, producer: IntArray, allowed: BoolArray, contention: bool
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -90,7 +90,8 @@ def heft_kernel(
     # What is decided: of ops, and of the units whose first op was scheduled.
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
-    start, finish = zero_floats(n), zero_floats(n)
+    start = zero_floats(n)
+    finish = zero_floats(n)
     links = compiled.links
     costly = links.sends_cost or links.receives_cost
     # When devices have nothing to do, with room for all ops and copies that senders make.
@@ -98,67 +99,83 @@ def heft_kernel(
     channel_free = zero_floats(links.num_channels)
     # A tensor is sent once to a device where sending takes time of anybody; then it is known when
     # it arrives.
-    once = contention or costly
-    arrival = full_table(len(compiled.size) if once else 0, num_devices, np.inf)
+    sends_once = contention or costly
+    arrival = full_table(len(compiled.size) if sends_once else 0, num_devices, np.inf)
     tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
     sent = zero_floats(n if links.sends_cost else 0)
     for k in range(n):
         op = by_rank[k]
         approach(compiled, by_rank, producer, finish, device, arrival, k)
         # 1. When its inputs are made: it starts on no device before that.
-        unit, made = compiled.unit_of[op], 0.0
+        unit = compiled.unit_of[op]
+        inputs_made = 0.0
         for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
-            made = max(made, finish[producer[compiled.input_tensor[j]]])
-        least, best_device, best_place, best_slot = np.inf, -1, 0, 0
-        best, best_begin, best_start = np.inf, 0.0, 0.0
+            inputs_made = max(inputs_made, finish[producer[compiled.input_tensor[j]]])
+        least_finish = np.inf
+        best_device = -1
+        best_place = 0
+        best_slot = 0
+        best = np.inf
+        best_begin = 0.0
+        best_start = 0.0
         # 2. Each device is tried: where it finishes first, it goes.
         for d in range(num_devices):
             if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                 continue
-            soonest = least_start(gaps, d, made, compiled.times[op, d]) + compiled.times[op, d]
-            if best_device >= 0 and soonest >= least:
+            soonest = (
+                least_start(gaps, d, inputs_made, compiled.times[op, d]) + compiled.times[op, d]
+            )
+            if best_device >= 0 and soonest >= least_finish:
                 continue  # Not even were all inputs there at once.
             # When all inputs are there, were it here; seconds that messages take of this device
             # (before the op) and of the senders.
-            ready, extra, sending, target = 0.0, 0.0, 0.0, Index(d)
+            ready = 0.0
+            extra = 0.0
+            sending = 0.0
+            target = Index(d)
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])
                 source = Index(device[p])
-                there = finish[p]
+                arrives = finish[p]
                 if source != target:
                     if not linked(links, source, target):
-                        there = np.inf
-                    elif once and arrival[tensor, d] < np.inf:
-                        there = arrival[tensor, d]
+                        arrives = np.inf
+                    elif sends_once and arrival[tensor, d] < np.inf:
+                        arrives = arrival[tensor, d]
                     else:
                         if contention:
-                            there = fetch_begin(links, tried, sent, p, source, target, there)
-                        there += service_time(links, source, target, compiled.size[tensor])
+                            arrives = fetch_begin(links, tried, sent, p, source, target, arrives)
+                        arrives += service_time(links, source, target, compiled.size[tensor])
                         if contention:
-                            hold(links, tried, source, target, there)
-                        there += links.costs[source, target, LATENCY]
+                            hold(links, tried, source, target, arrives)
+                        arrives += links.costs[source, target, LATENCY]
                         if links.receives_cost:
                             extra += receive_time(links, source, target, compiled.size[tensor])
                         if links.sends_cost:
                             sending += send_time(links, source, target, compiled.size[tensor])
-                ready = max(ready, there)
+                ready = max(ready, arrives)
             # Its messages held channels on trial only.
             if contention:
                 for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                     source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
-            if best_device >= 0 and ready + cost + sending >= least:
+            if best_device >= 0 and ready + cost + sending >= least_finish:
                 continue  # The earliest gap is no earlier than the inputs are.
             at, place, slot = earliest_gap(gaps, d, ready, cost)
-            if at + cost + sending < least or best_device < 0:
-                least, best_device = at + cost + sending, d
-                best_place, best_slot = place, slot
-                best, best_begin, best_start = at + cost, at, at + extra
-        d, target = best_device, Index(best_device)
+            if at + cost + sending < least_finish or best_device < 0:
+                least_finish = at + cost + sending
+                best_device = d
+                best_place = place
+                best_slot = slot
+                best = at + cost
+                best_begin = at
+                best_start = at + extra
+        d = best_device
+        target = Index(best_device)
         # 3. Its inputs that are not there yet are sent, and hold channels and senders for good.
-        if once:
+        if sends_once:
             for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
                 tensor = compiled.input_tensor[j]
                 p = Index(producer[tensor])

@@ -20,16 +20,13 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints, full_ints, zero_floats, zero_table
+from gnnplace.graph import empty_ints, full_ints, kernel, zero_floats, zero_table
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.etf import NEVER, WaitingOps, hand_on
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation.compiled import Compiled, least_times
-from gnnplace.simulation.list_scheduling import mean_transfer_times, mean_upward_rank
-from gnnplace.simulation.transfer import pay
+from gnnplace.simulation import Compiled, least_times, mean_transfer_times, mean_upward_rank, pay
 
 MOST_EDGES = 6_000
 LP_SECONDS = 10.0
@@ -45,7 +42,7 @@ def favourite_kernel(
     limit: FloatArray,
     unit_bytes: FloatArray,
 ) -> tuple[IntArray, FloatArray]:
-    """Device and scheduled start of each op. [n], [n]
+    """Return the device and scheduled start of each op. [n], [n]
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -58,19 +55,22 @@ def favourite_kernel(
     n, num_devices = compiled.times.shape
     device = full_ints(n, -1)
     unit_device = full_ints(len(allowed), -1)
-    start, finish = zero_floats(n), zero_floats(n)
+    start = zero_floats(n)
+    finish = zero_floats(n)
     # Of devices: seconds when they are free, bytes of units on them, the op that each had last.
-    free, held = zero_floats(num_devices), zero_floats(num_devices)
+    free = zero_floats(num_devices)
+    device_bytes = zero_floats(num_devices)
     last = full_ints(num_devices, -1)
     # Of ops: inputs that are not made yet; seconds when all others are on each device.
     missing = compiled.num_inputs.copy()
-    there = zero_table(n, num_devices)
-    links, num_tensors = compiled.links, len(compiled.size)
+    arrival = zero_table(n, num_devices)
+    links = compiled.links
+    num_tensors = len(compiled.size)
     costly = links.sends_cost or links.receives_cost
     made_on = empty_ints(num_tensors)
-    told = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
+    sent_to = np.zeros((num_tensors if costly else 0, num_devices), np.bool_)
     ready = empty_ints(n)
-    waiting = WaitingOps(there, missing, ready)
+    waiting = WaitingOps(arrival, missing, ready)
     num_ready = 0
     for op in range(n):
         if missing[op] == 0:
@@ -79,40 +79,48 @@ def favourite_kernel(
     for _ in range(n):
         # 1. The ready op and the device at which it starts first; among equals a favourite child,
         # then the op of higher rank.
-        best, best_rank, best_at, best_device, best_wish = np.inf, -1.0, -1, -1, False
+        best = np.inf
+        best_rank = -1.0
+        best_at = -1
+        best_device = -1
+        best_wish = False
         for i in range(num_ready):
             op = ready[i]
             unit = compiled.unit_of[op]
             for d in range(num_devices):
                 if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
                     continue
-                full = unit_device[unit] < 0 and held[d] + unit_bytes[unit] > limit[d]
-                at = max(there[op, d], free[d]) + (NEVER if full else 0.0)
+                full = unit_device[unit] < 0 and device_bytes[d] + unit_bytes[unit] > limit[d]
+                at = max(arrival[op, d], free[d]) + (NEVER if full else 0.0)
                 wish = last[d] >= 0 and favourite[last[d]] == op
                 # A device keeps itself for the favourite child of its last op while that is urgent.
                 if last[d] >= 0 and favourite[last[d]] >= 0 and not wish:
                     child = favourite[last[d]]
-                    if device[child] < 0 and missing[child] == 0 and there[child, d] <= free[d]:
+                    if device[child] < 0 and missing[child] == 0 and arrival[child, d] <= free[d]:
                         at = max(at, free[d] + compiled.times[child, d])
                 better = at < best or (at == best and wish and not best_wish)
                 tie = at == best and wish == best_wish and rank[op] > best_rank
                 if better or tie or best_device < 0:
-                    best, best_rank, best_at = at, rank[op], i
-                    best_device, best_wish = d, wish
+                    best = at
+                    best_rank = rank[op]
+                    best_at = i
+                    best_device = d
+                    best_wish = wish
         # 2. It is placed, with its class, and paid for its messages.
-        op, d = ready[best_at], best_device
+        op = ready[best_at]
+        d = best_device
         num_ready -= 1
         ready[best_at] = ready[num_ready]
         unit = compiled.unit_of[op]
         if unit_device[unit] < 0:
-            held[d] += unit_bytes[unit]
+            device_bytes[d] += unit_bytes[unit]
         unit_device[unit], device[op], last[d] = d, d, op
-        start[op] = max(there[op, d], free[d])
+        start[op] = max(arrival[op, d], free[d])
         if costly:
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            extra = pay(links, free, told, inputs, made_on, compiled.size, d)
+            extra = pay(links, free, sent_to, inputs, made_on, compiled.size, d)
             start[op] = max(start[op], free[d] + extra)
             for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
                 made_on[compiled.op_tensor[i]] = d
@@ -129,7 +137,7 @@ class MSct(Placer):
     name = "m-sct"
 
     def supports(self, problem: Problem) -> str | None:
-        """At most 6,000 edges, beyond which the linear programme takes too long."""
+        """Refuse more than 6,000 edges, beyond which the linear programme takes too long."""
         edges = len(problem.graph.edges[0])
         if edges > MOST_EDGES or problem.num_ops > MOST_OPS:
             return f"{edges} edges are more than {MOST_EDGES}; use etf, or coarsen"
@@ -159,13 +167,15 @@ def favourite_children(problem: Problem) -> IntArray:
     num_ops = problem.num_ops
     source, target, size = problem.graph.edges
     num_edges = len(source)
-    op_time, transfer = least_times(problem), mean_transfer_times(problem, size)
+    op_time = least_times(problem)
+    transfer = mean_transfer_times(problem, size)
 
     # Columns: w, the start of each op, x of each edge. Rows are `row @ columns <= limit`.
     num_columns = 1 + num_ops + num_edges
     every_op = np.arange(num_ops, dtype=np.int32)
     every_edge = np.arange(num_edges, dtype=np.int32)
-    starts, edges = 1 + every_op, 1 + num_ops + every_edge
+    starts = 1 + every_op
+    edges = 1 + num_ops + every_edge
 
     def build_rows(
         num_rows: int, *entries: tuple[IntArray, IntArray, FloatArray | float]
@@ -214,6 +224,6 @@ def favourite_children(problem: Problem) -> IntArray:
     )
     favourite = np.full(num_ops, -1, dtype=np.int32)
     if solution.status == 0 and solution.x is not None:
-        chosen = solution.x[edges] < 0.5
-        favourite[source[chosen]] = target[chosen]
+        is_favourite = solution.x[edges] < 0.5
+        favourite[source[is_favourite]] = target[is_favourite]
     return favourite

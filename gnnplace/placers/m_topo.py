@@ -24,12 +24,14 @@ class MTopo(Placer):
         size = unit_bytes(space)
         memory = np.minimum(space.problem.cluster.memory, max(1.0, float(size.sum())))
         caps = size.sum() * memory / max(memory.sum(), 1e-300) + size.max()
-        chosen = np.empty(space.problem.num_units, dtype=np.int32)
-        d, held = 0, 0.0
+        unit_device = np.empty(space.problem.num_units, dtype=np.int32)
+        d = 0
+        used_bytes = 0.0
         for unit in space.unit_order:
-            if held + size[unit] > caps[d] and d < space.problem.num_devices - 1:
-                d, held = d + 1, 0.0
-            chosen[unit] = d
-            held += size[unit]
-        device = space.spread(space.allow(chosen))
+            if used_bytes + size[unit] > caps[d] and d < space.problem.num_devices - 1:
+                d = d + 1
+                used_bytes = 0.0
+            unit_device[unit] = d
+            used_bytes += size[unit]
+        device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1])

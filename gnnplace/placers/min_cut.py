@@ -26,13 +26,14 @@ class MinCut(Placer):
     name = "min-cut"
 
     def supports(self, problem: Problem) -> str | None:
-        """Needs two devices and two units to cut anything."""
+        """Refuse problems of one device or one unit: there is nothing to cut."""
         if problem.num_devices < 2 or problem.num_units < 2:
             return "nothing to cut: it needs at least two devices and two units"
         return None
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        ranking, seed = device_ranking(space), int(rng.integers(2**31))
+        ranking = device_ranking(space)
+        seed = int(rng.integers(2**31))
         tried: list[tuple[float, int, Found]] = []
         counts = device_counts(min(len(ranking), space.problem.num_units))[1:] or [1]
         for k in counts[::-1][: most_constructed(space)]:
@@ -46,7 +47,7 @@ class MinCut(Placer):
 
 
 def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
-    """Part of each unit, an index into ``devices``. [U]"""
+    """Return the part of each unit, an index into ``devices``. [U]"""
     import pymetis
 
     if len(devices) == 1:

@@ -30,7 +30,7 @@ from gnnplace.placers.search.chunks import device_counts, device_ranking
 from gnnplace.placers.search.coarse_problem import NarrowProblem, narrow_problem
 from gnnplace.placers.search.in_flight import fewer_in_flight
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, now
-from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation import timed_list_schedule
 
 ROUNDS = (1, 2, 3, 4, 6, 8)
 KEPT = 6  # starts that the search begins rounds from
@@ -80,12 +80,16 @@ class NarrowSearch:
         extra: Iterable[IntArray],
         rng: np.random.Generator,
     ) -> None:
-        given = tuple(extra)
-        coarse, starts = fewer_in_flight(coarse, lambda one: ranked_starts(one, narrow, given))
+        extra_devices = tuple(extra)
+        coarse, starts = fewer_in_flight(
+            coarse, lambda one: ranked_starts(one, narrow, extra_devices)
+        )
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
         self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
-        self.shown, self.took, self.last_gain = starts[0].score, 0.0, 0
+        self.shown = starts[0].score
+        self.took = 0.0
+        self.last_gain = 0
 
     @property
     def found(self) -> Found:
@@ -106,18 +110,18 @@ class NarrowSearch:
         return since >= PATIENT and since >= self.last_gain
 
     def has_time(self, deadline: float) -> bool:
-        """Whether another lap is done before the deadline."""
+        """Return whether another lap is done before the deadline."""
         return now() + self.took + self.expanding < deadline
 
     def lap(self) -> None:
-        """Another lap, expanded if it found something."""
+        """Run another lap, expanded if it found something."""
         begin = now()
         self.chunks.run_lap()
         self.took = now() - begin
         self._expand()
 
     def first_round(self) -> None:
-        """A lap of each member and one more from the best state, expanded at the end alone."""
+        """Run a lap of each member and one more from the best state, expanded at the end alone."""
         for _ in range(len(self.chunks.members) + 1):
             self.chunks.run_lap()
         self._expand()
@@ -125,7 +129,8 @@ class NarrowSearch:
     def _expand(self) -> None:
         best = self.chunks.best
         if best.score < WORTH * self.shown:
-            self.shown, self.last_gain = best.score, self.chunks.lap
+            self.shown = best.score
+            self.last_gain = self.chunks.lap
             self.expanding = self.expansion.add(best)
 
 
@@ -138,18 +143,21 @@ class Expansion:
     """
 
     def __init__(self, space: SearchSpace, narrow: NarrowProblem) -> None:
-        self.space, self.narrow, self.score = space, narrow, np.inf
+        self.space = space
+        self.narrow = narrow
+        self.score = np.inf
         self.best: tuple[IntArray, IntArray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def add(self, start: Start) -> float:
-        """Expands one more; the seconds that took."""
+        """Expand one more; return the seconds that took."""
         begin = now()
-        space, narrow = self.space, self.narrow
+        space = self.space
+        narrow = self.narrow
         device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
-        own = narrow.fine_order(space.problem, start.order)
-        self._keep(device, own)
-        priority, finish, far = (np.empty(len(own)) for _ in range(3))
-        priority[own] = -np.arange(len(own), dtype=np.float64)
+        grouped_order = narrow.fine_order(space.problem, start.order)
+        self._keep(device, grouped_order)
+        priority, finish, far = (np.empty(len(grouped_order)) for _ in range(3))
+        priority[grouped_order] = -np.arange(len(grouped_order), dtype=np.float64)
         for k in range(1 + JUSTIFIED):
             limit = HOPEFUL ** (JUSTIFIED - k) * self.score
             if k > 0:
@@ -162,27 +170,29 @@ class Expansion:
         return now() - begin
 
     def _keep(self, device: IntArray, order: IntArray) -> None:
-        """Keeps a placement if it is the best."""
+        """Keep a placement if it is the best."""
         score = self.space.score(device, order, self.score)
         if score < self.score:
-            self.score, self.best = score, (device, order)
+            self.score = score
+            self.best = (device, order)
 
 
 def ranked_starts(
     space: SearchSpace, narrow: NarrowProblem, extra: Iterable[IntArray]
 ) -> list[Start]:
-    """Constructions and what is given besides, each justified, the best first.
+    """Return constructions and what is given besides, each justified, the best first.
 
     What is hopeless beside the best so far is left out.
     """
     priorities = first_priorities(space)
-    made = best_first(space, (*extra, *constructions(space, narrow)))
-    made[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in made[:SETTLED]]
-    return sorted(made, key=lambda start: start.score)
+    starts = best_first(space, (*extra, *constructions(space, narrow)))
+    starts[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in starts[:SETTLED]]
+    return sorted(starts, key=lambda start: start.score)
 
 
 def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
-    """States of these devices, the best first, in turns; of the first few in another order too.
+    """Return states of these devices, the best first, in turns; of the first few in another order
+    too.
 
     What is hopeless beside the best so far is left out.
 
@@ -191,19 +201,21 @@ def best_first(space: SearchSpace, devices: Iterable[IntArray]) -> list[Start]:
         devices: devices of units. Each [U]
     """
     one_by_one, turns = first_priorities(space)
-    made: list[Start] = []
+    starts: list[Start] = []
     for unit_device in devices:
-        limit = OUTCLASSED * min((one.score for one in made), default=np.inf)
-        made += scheduled(space, unit_device, (turns,), limit)
-    made.sort(key=lambda start: start.score)
-    for k, start in enumerate(made[:AGAIN]):
-        other = scheduled(space, start.unit_device, (one_by_one,), start.score)
-        made[k] = min([start, *other], key=lambda one: one.score)
-    return sorted(made, key=lambda start: start.score)
+        limit = OUTCLASSED * min((one.score for one in starts), default=np.inf)
+        starts += scheduled(space, unit_device, (turns,), limit)
+    starts.sort(key=lambda start: start.score)
+    for k, start in enumerate(starts[:AGAIN]):
+        alternatives = scheduled(space, start.unit_device, (one_by_one,), start.score)
+        starts[k] = min([start, *alternatives], key=lambda one: one.score)
+    return sorted(starts, key=lambda start: start.score)
 
 
 def first_priorities(space: SearchSpace) -> tuple[FloatArray, FloatArray]:
-    """Priorities to begin with: one micro-batch after the other, and in turns. Each [n]"""
+    """Return the priorities to begin with: one micro-batch after the other, and in turns.
+    Each [n]
+    """
     turn = np.empty(space.problem.num_ops)
     turn[space.turn_order] = -np.arange(len(turn), dtype=np.float64)
     position = space.problem.graph.position.astype(np.float64)
@@ -216,24 +228,33 @@ def scheduled(
     priorities: Iterable[FloatArray],
     limit: float = np.inf,
 ) -> list[Start]:
-    """The state of these devices with the best order that justification makes of priorities.
+    """Return the state of these devices with the best order that justification makes of priorities.
 
     None where all schedules are much longer than ``limit`` seconds.
     """
     device = space.spread(unit_device)
-    found: list[Start] = []
+    states: list[Start] = []
     for priority in priorities:
-        finish, far = np.empty(len(device)), np.empty(len(device))
+        finish = np.empty(len(device))
+        far = np.empty(len(device))
         seconds, order = justified(*space.lean, device, priority, finish, far, limit)
         if seconds < np.inf:
             score = space.score(device, order) if space.memory_matters else seconds
-            found.append(Start(score, unit_device, far, order))
-    return [min(found, key=lambda start: start.score)] if found else []
+            states.append(
+                Start(
+                    score=score,
+                    unit_device=unit_device,
+                    priority=far,
+                    order=order,
+                )
+            )
+    return [min(states, key=lambda start: start.score)] if states else []
 
 
 def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArray]:
-    """Devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
-    work, ranking = space.mean_work[narrow.line], device_ranking(space)
+    """Return the devices of coarse units: chunks of equal work dealt in rounds. Each [U]"""
+    work = space.mean_work[narrow.line]
+    ranking = device_ranking(space)
     middle = np.cumsum(work) - work / 2
     for k in device_counts(len(ranking))[::-1]:
         devices = np.sort(ranking[:k])
@@ -251,7 +272,7 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
 def _settled(
     space: SearchSpace, loose: IntArray, start: Start, priorities: tuple[FloatArray, ...]
 ) -> Start:
-    """The state with each unit that stands alone where it is best, one after the other."""
+    """Return the state with each unit that stands alone where it is best, one after the other."""
     for unit in loose[:4]:
         for d in np.flatnonzero(space.problem.unit_allowed[unit]):
             unit_device = start.unit_device.copy()

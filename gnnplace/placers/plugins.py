@@ -30,7 +30,7 @@ class Foreign(PlacerRow):
     """A row of somebody else's class: its options are what its constructor takes."""
 
     def made(self, given: dict[str, Any]) -> Placer:  # type: ignore[override]
-        """The placer, with options that are read as YAML: numbers, truth values, text.
+        """Return the placer, with options that are read as YAML: numbers, truth values, text.
 
         Raises:
             InputError: the constructor has no such option, or fails.
@@ -44,7 +44,7 @@ class Foreign(PlacerRow):
 
 
 def named_class(spec: str) -> PlacerRow:
-    """The row of ``module:Class``.
+    """Return the row of ``module:Class``.
 
     Raises:
         InputError: there is no such class, or it is no placer.
@@ -55,7 +55,7 @@ def named_class(spec: str) -> PlacerRow:
 
 @cache
 def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
-    """Entry points of installed packages, by name.
+    """Return the entry points of installed packages, by name.
 
     Args:
         taken: names of the built-in placers.
@@ -63,17 +63,17 @@ def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
     Raises:
         InputError: one of them has such a name, or two have one.
     """
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
         of = f"entry point {point.name!r} of {point.dist.name if point.dist else point.value}"
-        if point.name in taken or point.name in found:
+        if point.name in taken or point.name in points:
             raise InputError(f"{of}: a placer has that name already; rename it, or uninstall it")
-        found[point.name] = point
-    return found
+        points[point.name] = point
+    return points
 
 
 def installed_class(point: EntryPoint) -> PlacerRow:
-    """The row of an entry point.
+    """Return the row of an entry point.
 
     Raises:
         InputError: it cannot be imported, or is no placer.
@@ -83,8 +83,8 @@ def installed_class(point: EntryPoint) -> PlacerRow:
     except InputError:
         raise
     except Exception as error:
-        told = f"placer {point.name!r}: {point.value} cannot be imported: {said(error)}"
-        raise InputError(told) from None
+        message = f"placer {point.name!r}: {point.value} cannot be imported: {said(error)}"
+        raise InputError(message) from None
 
 
 def _row(spec: str, found: Any) -> PlacerRow:

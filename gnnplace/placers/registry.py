@@ -12,38 +12,73 @@ from gnnplace.placers.rows import Option, PlacerRow, Speed
 ROOM = "gnnplace.placers"
 CONSTRUCTIONS = (
     # Milliseconds on 1,000 ops and 8 devices: cheaper ones run first where time is short.
-    PlacerRow("single", f"{ROOM}.baselines:Single", Speed.CONSTRUCTION, 1, executed=True),
-    PlacerRow("round-robin", f"{ROOM}.baselines:RoundRobin", Speed.CONSTRUCTION, 8),
     PlacerRow(
-        "contiguous",
-        f"{ROOM}.contiguous:Contiguous",
-        Speed.CONSTRUCTION,
-        2,
+        name="single",
+        target=f"{ROOM}.baselines:Single",
+        speed=Speed.CONSTRUCTION,
+        cost=1,
+        executed=True,
+    ),
+    PlacerRow(
+        name="round-robin",
+        target=f"{ROOM}.baselines:RoundRobin",
+        speed=Speed.CONSTRUCTION,
+        cost=8,
+    ),
+    PlacerRow(
+        name="contiguous",
+        target=f"{ROOM}.contiguous:Contiguous",
+        speed=Speed.CONSTRUCTION,
+        cost=2,
         quick={"moves": False},
         executed=True,
     ),
     PlacerRow(
-        "interleaved",
-        f"{ROOM}.interleaved:Interleaved",
-        Speed.CONSTRUCTION,
-        5,
+        name="interleaved",
+        target=f"{ROOM}.interleaved:Interleaved",
+        speed=Speed.CONSTRUCTION,
+        cost=5,
         quick={"moves": False},
     ),
     PlacerRow(
-        "expert",
-        f"{ROOM}.expert:Expert",
-        Speed.CONSTRUCTION,
-        10,
+        name="expert",
+        target=f"{ROOM}.expert:Expert",
+        speed=Speed.CONSTRUCTION,
+        cost=10,
         quick={"published": False},
         executed=True,
     ),
-    PlacerRow("heft", f"{ROOM}.heft:Heft", Speed.CONSTRUCTION, 6),
     PlacerRow(
-        "heft-contention", f"{ROOM}.heft:HeftContention", Speed.CONSTRUCTION, 1.5, executed=True
+        name="heft",
+        target=f"{ROOM}.heft:Heft",
+        speed=Speed.CONSTRUCTION,
+        cost=6,
     ),
-    PlacerRow("etf", f"{ROOM}.etf:Etf", Speed.CONSTRUCTION, 7),
-    PlacerRow("m-topo", f"{ROOM}.m_topo:MTopo", Speed.CONSTRUCTION, 9),
-    PlacerRow("min-cut", f"{ROOM}.min_cut:MinCut", Speed.CONSTRUCTION, 4),
+    PlacerRow(
+        name="heft-contention",
+        target=f"{ROOM}.heft:HeftContention",
+        speed=Speed.CONSTRUCTION,
+        cost=1.5,
+        executed=True,
+    ),
+    PlacerRow(
+        name="etf",
+        target=f"{ROOM}.etf:Etf",
+        speed=Speed.CONSTRUCTION,
+        cost=7,
+    ),
+    PlacerRow(
+        name="m-topo",
+        target=f"{ROOM}.m_topo:MTopo",
+        speed=Speed.CONSTRUCTION,
+        cost=9,
+    ),
+    PlacerRow(
+        name="min-cut",
+        target=f"{ROOM}.min_cut:MinCut",
+        speed=Speed.CONSTRUCTION,
+        cost=4,
+    ),
 )
 WORKERS = Option(int, 1, "Threads of the constraint solver.", least=1)
 SEARCHES = (

@@ -11,8 +11,7 @@ from gnnplace.arrays import IntArray
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_json
 from gnnplace.placers.search.space import Found, SearchSpace
-from gnnplace.problem import Placement, Problem, faults
-from gnnplace.problem.placement import placement_from_data
+from gnnplace.problem import Placement, Problem, faults, placement_from_data
 
 NOTE = "the start as it was given"
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnnplace.costs.profiling.profiler import any_local, profile
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers.constructions import Portfolio
+from gnnplace.placers import Portfolio
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import OpPlacement, Plan

@@ -25,7 +25,7 @@ from gnnplace.costs.links import LinkTable, message, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, Link
 from gnnplace.problem.cluster.cluster import FABRICS, is_between
-from gnnplace.simulation.transfer import message_seconds
+from gnnplace.simulation import message_seconds
 
 OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
 

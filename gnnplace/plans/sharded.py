@@ -34,15 +34,19 @@ from gnnplace.plans.segments.chains import (
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.placements import placements_of
 from gnnplace.run.planned import mesh_here, split_model
-from gnnplace.sharding.answers import (
+from gnnplace.sharding import (
     EXECUTED_DEVICES,
+    LayerGraph,
+    LayerSplit,
+    Mesh,
+    MeshMachine,
     SplitOptions,
+    default_mesh,
+    layer_graph,
     load_layers,
+    measured_figures,
+    split_layers,
 )
-from gnnplace.sharding.captured.costs import MeshMachine
-from gnnplace.sharding.captured.layout import Mesh, default_mesh
-from gnnplace.sharding.captured.split import LayerGraph, LayerSplit, layer_graph, split_layers
-from gnnplace.sharding.run.measure import measured_figures
 from gnnplace.tracing import rules_of, workload_of
 from gnnplace.zoo import Workload
 

@@ -19,19 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
-from gnnplace.placers.constructions import (
+from gnnplace.placers import (
+    NO_BUDGET,
+    Annealer,
+    Found,
+    Placer,
+    SearchSpace,
     best_construction,
     best_member,
+    better,
+    expired,
+    now,
     quick_members,
+    repair,
     run_member,
     run_members,
+    searched_alone,
     whole_members,
 )
-from gnnplace.placers.search.annealing import Annealer
-from gnnplace.placers.search.coarse_problem import searched_alone
-from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import better
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
@@ -60,17 +65,23 @@ class Best(Placer):
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         self.learned.missing = ""
+
+        # A large problem: constructions, then a search on groups of ops.
         if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
             narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits
-            few = ("single",) if single else SINGLE_SCHEDULES
-            best = best_construction(space, rng, deadline, few)
-            found = self.learned.search_groups(space, narrow, rng, deadline)
-            return better(space, best, _repaired(space, found, deadline))
+            schedules = ("single",) if single else SINGLE_SCHEDULES
+            best = best_construction(space, rng, deadline, schedules)
+            on_groups = self.learned.search_groups(space, narrow, rng, deadline)
+            return better(space, best, _repaired(space, on_groups, deadline))
+
+        # No budget: the better of a construction and the learned placer's first choice.
         if deadline <= NO_BUDGET:
             best = best_construction(space, rng)
             learned = run_member(self.learned, space, rng, deadline)
             return best if learned is None else better(space, best, learned)
+
+        # Otherwise quick constructions, the first choice, and searches by turns while time is left.
         placements, missed = run_members(space, rng, deadline, quick_members())
         best = best_member(space, placements, missed, deadline)
         if not _has_time(space, deadline):
@@ -94,12 +105,13 @@ def _by_turns(
     rng: np.random.Generator,
     deadline: float,
 ) -> Found:
-    """Local search, also of groups, and annealing by turns, each from the best of all.
+    """Search locally, also on groups, and anneal by turns, always from the best of all.
 
     Whole variants of constructions run once when the search has done `WHOLE_BEGIN`.
     """
-    annealer, finders = Annealer(space, best, rng), [best.note]
-    whole = whole_members(space.problem.num_ops)
+    annealer = Annealer(space, best, rng)
+    finders = [best.note]
+    construction_members = whole_members(space.problem.num_ops)
     while not expired(deadline):
         local.offer(annealer.found(), annealer.score)
         while local.moves * LOCAL_COST <= annealer.moves and not expired(deadline):
@@ -111,23 +123,23 @@ def _by_turns(
         annealer.cycle(deadline)
         if annealer.score < local.score:
             finders.append("annealing")
-        if whole and local.ops >= WHOLE_BEGIN and not expired(deadline):
-            placements, _ = run_members(space, rng, deadline, whole)
-            whole = []
+        if construction_members and local.ops >= WHOLE_BEGIN and not expired(deadline):
+            placements, _ = run_members(space, rng, deadline, construction_members)
+            construction_members = []
             member = best_member(space, placements, [], deadline)
             score = space.score(member.device, member.order)
             if score < annealer.score:
                 annealer.offer(member, score)
                 finders.append(member.note)
-    last = dict.fromkeys(finders[:0:-1])  # each once, the last one last
+    last = dict.fromkeys(finders[:0:-1])  # no finder twice, the last one last
     return annealer.answer("; then ".join([finders[0], *reversed(last)]))
 
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
-    """The learned placer's choice, named, after memory repair."""
+    """Return the learned placer's choice, named, after memory repair."""
     return Found(*repair(space, found.device, found.order, deadline), f"learned: {found.note}")
 
 
 def _has_time(space: SearchSpace, deadline: float) -> bool:
-    """Whether the learned placer can answer until the deadline; always without one."""
+    """Return whether the learned placer can answer until the deadline; always without one."""
     return deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline

@@ -20,16 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.costs.profiling.targets import read_on_cluster
+from gnnplace.costs import read_on_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_json
-from gnnplace.placers import Found, Placer, Result, SearchSpace
-from gnnplace.placers.baselines import Single
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.search.repair import repair
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.placers import Contiguous, Found, Placer, Result, SearchSpace, Single, repair
+from gnnplace.problem import placement_to_data
 from gnnplace.processes import ends_with_this
-from gnnplace.simulation.bounds import LowerBounds, quick_bounds
+from gnnplace.simulation import LowerBounds, quick_bounds
 
 REPAIRING = 20.0  # seconds that a repair may take
 
@@ -40,27 +37,27 @@ class Plain(Placer):
     name = "first answer"
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
-        """As the class says."""
-        found = []
-        for made in (Single(), Contiguous(moves=False)):
-            one = made.search(space, rng, deadline)
-            found.append(Found(one.device, one.order, made.name))
+        """Try one device, then chunks; repair the better of them if neither fits the memory."""
+        answers = []
+        for placer in (Single(), Contiguous(moves=False)):
+            one = placer.search(space, rng, deadline)
+            answers.append(Found(one.device, one.order, placer.name))
             if space.simulator.excess(one.device, one.order)[1] == 0:
-                return found[-1]
-        best = min(found, key=lambda one: space.score(one.device, one.order))
+                return answers[-1]
+        best = min(answers, key=lambda one: space.score(one.device, one.order))
         order = repair(space, best.device, best.order, time.perf_counter() + REPAIRING)
         return Found(*order, f"{best.note}, repaired")
 
     def _bounds(self, space: SearchSpace) -> LowerBounds:
-        """The quick ones: the other bounds take seconds in Python."""
+        """Return the quick ones: the other bounds take seconds in Python."""
         return quick_bounds(space.problem, space.compiled)
 
 
 @contextmanager
-def first_answer(
+def writing_first_answer(
     what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
 ) -> Iterator[None]:
-    """Has a first answer made in another process while the block runs.
+    """Have a first answer made in another process while the block runs.
 
     Args:
         what: a problem file.

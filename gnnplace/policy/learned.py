@@ -32,13 +32,22 @@ import numpy as np
 
 from gnnplace.errors import MissingExtraError
 from gnnplace.foreign import naming_extras
-from gnnplace.placers import NO_BUDGET, Found, Placer, SearchSpace, expired, now
-from gnnplace.placers.contiguous import Contiguous
-from gnnplace.placers.interleaved import Interleaved
-from gnnplace.placers.min_cut import MinCut
-from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.coarse_problem import narrow_problem, searched_alone
-from gnnplace.placers.search.space import LARGE, better
+from gnnplace.placers import (
+    LARGE,
+    NO_BUDGET,
+    Contiguous,
+    Found,
+    Interleaved,
+    MinCut,
+    NarrowSearch,
+    Placer,
+    SearchSpace,
+    better,
+    expired,
+    narrow_problem,
+    now,
+    searched_alone,
+)
 from gnnplace.policy.decode.aims import Aim
 from gnnplace.policy.decode.improving import (
     IMPROVED,
@@ -49,7 +58,7 @@ from gnnplace.policy.decode.improving import (
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search import Anytime, Beside, NarrowBeside
-from gnnplace.policy.weights import CHECKPOINT, PolicyWeights, prior_weights, read_weights
+from gnnplace.policy.weights import POLICY_CHECKPOINT, PolicyWeights, prior_weights, read_weights
 from gnnplace.problem import Problem
 
 if TYPE_CHECKING:  # the graph network alone needs torch, and many problems do not ask it
@@ -70,14 +79,15 @@ STARTING = 3e-6  # seconds an op that the search takes before its first move
 
 
 def worth_asking(problem: Problem) -> bool:
-    """Whether a problem is large enough for the network, and not too large."""
+    """Return whether a problem is large enough for the network, and not too large."""
     return problem.num_devices > 1 and LEAST_OPS <= problem.num_ops <= LARGE
 
 
 def network_decodes(
     rollouts: Rollouts, policy: GnnPolicy, aim: Aim, deadline: float
 ) -> list[Decoded]:
-    """Greedy decodes of the network and draws, simulated; none begins after the deadline.
+    """Return the greedy decodes of the network and draws, simulated; none begins after the
+    deadline.
 
     None at all where the encoding would end after it.
 
@@ -98,11 +108,16 @@ def _ask(rollouts: Rollouts, policy: GnnPolicy, aim: Aim) -> NetworkDecodes:
     from gnnplace.policy.gnn.rollouts import Episodes
 
     episodes = Episodes(rollouts.space, policy.order, rollouts.graph)
-    return NetworkDecodes(rollouts, episodes, episodes.network(policy), replace(aim, order=NAME))
+    return NetworkDecodes(
+        rollouts=rollouts,
+        episodes=episodes,
+        network=episodes.network(policy),
+        aim=replace(aim, order=NAME),
+    )
 
 
 @lru_cache(maxsize=2)
-def load_policy(folder: str | Path = CHECKPOINT) -> PolicyWeights:
+def load_policy(folder: str | Path = POLICY_CHECKPOINT) -> PolicyWeights:
     """Return the policy saved in ``folder``, by default the one that comes with the package.
 
     Raises:
@@ -174,29 +189,30 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
-        local, groups = first.search(rng), self.beside(space, rng)
+        local = first.search(rng)
+        groups = self.beside(space, rng)
         while not expired(deadline):
             local.cycle(deadline)
             groups.turn(local, deadline)
-        what = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
-        return local.answer(f"{first.found.note}, then {what}")
+        moves_note = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
+        return local.answer(f"{first.found.note}, then {moves_note}")
 
     def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside | NarrowBeside:
-        """A search on groups of ops, to take turns with that on ops."""
-        own = rng.spawn(1)[0]
+        """Return a search on groups of ops, to take turns with that on ops."""
+        group_rng = rng.spawn(1)[0]
         if self.on_groups and narrow_problem(space) is not None:
-            return NarrowBeside(partial(self.narrow_search, space, own))
-        return Beside(space, self._local_search, own, open=self.on_groups)
+            return NarrowBeside(partial(self.narrow_search, space, group_rng))
+        return Beside(space, self._local_search, group_rng, open=self.on_groups)
 
     def _local_search(
         self, space: SearchSpace, rng: np.random.Generator, deadline: float
     ) -> Anytime | None:
-        """A search from the first choice; None where there is no time for it."""
+        """Return a search from the first choice; None where there is no time for it."""
         first = self.first_choice(space, deadline)
         return first.search(rng) if first.search_has_time(deadline) else None
 
     def narrow_search(self, space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
-        """A search on narrow groups, from constructions."""
+        """Return a search on narrow groups, from constructions."""
         narrow = narrow_problem(space)
         assert narrow is not None
         return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng)
@@ -214,23 +230,24 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return better(space, groups.found, first.found)
-        local, before = first.search(rng), groups.chunks.ops
+        local = first.search(rng)
+        ops_before = groups.chunks.ops
         while groups.has_time(deadline):
             local.offer(groups.found, groups.expansion.score)
             local.cycle(deadline)
-            wanted = before + ON_GROUPS * local.ops
+            wanted = ops_before + ON_GROUPS * local.ops
             while groups.chunks.ops < wanted and groups.has_time(deadline):
                 groups.lap()
         note = f"{groups.found.note}; {local.moves} moves of the whole graph"
         return better(space, local.answer(note), groups.found)
 
     def rollouts(self, space: SearchSpace) -> Rollouts:
-        """What decodes a problem."""
+        """Return what decodes a problem."""
         policy = self.policy or load_policy()
         if self.improvement is not None:
             return ImprovingRollouts(space, policy, self.improvement, self.orders or IMPROVED)
-        given = {} if self.orders is None else {"orders": self.orders}
-        return Rollouts(space, policy, **given)
+        options = {} if self.orders is None else {"orders": self.orders}
+        return Rollouts(space, policy, **options)
 
     def first_choice(
         self, space: SearchSpace, deadline: float, placements: Sequence[Found] | None = None
@@ -243,7 +260,8 @@ class LearnedPlacer(Placer):
             placements: Placements to start from beside the decodes of a small problem; None: three
                 cuts.
         """
-        rollouts, begun = self.rollouts(space), now()
+        rollouts = self.rollouts(space)
+        begun = now()
         until = deadline if deadline > NO_BUDGET else np.inf
         passes = RefiningPasses(rollouts)
         ranked = self.decodes(rollouts, until)
@@ -255,9 +273,14 @@ class LearnedPlacer(Placer):
         if small and (early or placements is not None):
             ranked += self.more_starts(rollouts, until, placements)
             ranked.sort(key=SCORE)
-            other = passes.best_by_halving(ranked, until)
-            best = min(best, other, key=SCORE)
-        return FirstChoice(rollouts, passes, best, len(ranked))
+            halved = passes.best_by_halving(ranked, until)
+            best = min(best, halved, key=SCORE)
+        return FirstChoice(
+            rollouts=rollouts,
+            passes=passes,
+            best=best,
+            decodes=len(ranked),
+        )
 
     def more_starts(
         self, rollouts: Rollouts, until: float, placements: Sequence[Found] | None
@@ -277,7 +300,7 @@ class LearnedPlacer(Placer):
                 yield from _ask(rollouts, network, aim).first_answers(until)
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
-        """Decodes under some aims, and on large problems the network's; the best first."""
+        """Return decodes under some aims, and on large problems the network's; the best first."""
         network = self.find_network() if worth_asking(rollouts.space.problem) else None
         if network is None:
             return rollouts.greedy(until)
@@ -333,11 +356,11 @@ class FirstChoice:
         return Found(device, self.best.order, note)
 
     def search_has_time(self, deadline: float) -> bool:
-        """Whether a search can begin before the deadline; never without one."""
+        """Return whether a search can begin before the deadline; never without one."""
         return now() + STARTING * self.rollouts.space.problem.num_ops < deadline
 
     def search(self, rng: np.random.Generator) -> Anytime:
-        """A search that starts from the choice."""
+        """Return a search that starts from the choice."""
         return Anytime(self.passes, self.best, rng)
 
 

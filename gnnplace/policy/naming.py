@@ -31,7 +31,7 @@ class _Numbers(ast.NodeTransformer):
         self.names: list[str] = []
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """One subscript; others than constant strings stay."""
+        """Replace one subscript; others than constant strings stay."""
         self.generic_visit(node)
         named = isinstance(node.value, ast.Name) and node.value.id == self.array
         if named and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
@@ -43,7 +43,7 @@ class _Numbers(ast.NodeTransformer):
 
 
 def named_columns(array: str) -> Callable[[Function], Function]:
-    """Marks a function at the top of a module that writes features to ``array`` by name."""
+    """Mark a function at the top of a module that writes features to ``array`` by name."""
 
     def mark(function: Function) -> Function:
         lines, first = inspect.getsourcelines(function)
@@ -54,23 +54,25 @@ def named_columns(array: str) -> Callable[[Function], Function]:
         ast.increment_lineno(tree, first - 1)
         flags = __future__.annotations.compiler_flag
         module = compile(tree, function.__code__.co_filename, "exec", flags, True)
-        code = next(each for each in module.co_consts if isinstance(each, CodeType))
-        made: Any = FunctionType(code, function.__globals__, function.__name__)
-        made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
-        made.__module__, made.__defaults__ = function.__module__, function.__defaults__
-        made.feature_names = tuple(numbers.names)
-        return made  # type: ignore[no-any-return]
+        code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+        marked: Any = FunctionType(code, function.__globals__, function.__name__)
+        marked.__doc__ = function.__doc__
+        marked.__annotations__ = function.__annotations__
+        marked.__module__ = function.__module__
+        marked.__defaults__ = function.__defaults__
+        marked.feature_names = tuple(numbers.names)
+        return marked  # type: ignore[no-any-return]
 
     return mark
 
 
 def names_of(function: Any) -> tuple[str, ...]:
-    """Names of the features that a function writes, compiled or not, in their order."""
+    """Return the names of the features that a function writes, compiled or not, in their order."""
     names: tuple[str, ...] = getattr(function, "py_func", function).feature_names
     return names
 
 
 def version_of(*names: tuple[str, ...]) -> str:
-    """The version of features: what changes with any name, any place, and ``MEANING``."""
-    digest = sha256("\n\n".join("\n".join(each) for each in names).encode()).hexdigest()
+    """Return the version of features: what changes with any name, any place, and ``MEANING``."""
+    digest = sha256("\n\n".join("\n".join(columns) for columns in names).encode()).hexdigest()
     return f"{MEANING}-{digest[:8]}"

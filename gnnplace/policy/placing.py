@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.foreign import naming_extras
 from gnnplace.graph import FIXED_ORDERS, WALKED, check_network_order, check_order
-from gnnplace.placers.plugins import installed, installed_class, named_class
-from gnnplace.placers.registry import PLACERS
-from gnnplace.placers.rows import Option, PlacerRow, Speed, parse_name
-from gnnplace.problem import Problem
-from gnnplace.problem.constraints import Constraints, as_constraints, constrained
-from gnnplace.problem.constraints.constraints import Given
+from gnnplace.placers import (
+    PLACERS,
+    Option,
+    PlacerRow,
+    Speed,
+    installed,
+    installed_class,
+    named_class,
+    parse_name,
+)
+from gnnplace.problem import Constraints, Given, Problem, as_constraints, constrained
 
 if TYPE_CHECKING:
-    from gnnplace.placers.base import Placer, Result
-    from gnnplace.placers.search.space import SearchSpace
-    from gnnplace.placers.throughput import ThroughputResult
+    from gnnplace.placers import Placer, Result, SearchSpace, ThroughputResult
     from gnnplace.policy.decode.improving import Improvement
     from gnnplace.policy.learned import LearnedPlacer
 
@@ -52,24 +55,24 @@ class PlaceOptions:
 
 
 def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
-    """A placer by its name, for an objective; see ``place``.
+    """Return a placer by its name, for an objective; see ``place``.
 
     Raises:
         InputError: an unknown objective, placer or option.
         UnsupportedError: the placer does not minimise this objective.
     """
     if objective == THROUGHPUT:
-        from gnnplace.placers.throughput.placer import make_throughput_placer
+        from gnnplace.placers import make_throughput_placer
 
-        told = name if isinstance(name, str) else name.name
-        return make_throughput_placer(told, **options)
+        placer_name = name if isinstance(name, str) else name.name
+        return make_throughput_placer(placer_name, **options)
     if objective == TIME:
         return make_placer(name, **options)
     raise InputError(f"objective {objective!r}: must be 'time' or 'throughput'")
 
 
 def check_budget(budget: float) -> None:
-    """Refuses a budget that no search can keep.
+    """Refuse a budget that no search can keep.
 
     Raises:
         InputError: it is negative or not a number.
@@ -89,7 +92,7 @@ def place(
     constraints: Given | None = None,
     **options: Any,
 ) -> Result:
-    """Finds devices and sequences for a problem.
+    """Find devices and sequences for a problem.
 
     Args:
         problem: what to place; cut it with ``with_microbatches`` for pipelines.
@@ -113,26 +116,28 @@ def place(
     check_budget(budget)
     if seed < 0:
         raise InputError(f"seed {seed}: must not be negative")
-    made = placer_for(objective, placer, **options)
-    asked = as_constraints(constraints)
-    known = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
-    if known is not None and not asked.max_devices:  # the problem was captured with that in mind
-        asked = replace(asked, max_devices=known)
-    if space is not None and space.starts and (asked or objective == THROUGHPUT):
+    searcher = placer_for(objective, placer, **options)
+    limits = as_constraints(constraints)
+    captured_limit = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
+    if (
+        captured_limit is not None and not limits.max_devices
+    ):  # the problem was captured with that in mind
+        limits = replace(limits, max_devices=captured_limit)
+    if space is not None and space.starts and (limits or objective == THROUGHPUT):
         raise InputError(
             "start: searches for the time of a step start from a placement, without max-devices; "
             "constrain the problem itself or give a smaller cluster"
         )
-    if not asked:
-        return made.place(problem, budget=budget, seed=seed, space=space)
-    if asked.max_devices is not None and objective == THROUGHPUT:
+    if not limits:
+        return searcher.place(problem, budget=budget, seed=seed, space=space)
+    if limits.max_devices is not None and objective == THROUGHPUT:
         raise InputError("max-devices: with --objective throughput give a smaller cluster")
-    problem = constrained(problem, asked)
-    if asked.max_devices is None:
-        return made.place(problem, budget=budget, seed=seed)
-    from gnnplace.placers.few_devices import place_on_few
+    problem = constrained(problem, limits)
+    if limits.max_devices is None:
+        return searcher.place(problem, budget=budget, seed=seed)
+    from gnnplace.placers import place_on_few
 
-    return place_on_few(problem, made, asked.max_devices, budget=budget, seed=seed)
+    return place_on_few(problem, searcher, limits.max_devices, budget=budget, seed=seed)
 
 
 def compare(
@@ -156,10 +161,10 @@ def compare(
         constraints: as ``place`` has them.
         progress: called with a line before each placer.
     """
-    asked = as_constraints(constraints)
-    problem = constrained(problem, asked)
-    few = Constraints(max_devices=asked.max_devices)
-    from gnnplace.placers.search.space import SearchSpace
+    limits = as_constraints(constraints)
+    problem = constrained(problem, limits)
+    device_limit = Constraints(max_devices=limits.max_devices)
+    from gnnplace.placers import SearchSpace
 
     space = SearchSpace(problem)
     results: list[Result | Failure] = []
@@ -167,9 +172,9 @@ def compare(
         if progress is not None:
             progress(f"placing with {name}")
         try:
-            how: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
+            settings: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
             with naming_extras():
-                result = place(problem, space=space, constraints=few, **how)
+                result = place(problem, space=space, constraints=device_limit, **settings)
             # By the whole name: two checkpoints of one placer are two rows.
             results.append(replace(result, placer=name))
         except GnnplaceError as error:
@@ -186,21 +191,21 @@ def compare_intervals(
     constraints: Given | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[ThroughputResult | Failure]:
-    """Intervals of pipelined steps: of searches for throughput, and what all others come to.
+    """Return intervals of pipelined steps: of searches for throughput, and what all others come to.
 
     Arguments are those of ``compare``; constraints have none on the number of devices.
 
     Raises:
         InputError: devices are limited in number.
     """
-    asked = as_constraints(constraints)
-    if asked.max_devices is not None:
+    limits = as_constraints(constraints)
+    if limits.max_devices is not None:
         raise InputError("max-devices: compare it for the time of a step, not for throughput")
-    problem = constrained(problem, asked)
-    from gnnplace.placers.throughput.placer import intervals
+    problem = constrained(problem, limits)
+    from gnnplace.placers import intervals
 
-    others = compare(problem, names, budget=budget, seed=seed, progress=progress)
-    return intervals(problem, others, budget=budget, seed=seed, progress=progress)
+    results = compare(problem, names, budget=budget, seed=seed, progress=progress)
+    return intervals(problem, results, budget=budget, seed=seed, progress=progress)
 
 
 UNTRAINED = "learned-untrained"
@@ -231,7 +236,8 @@ def _improvement(walks: int) -> Improvement | None:
 def _learned(
     order: str | None = None, checkpoint: str | None = None, improve: int = 0
 ) -> LearnedPlacer:
-    orders, improvement = _orders(order), _improvement(improve)
+    orders = _orders(order)
+    improvement = _improvement(improve)
     from gnnplace.policy.learned import LearnedPlacer, load_policy
 
     policy = None if checkpoint is None else load_policy(checkpoint)
@@ -239,7 +245,8 @@ def _learned(
 
 
 def _untrained(order: str | None = None, improve: int = 0) -> Placer:
-    orders, improvement = _orders(order), _improvement(improve)
+    orders = _orders(order)
+    improvement = _improvement(improve)
     from gnnplace.policy.learned import untrained
 
     return untrained(orders, improvement)
@@ -309,23 +316,27 @@ ROSTER: dict[str, PlacerRow] = PLACERS | {row.name: row for row in POLICIES}
 
 
 def placer_names() -> tuple[str, ...]:
-    """Names of all placers; those of packages that are installed beside this one come last."""
+    """Return the names of all placers; those of packages that are installed beside this one come
+    last.
+    """
     return (*ROSTER, *installed(frozenset(ROSTER)))
 
 
 def shown_placers() -> tuple[str, ...]:
-    """Names of the placers that a comparison shows unasked: all but the untrained control."""
+    """Return the names of the placers that a comparison shows unasked: all but the untrained
+    control.
+    """
     hidden = {row.name for row in ROSTER.values() if not row.shown}
     return tuple(name for name in placer_names() if name not in hidden)
 
 
 def placer_options() -> dict[str, Option]:
-    """Every option that some placer has, by name."""
+    """Return every option that some placer has, by name."""
     return {key: option for row in ROSTER.values() for key, option in row.options.items()}
 
 
 def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
-    """The row of a placer, and the options written behind its name.
+    """Return the row of a placer, and the options written behind its name.
 
     Args:
         name: one of ``placer_names()``, ``module:Class`` or ``path/to/file.py:Class``; options may
@@ -335,19 +346,19 @@ def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
         InputError: an unknown placer, or a class that is none.
     """
     base, written = parse_name(name)
-    others = installed(frozenset(ROSTER))
+    plugins = installed(frozenset(ROSTER))
     if base in ROSTER:
         return ROSTER[base], written
-    if base in others:
-        return installed_class(others[base]), written
+    if base in plugins:
+        return installed_class(plugins[base]), written
     if ":" in base:
         return named_class(base), written
-    known = ", ".join(placer_names())
-    raise InputError(f"placer {base!r}: unknown; placers: {known}, or module:Class")
+    names = ", ".join(placer_names())
+    raise InputError(f"placer {base!r}: unknown; placers: {names}, or module:Class")
 
 
 def make_placer(name: str | Placer, **options: Any) -> Placer:
-    """A placer by its name.
+    """Return a placer by its name.
 
     Args:
         name: as ``find_placer`` has it; or a placer, which is given back.
@@ -357,17 +368,19 @@ def make_placer(name: str | Placer, **options: Any) -> Placer:
         InputError: an unknown placer or option, or an option that the placer does not have.
         FormatError, MismatchError: the checkpoint is missing, malformed or of another version.
     """
-    from gnnplace.placers.base import Placer
+    from gnnplace.placers import Placer
 
     if isinstance(name, Placer):
-        if asked := [key for key, value in options.items() if value is not None]:
-            raise InputError(f"{asked[0]}: the placer {name.name!r} is made; give it to its class")
+        if set_options := [key for key, value in options.items() if value is not None]:
+            raise InputError(
+                f"{set_options[0]}: the placer {name.name!r} is made; give it to its class"
+            )
         return name
     row, written = find_placer(name)
     base = row.name
-    given = written | {key: value for key, value in options.items() if value is not None}
-    for key in given:
+    row_options = written | {key: value for key, value in options.items() if value is not None}
+    for key in row_options:
         having = [row.name for row in ROSTER.values() if key in row.options]
         if having and key not in row.options:
             raise InputError(f"placer {base!r}: {key} is an option of {', '.join(having)} alone")
-    return row.made(given)
+    return row.made(row_options)

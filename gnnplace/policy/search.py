@@ -33,22 +33,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnplace.placers import Found, SearchSpace, expired
-from gnnplace.placers.coarse_annealing import GROUPS, MOST_OPS, has_time, projected
-from gnnplace.placers.narrow import NarrowSearch
-from gnnplace.placers.search.annealing import (
+from gnnplace.placers import (
+    GROUPS,
+    MOST_OPS,
     Annealer,
+    CoarseProblem,
+    Found,
     Habit,
+    NarrowSearch,
+    SearchSpace,
     SearchState,
     back_to_best,
+    coarse_problem,
+    expired,
+    has_time,
+    projected,
+    seed_kernel,
     start_state,
 )
-from gnnplace.placers.search.coarse_problem import CoarseProblem, coarse_problem
-from gnnplace.placers.search.moves import seed_kernel
 from gnnplace.policy.decode.rollouts import Decoded
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.refine.refining_state import Placed
-from gnnplace.simulation.list_scheduling import justify
+from gnnplace.simulation import justify
 
 COLDEST = 1e-4
 FEWEST_MOVES, FIRST_OPS = 50, 500_000  # moves of the first cycle, and moves times ops
@@ -68,25 +74,47 @@ class Kind:
         hottest: temperature at its start, of the step time.
         shifts: share of shifts in the order.
         loose: how far above its step time a move still gets an order of its own.
-        least: moves for each unit that a cycle must have.
+        min_moves: moves for each unit that a cycle must have.
     """
 
     hottest: float
     shifts: float
     loose: float
-    least: float
+    min_moves: float
 
 
 KINDS = (
-    Kind(0.003, 0.1, 0.1, 0.0),
-    Kind(0.01, 0.2, 0.1, 10.0),
-    Kind(0.03, 0.3, 0.0, 60.0),
-    Kind(0.2, 0.1, 1.0, 1000.0),
+    Kind(
+        hottest=0.003,
+        shifts=0.1,
+        loose=0.1,
+        min_moves=0.0,
+    ),
+    Kind(
+        hottest=0.01,
+        shifts=0.2,
+        loose=0.1,
+        min_moves=10.0,
+    ),
+    Kind(
+        hottest=0.03,
+        shifts=0.3,
+        loose=0.0,
+        min_moves=60.0,
+    ),
+    Kind(
+        hottest=0.2,
+        shifts=0.1,
+        loose=1.0,
+        min_moves=1000.0,
+    ),
 )
 
 
 def searched_from(space: SearchSpace, start: Decoded) -> SearchState:
-    """The state of a search that begins where a decode ended; the priority is justification's."""
+    """Return the state of a search that begins where a decode ended; the priority is
+    justification's.
+    """
     state = start_state(space, space.spread(start.unit_device), start.order)
     back_to_best(space, state)
     return state
@@ -112,7 +140,9 @@ class Anytime(Annealer):
         space = passes.space
         super().__init__(space, Found(space.spread(start.unit_device), start.order), rng)
         back_to_best(space, self.state)
-        self.passes, self.cycles, self.last = passes, 0, KINDS[0]
+        self.passes = passes
+        self.cycles = 0
+        self.last = KINDS[0]
         self.length = max(FEWEST_MOVES, FIRST_OPS / space.problem.num_ops)
 
     def offer(self, found: Found, score: float) -> None:
@@ -121,8 +151,9 @@ class Anytime(Annealer):
             back_to_best(self.space, self.state)
 
     def cycle(self, deadline: float) -> None:
-        """The next cycle, longer than the one before; passes after it; back to the best."""
-        kind, before = self._next(), self.score
+        """Run the next cycle, longer than the one before; passes after it; back to the best."""
+        kind = self._next()
+        score_before = self.score
         seed_kernel(int(self.rng.integers(2**31)))
         fall = COLDEST / kind.hottest
         self.cool(
@@ -131,11 +162,12 @@ class Anytime(Annealer):
             lambda share: kind.hottest * fall**share * self.score,
             deadline,
         )
-        if self.score < before:
+        if self.score < score_before:
             self.last = kind
             if self.length >= REFINED:
                 state = self.state
-                device, order = state.best_device.copy(), state.best_order.copy()
+                device = state.best_device.copy()
+                order = state.best_order.copy()
                 best = Placed(device, order, state.score[1:].copy())
                 best = self.passes.improved(best, deadline, 1)
                 self.offer(Found(best.device, best.order), float(best.score[0]))
@@ -144,7 +176,9 @@ class Anytime(Annealer):
         self.length *= GROWTH
 
     def _next(self) -> Kind:
-        """Kinds in turn at first; then the one that found something last, or one in three drawn."""
+        """Return the kinds in turn at first; then the one that found something last, or one in
+        three drawn.
+        """
         kinds = self._kinds()
         if self.cycles < len(kinds):
             return kinds[self.cycles]
@@ -153,9 +187,9 @@ class Anytime(Annealer):
         return self.last
 
     def _kinds(self) -> list[Kind]:
-        """The kinds of cycles that are worth it at the present length."""
-        each = self.length / self.space.problem.num_units
-        return [kind for kind in KINDS if each >= kind.least]
+        """Return the kinds of cycles that are worth it at the present length."""
+        moves_per_unit = self.length / self.space.problem.num_units
+        return [kind for kind in KINDS if moves_per_unit >= kind.min_moves]
 
 
 Begin = Callable[[SearchSpace, np.random.Generator, float], Anytime | None]
@@ -174,10 +208,13 @@ class Beside:
     def __init__(
         self, space: SearchSpace, begin: Begin, rng: np.random.Generator, *, open: bool = True
     ) -> None:
-        self.space, self.begin, self.rng = space, begin, rng
+        self.space = space
+        self.begin = begin
+        self.rng = rng
         self.open = open and worth_it(space)
         self.groups: tuple[CoarseProblem, Anytime] | None = None
-        self.shown, self.share = np.inf, LEADING
+        self.shown = np.inf
+        self.share = LEADING
 
     @property
     def note(self) -> str:
@@ -188,7 +225,7 @@ class Beside:
         return f"; {search.moves} moves of {coarse.problem.num_ops} groups"
 
     def turn(self, local: Anytime, deadline: float) -> None:
-        """Cycles of groups while it is their turn; what they find is offered to ``local``."""
+        """Run cycles of groups while it is their turn; what they find is offered to ``local``."""
         if not self.open or local.ops < BEGUN or expired(deadline):
             return
         self.groups = self.groups or self._begun(deadline)
@@ -201,7 +238,7 @@ class Beside:
             self._offer(coarse, search, local, deadline)
 
     def _begun(self, deadline: float) -> tuple[CoarseProblem, Anytime] | None:
-        """Groups and a search on them; None where there is nothing to group, or no time."""
+        """Return groups and a search on them; None where there is nothing to group, or no time."""
         if not has_time(self.space, deadline):
             return None
         count = int(GROUPS * self.space.problem.microbatches**0.5)
@@ -214,21 +251,22 @@ class Beside:
     def _offer(
         self, coarse: CoarseProblem, search: Anytime, local: Anytime, deadline: float
     ) -> None:
-        """Projects what is new, and sees whether that leads."""
+        """Project what is new, and see whether that leads."""
         if search.score < self.shown:
-            self.shown, best = search.score, search.found()
+            self.shown = search.score
+            best = search.found()
             order = search.space.simulator.run(best.device, best.order).order
             fine = projected(self.space, coarse, Found(best.device, order), deadline)
-            once = justify(self.space.compiled, self.space.reversed, fine.device, fine.order)
-            orders = fine.order, once
+            justified = justify(self.space.compiled, self.space.reversed, fine.device, fine.order)
+            orders = fine.order, justified
             scores = [self.space.score(fine.device, order) for order in orders]
-            least = int(np.argmin(scores))
-            self.share = LEADING if scores[least] < local.score else FOLLOWING
-            local.offer(Found(fine.device, orders[least]), scores[least])
+            best_index = int(np.argmin(scores))
+            self.share = LEADING if scores[best_index] < local.score else FOLLOWING
+            local.offer(Found(fine.device, orders[best_index]), scores[best_index])
 
 
 def worth_it(space: SearchSpace) -> bool:
-    """Whether the problem is of a size for groups."""
+    """Return whether the problem is of a size for groups."""
     ops = space.problem.num_ops
     return ops >= LEAST_OPS and ops <= MOST_OPS * space.problem.microbatches
 
@@ -250,7 +288,7 @@ class NarrowBeside:
         return "" if self.groups is None else f"; {self.groups.found.note}"
 
     def turn(self, local: Anytime, deadline: float) -> None:
-        """Laps of groups while it is their turn; what they find is offered to ``local``."""
+        """Run laps of groups while it is their turn; what they find is offered to ``local``."""
         if expired(deadline):
             return
         self.groups = groups = self.groups or self.begin()

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gnnplace.costs.profiling.profiler import Progress, profile_model, read_or_profile
-from gnnplace.costs.profiling.targets import is_problem_file
+from gnnplace.costs import Progress, is_problem_file, profile_model, read_or_profile
 from gnnplace.errors import CaptureError, InfeasibleError, InputError, OtherLossError
 from gnnplace.placers import Result
-from gnnplace.problem import Cluster, Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.simulation import lower_bound
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
 
@@ -94,8 +92,8 @@ class SizedModel:
         """Return the model captured and profiled with so many micro-batches."""
         program = None
         if is_problem_file(self.model):
-            whole = replace(options, microbatches=1)
-            problem = read_or_profile(self.model, self.cluster, whole, self.progress)
+            full_batch = replace(options, microbatches=1)
+            problem = read_or_profile(self.model, self.cluster, full_batch, self.progress)
             problem = with_microbatches(problem, options.microbatches)
         else:
             program = capture_model(self.model, options=options)
@@ -147,7 +145,7 @@ def try_sizes(sized_model: SizedModel, place: Place) -> list[Size]:
 
 
 def choose(sizes: list[Size]) -> Size:
-    """The size with the shortest step; of equal ones the least micro-batches.
+    """Return the size with the shortest step; of equal ones the one of fewest micro-batches.
 
     Raises:
         InfeasibleError: no size has a placement; says why the whole batch has none.

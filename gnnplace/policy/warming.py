@@ -36,17 +36,12 @@ from numba.core import event
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.foreign import naming_extras
-from gnnplace.graph import jit
-from gnnplace.graph.kernels import flows_of_ops
-from gnnplace.placers import NO_BUDGET, Found, SearchSpace
-from gnnplace.placers.contract import training_chain
-from gnnplace.placers.search.annealing import anneal
-from gnnplace.placers.search.space import LEAST_TIGHT
+from gnnplace.graph import KERNELS, flows_of_ops
+from gnnplace.placers import LEAST_TIGHT, NO_BUDGET, Found, SearchSpace, anneal, training_chain
 from gnnplace.policy.placing import TIME, UNTRAINED, find_placer, placer_for, shown_placers
-from gnnplace.problem import Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Problem, with_microbatches
 from gnnplace.processes import ends_with_this
-from gnnplace.simulation.kernels import run_kernel
+from gnnplace.simulation import run_kernel
 
 if TYPE_CHECKING:
     from gnnplace.policy.learned import LearnedPlacer
@@ -173,14 +168,14 @@ def _is_known(name: str, objective: str) -> bool:
 
 
 def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
-    made: Any = placer_for(objective, name)
+    placer: Any = placer_for(objective, name)
     space = SearchSpace(problem)
-    learned = getattr(made, "learned", made) if name in ("best", LEARNED, UNTRAINED) else None
+    learned = getattr(placer, "learned", placer) if name in ("best", LEARNED, UNTRAINED) else None
     if learned is not None and not scope.network:
         learned.network = None
-    whole = made.place(problem, budget=0.0, space=space)
+    result = placer.place(problem, budget=0.0, space=space)
     if objective == TIME and name in ("best", "portfolio", "annealing"):
-        start = Found(whole.placement.device, whole.simulation.order)
+        start = Found(result.placement.device, result.simulation.order)
         anneal(space, start, np.random.default_rng(0), 0.0)
     if scope.large and objective == TIME and name in ON_GROUPS:
         _search_groups(space)
@@ -189,14 +184,12 @@ def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) 
     if objective == TIME and learned is not None:
         _search(space, learned)
     else:
-        made.place(problem, budget=WARMING, space=space)
+        placer.place(problem, budget=WARMING, space=space)
 
 
 def _search_groups(space: SearchSpace) -> None:
-    """A lap of the search on narrow groups, which only large problems get."""
-    from gnnplace.placers.narrow import Expansion, ranked_starts
-    from gnnplace.placers.search.chunk_search import ChunkSearch
-    from gnnplace.placers.search.coarse_problem import narrow_groups
+    """Run a lap of the search on narrow groups, which only large problems get."""
+    from gnnplace.placers import ChunkSearch, Expansion, narrow_groups, ranked_starts
 
     narrow = narrow_groups(space, 4)
     coarse = SearchSpace(narrow.problem)
@@ -206,7 +199,7 @@ def _search_groups(space: SearchSpace) -> None:
 
 
 def _ask_network(space: SearchSpace) -> None:
-    """A decode of the graph network, which only large problems get."""
+    """Run a decode of the graph network, which only large problems get."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import LearnedPlacer, load_policy, network_decodes
 
@@ -217,7 +210,7 @@ def _ask_network(space: SearchSpace) -> None:
 
 
 def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
-    """The first moves of the learned placer's search."""
+    """Make the first moves of the learned placer's search."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy
     from gnnplace.policy.refine.passes import RefiningPasses
@@ -255,12 +248,12 @@ def _is_noted(name: str, objective: str, scope: WarmingScope) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where numba keeps the kernels of simulations."""
+    """Return where numba keeps the kernels of simulations."""
     return Path(run_kernel.stats.cache_path)
 
 
 def _note(name: str, objective: str, scope: WarmingScope) -> Path:
-    """The file that says that the kernels of a placer are in the cache."""
+    """Return the file that says that the kernels of a placer are in the cache."""
     rooms = [Path(__file__).parents[1] / room for room in ROOMS]
     sources = [path for room in rooms for path in sorted(room.rglob("*.py"))]
     states = [(str(path), path.stat().st_mtime_ns) for path in sources]
@@ -271,7 +264,7 @@ def _note(name: str, objective: str, scope: WarmingScope) -> Path:
 
 @contextmanager
 def _telling(progress: Progress | None, names: list[str], large: bool) -> Iterator[None]:
-    """Has lines of progress told while kernels are compiled; none if all are on disk."""
+    """Have lines of progress told while kernels are compiled; none if all are on disk."""
     if progress is None:
         yield
         return
@@ -286,26 +279,27 @@ class _Teller(event.Listener):  # type: ignore[misc]
     """Tells how many kernels are there, every now and then, when one is compiled."""
 
     def __init__(self, progress: Progress, number: int) -> None:
-        self.progress, self.number = progress, number
+        self.progress = progress
+        self.number = number
         self.next = time.perf_counter() + EVERY
 
     def on_start(self, event: Any) -> None:
-        """Tells it if the last line is some time ago."""
+        """Tell it if the last line is some time ago."""
         if time.perf_counter() < self.next:
             return
         self.next = time.perf_counter() + EVERY
-        ready = sum(bool(kernel.signatures) for kernel in jit.KERNELS)
+        ready = sum(bool(kernel.signatures) for kernel in KERNELS)
         number = max(self.number, ready + 1)
         folder = cache_folder().parent
         self.progress(f"compiling kernels (once; kept in {folder}): {ready} of {number}")
 
     def on_end(self, event: Any) -> None:
-        """Nothing: the next start tells."""
+        """Do nothing: the next start tells."""
 
 
 @contextmanager
 def beside(names: list[str]) -> Iterator[Callable[[], None]]:
-    """Has kernels of other placers compiled while the block runs; waits for them at its end.
+    """Have kernels of other placers compiled while the block runs; wait for them at its end.
 
     The block gets a function to call when the kernels that they share with its own are on disk.
     Until then the process imports. On a single core nothing is started. A process that fails is of

@@ -42,7 +42,7 @@ parameters begin with in ``state_dict``.
 """
 GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
 WEIGHTS_FILE = "model.safetensors"
-CHECKPOINT = Path(__file__).parent / "checkpoint"
+POLICY_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {
     "earliest finish above the best, out of chunks": -4.0,
     "load after, above the ideal share": -3.0,
@@ -59,7 +59,8 @@ def global_features(graph: WalkGraph) -> SingleArray:
 
 @named_columns("out")
 def _write_global(graph: WalkGraph, out: NamedRow) -> None:
-    problem, walk = graph.problem, graph.forward
+    problem = graph.problem
+    walk = graph.forward
     memory = float(walk.memory.sum())
     critical = float((graph.up + graph.down).max())
     linked = problem.cluster.linked
@@ -173,7 +174,8 @@ def read_weights(path: str | Path) -> PolicyWeights:
             raise unreadable(path / WEIGHTS_FILE, error) from None
     if set(arrays) != {"decoder", "refiner"}:
         raise misfit(path)
-    decoder, refiner = arrays["decoder"], arrays["refiner"]
+    decoder = arrays["decoder"]
+    refiner = arrays["refiner"]
     if (decoder.shape, refiner.shape) != ((len(DYNAMIC),), (len(REFINING),)):
         raise misfit(path)
     return PolicyWeights(decoder.astype(np.float32), refiner.astype(np.float32))

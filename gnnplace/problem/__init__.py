@@ -14,17 +14,28 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import write_cluster as write_cluster
     from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import known_kind as known_kind
+    from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
     from gnnplace.problem.cluster.presets import preset as preset
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
+    from gnnplace.problem.constraints import constrained as constrained
+    from gnnplace.problem.constraints.constraints import AUTO as AUTO
+    from gnnplace.problem.constraints.constraints import Given as Given
+    from gnnplace.problem.constraints.constraints import as_constraints as as_constraints
+    from gnnplace.problem.constraints.constraints import (
+        cluster_with_headroom as cluster_with_headroom,
+    )
     from gnnplace.problem.digests import digest as digest
     from gnnplace.problem.digests import graph_digest as graph_digest
     from gnnplace.problem.digests import ruled as ruled
+    from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import Placement as Placement
     from gnnplace.problem.placement import faults as faults
     from gnnplace.problem.placement import placement_from_data as placement_from_data
+    from gnnplace.problem.placement import placement_to_data as placement_to_data
     from gnnplace.problem.placement import read_placement as read_placement
+    from gnnplace.problem.placement import sequence_from_order as sequence_from_order
     from gnnplace.problem.problem import BACKWARD as BACKWARD
     from gnnplace.problem.problem import FORWARD as FORWARD
     from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY

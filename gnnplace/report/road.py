@@ -15,9 +15,16 @@ from gnnplace.costs.profiling.profiler import profile_model
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result
-from gnnplace.policy.placing import DEFAULT_BUDGET, ROSTER, compare, place
-from gnnplace.policy.sizes import Size, SizedModel, choose_microbatches
-from gnnplace.policy.warming import warm
+from gnnplace.policy import (
+    DEFAULT_BUDGET,
+    ROSTER,
+    Size,
+    SizedModel,
+    choose_microbatches,
+    compare,
+    place,
+    warm,
+)
 from gnnplace.problem import Placement, Problem, write_problem
 from gnnplace.report.placements import write_placements
 from gnnplace.report.rows import Row, make_row, with_best_bound

@@ -28,16 +28,24 @@ from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
 from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
-from gnnplace.sharding import FEWEST, MEMORY, TIME, Frontier, ShardingProblem, ShardingResult
-from gnnplace.sharding.costs import CostParts, Setting
-from gnnplace.sharding.rivals import expert, greedy
-from gnnplace.sharding.solver.markov_chain import random_search
+from gnnplace.sharding import (
+    FEWEST,
+    MEMORY,
+    TIME,
+    CostParts,
+    Frontier,
+    Setting,
+    ShardingProblem,
+    ShardingResult,
+    expert,
+    greedy,
+    random_search,
+)
 from gnnplace.simulation import Simulator
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
-    from gnnplace.sharding import GoalAnswer, SplitGoal
-    from gnnplace.sharding.captured.split import LayerSplit
+    from gnnplace.sharding import GoalAnswer, LayerSplit, SplitGoal
 
 PROPOSALS = 1_000_000  # of the random search: less than a second
 WHOLE = "whole on every device"  # what a layer that is not split is called

@@ -15,8 +15,7 @@ from rich.table import Table
 
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.files import csv_text, write_text
-from gnnplace.placers import Result
-from gnnplace.placers.throughput import ThroughputResult
+from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
 from gnnplace.report.explanation.modules import module_rows
 from gnnplace.report.rows import Row
@@ -25,7 +24,7 @@ from gnnplace.simulation import Simulation
 
 if TYPE_CHECKING:
     from gnnplace.plans import Plan
-    from gnnplace.policy.sizes import Size
+    from gnnplace.policy import Size
 
 
 def comparison_table(rows: Sequence[Row], title: str) -> Table:

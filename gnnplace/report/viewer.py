@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.orders import levels
+from gnnplace.graph import levels
 from gnnplace.problem import Problem
 from gnnplace.report.explanation.causes import Cause, Causes
 from gnnplace.report.explanation.critical_path import COMPUTING, critical_path

@@ -1,10 +1,32 @@
-"""The sharding room: which way every layer is split, exactly."""
+"""Splits of layers over devices: the best one, exactly, by PaSE's elimination (arXiv 2407.04001).
+
+The room answers one question: which dimension of each layer should be split over which devices, so
+that a training step takes the least time or memory. A question goes through it from the top:
+
+* `answers`: the verbs (`shard_tables`, `shard_network`, `shard_for`, `shard_frontier`) and their
+  options. They take a network by name, a model, or a file of cost tables.
+* `networks`, `layers`, `costs`: layers as iteration spaces, networks that papers split, and the
+  seconds and bytes of every configuration of a layer.
+* `captured`: the layers of an `nn.Module` (`LayerGraph`), recorded call by call, as tables over
+  the configurations on a mesh (`CapturedProblem`). These splits can be run.
+* `problem`: `ShardingProblem`, the cost tables that the solver reads, and their file.
+* `solver`: the best strategy of cost tables (`best_strategy`), and all that no other strategy
+  beats in both time and memory (`pareto_frontier`).
+* `rivals`: strategies to compare with.
+* `run`: one device's shard of each call, moved between layouts by collectives.
+
+Callers are `plans` (joint plans split their stages), `run.planned` (which executes them), `report`,
+`bench` and the command `shard`; they import from this file alone. Names are imported when they are
+first used, so that tables of a file are solved without torch. The room never chooses which layer
+stands on which device: layers that are split are on all devices.
+"""
 
 from typing import TYPE_CHECKING
 
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.sharding.answers import EXECUTED_DEVICES as EXECUTED_DEVICES
     from gnnplace.sharding.answers import FEWEST as FEWEST
     from gnnplace.sharding.answers import MEMORY as MEMORY
     from gnnplace.sharding.answers import TIME as TIME
@@ -13,17 +35,71 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.answers import SplitGoal as SplitGoal
     from gnnplace.sharding.answers import SplitOptions as SplitOptions
     from gnnplace.sharding.answers import limited_split as limited_split
+    from gnnplace.sharding.answers import load_layers as load_layers
     from gnnplace.sharding.answers import shard_for as shard_for
     from gnnplace.sharding.answers import shard_frontier as shard_frontier
+    from gnnplace.sharding.answers import shard_network as shard_network
     from gnnplace.sharding.answers import shard_tables as shard_tables
+    from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
+    from gnnplace.sharding.captured.costs import move as move
+    from gnnplace.sharding.captured.graph import split_graph as split_graph
+    from gnnplace.sharding.captured.layout import CALL as CALL
+    from gnnplace.sharding.captured.layout import PARTIAL as PARTIAL
+    from gnnplace.sharding.captured.layout import REPLICATED as REPLICATED
+    from gnnplace.sharding.captured.layout import Configuration as Configuration
+    from gnnplace.sharding.captured.layout import Layout as Layout
+    from gnnplace.sharding.captured.layout import Mesh as Mesh
+    from gnnplace.sharding.captured.layout import Place as Place
+    from gnnplace.sharding.captured.layout import Shape as Shape
+    from gnnplace.sharding.captured.layout import SplitGraph as SplitGraph
+    from gnnplace.sharding.captured.layout import SplitOp as SplitOp
+    from gnnplace.sharding.captured.layout import default_mesh as default_mesh
+    from gnnplace.sharding.captured.layout import gradient_layout as gradient_layout
+    from gnnplace.sharding.captured.layout import is_gathered as is_gathered
+    from gnnplace.sharding.captured.layout import made_layout as made_layout
+    from gnnplace.sharding.captured.layout import parts_in as parts_in
+    from gnnplace.sharding.captured.layout import parts_of as parts_of
+    from gnnplace.sharding.captured.layout import read_layout as read_layout
+    from gnnplace.sharding.captured.problem import CapturedProblem as CapturedProblem
+    from gnnplace.sharding.captured.problem import captured_parts as captured_parts
+    from gnnplace.sharding.captured.problem import captured_tables as captured_tables
+    from gnnplace.sharding.captured.problem import completed as completed
+    from gnnplace.sharding.captured.recording import record_calls as record_calls
+    from gnnplace.sharding.captured.split import LayerGraph as LayerGraph
+    from gnnplace.sharding.captured.split import LayerSplit as LayerSplit
+    from gnnplace.sharding.captured.split import layer_graph as layer_graph
+    from gnnplace.sharding.captured.split import split_layers as split_layers
+    from gnnplace.sharding.costs import CostParts as CostParts
+    from gnnplace.sharding.costs import Machine as Machine
+    from gnnplace.sharding.costs import Setting as Setting
+    from gnnplace.sharding.costs import sharding_problem as sharding_problem
+    from gnnplace.sharding.layers import SplitSpace as SplitSpace
+    from gnnplace.sharding.networks.registry import NETWORKS as NETWORKS
+    from gnnplace.sharding.networks.registry import build_network as build_network
     from gnnplace.sharding.problem import Edge as Edge
     from gnnplace.sharding.problem import ShardingProblem as ShardingProblem
     from gnnplace.sharding.problem import read_sharding as read_sharding
+    from gnnplace.sharding.problem import write_sharding as write_sharding
+    from gnnplace.sharding.rivals import expert as expert
+    from gnnplace.sharding.rivals import greedy as greedy
+    from gnnplace.sharding.run.measure import broadcast_from_first as broadcast_from_first
+    from gnnplace.sharding.run.measure import measured_figures as measured_figures
+    from gnnplace.sharding.run.move import Regathering as Regathering
+    from gnnplace.sharding.run.move import dtensor_placements as dtensor_placements
+    from gnnplace.sharding.run.move import flatten_mesh as flatten_mesh
+    from gnnplace.sharding.run.move import move_shard as move_shard
+    from gnnplace.sharding.run.move import redistribute as redistribute
+    from gnnplace.sharding.run.move import set_mesh_group as set_mesh_group
+    from gnnplace.sharding.run.move import unpack_saved as unpack_saved
+    from gnnplace.sharding.run.runner import PlacedCall as PlacedCall
+    from gnnplace.sharding.run.runner import place_calls as place_calls
+    from gnnplace.sharding.run.runner import run_part as run_part
     from gnnplace.sharding.solver.frontier import Frontier as Frontier
     from gnnplace.sharding.solver.frontier import cheapest_within as cheapest_within
     from gnnplace.sharding.solver.frontier import pareto_frontier as pareto_frontier
     from gnnplace.sharding.solver.frontier import smallest_within as smallest_within
     from gnnplace.sharding.solver.frontier import warm_frontier as warm_frontier
+    from gnnplace.sharding.solver.markov_chain import random_search as random_search
     from gnnplace.sharding.solver.search import ShardingResult as ShardingResult
     from gnnplace.sharding.solver.search import best_strategy as best_strategy
     from gnnplace.sharding.solver.search import warm as warm

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.collectives import Exchange
-from gnnplace.costs.own import with_measurements
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import Exchange, resolve_cluster, with_measurements
 from gnnplace.errors import CaptureError, InfeasibleError, InputError
-from gnnplace.problem.cluster.headroom import read_headroom
-from gnnplace.problem.constraints.constraints import (
+from gnnplace.problem import (
     AUTO,
     Given,
     as_constraints,
     cluster_with_headroom,
+    read_headroom,
 )
 from gnnplace.sharding import (
     Frontier,
@@ -73,7 +71,7 @@ class SplitOptions:
     links: str | None = None
 
     def exchange(self) -> Exchange | None:
-        """What collectives take on the cluster.
+        """Return what collectives take on the cluster, or None without a cluster.
 
         Raises:
             FormatError: a line of the log that cannot be read.
@@ -91,16 +89,16 @@ class SplitOptions:
         measured = with_measurements(cluster, self.links)
         return Exchange(measured.cluster, measured.table)
 
-    def count(self, otherwise: int, exchange: Exchange | None) -> int:
-        """The number of devices.
+    def count(self, default: int, exchange: Exchange | None) -> int:
+        """Return the number of devices: the options', else the cluster's, else ``default``.
 
         Raises:
             InputError: more than the cluster has.
         """
-        there = otherwise if exchange is None else exchange.cluster.num_devices
-        count = there if self.devices is None else self.devices
-        if exchange is not None and count > there:
-            raise InputError(f"--devices {count}: the cluster {self.cluster} has {there}")
+        available = default if exchange is None else exchange.cluster.num_devices
+        count = available if self.devices is None else self.devices
+        if exchange is not None and count > available:
+            raise InputError(f"--devices {count}: the cluster {self.cluster} has {available}")
         return count
 
 
@@ -113,7 +111,7 @@ class AnswerTables:
 
 
 def shard_tables(what: str, options: SplitOptions | None = None) -> AnswerTables:
-    """The cost tables of a network by name, of a model's layers, or of a file.
+    """Return the cost tables of a network by name, of a model's layers, or of a file.
 
     Args:
         what: a network's name, a model, or ``NAME.json`` beside ``NAME.npz``.
@@ -128,8 +126,8 @@ def shard_tables(what: str, options: SplitOptions | None = None) -> AnswerTables
         if options.cluster is not None or options.links is not None:
             raise InputError("--cluster, --links: the sharding file has its own costs")
         if options.devices is not None or options.exactly or options.powers_of_two:
-            told = "--devices, --exactly, --powers-of-two"
-            raise InputError(f"{told}: the sharding file has its own configurations")
+            flags = "--devices, --exactly, --powers-of-two"
+            raise InputError(f"{flags}: the sharding file has its own configurations")
         return AnswerTables(read_sharding(what), None)
     setting = _setting(what, options)
     tables = sharding_problem(
@@ -146,12 +144,15 @@ def _setting(what: str, options: SplitOptions) -> Setting:
     bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
     machine = Machine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
     return Setting(
-        _network(what), devices, machine, SplitSpace(options.exactly, options.powers_of_two)
+        network=_network(what),
+        devices=devices,
+        machine=machine,
+        space=SplitSpace(options.exactly, options.powers_of_two),
     )
 
 
 def _network(what: str) -> Network:
-    """A built-in network, or the layers of a captured model."""
+    """Return a built-in network, or the layers of a captured model."""
     if what in NETWORKS or not is_model(what):
         return build_network(what)
     from gnnplace.sharding.captured.graph import captured_network
@@ -160,7 +161,7 @@ def _network(what: str) -> Network:
 
 
 def is_model(what: str) -> bool:
-    """Whether it is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
+    """Return whether a word is a model's name: ``module:callable``, ``hf:CONFIG`` or a zoo name."""
     if ":" in what:
         return True
     from gnnplace import zoo
@@ -169,7 +170,7 @@ def is_model(what: str) -> bool:
 
 
 def shard_network(tables: AnswerTables, *, memory_limit: float | None = None) -> ShardingResult:
-    """The best split, proven best where it says so.
+    """Return the split of least time, proven best where its result says so.
 
     Args:
         tables: the cost tables that ``shard_tables`` returned.
@@ -283,7 +284,7 @@ def _fewest(what: str, goal: SplitGoal, options: SplitOptions) -> GoalAnswer:
 def shard_frontier(
     tables: AnswerTables, *, epsilon: float = 0.0, memory_limit: float | None = None
 ) -> Frontier:
-    """Every split that no other beats in both time and memory.
+    """Return every split that no other beats in both time and memory.
 
     Args:
         tables: the cost tables that ``shard_tables`` returned.
@@ -295,7 +296,7 @@ def shard_frontier(
 
 
 def load_layers(spec: str) -> LayerGraph:
-    """The layers of the model that a spec names; without its tensors where that can be.
+    """Return the layers of the model that a spec names; without its tensors where that can be.
 
     Raises:
         InputError, CaptureError: there is no such model, or it cannot be captured.
@@ -309,7 +310,7 @@ def load_layers(spec: str) -> LayerGraph:
 
 
 def layers_of_workload(workload: Workload) -> LayerGraph:
-    """The layers of a workload, its loss among them.
+    """Return the layers of a workload, its loss among them.
 
     Raises:
         CaptureError: the model cannot be captured; names the module.
@@ -327,7 +328,7 @@ def limited_split(
     *,
     memory_limit: float | None = None,
 ) -> tuple[SplitOptions, float | None]:
-    """Options of a split, and the bytes that a device has for it, under constraints.
+    """Return options of a split, and the bytes that a device has for it, under constraints.
 
     Args:
         constraints: ``max_devices`` and ``headroom``; ``Constraints``, a mapping or a YAML file.
@@ -337,38 +338,39 @@ def limited_split(
     Raises:
         InputError: pins, forbids or modules that stay together; or headroom of no known memory.
     """
-    asked, options = as_constraints(constraints), options or SplitOptions()
-    if asked.patterns:
-        what = next(iter(asked.patterns.to_data()))
+    limits = as_constraints(constraints)
+    options = options or SplitOptions()
+    if limits.patterns:
+        constraint = next(iter(limits.patterns.to_data()))
         raise InputError(
-            f"{what}: a split layer is on all devices; pin, forbid and together are for place and "
-            "plan"
+            f"{constraint}: a split layer is on all devices; pin, forbid and together are for "
+            "place and plan"
         )
-    if asked.max_memory:
+    if limits.max_memory:
         raise InputError("max_memory: a split layer is on all devices; give --memory-limit")
-    if asked.max_devices is not None:
+    if limits.max_devices is not None:
         count = options.devices
         if count is None:
             named = options.cluster is not None
             count = resolve_cluster(str(options.cluster)).num_devices if named else DEVICES
-        options = replace(options, devices=min(count, asked.max_devices))
-    if asked.headroom is None:
+        options = replace(options, devices=min(count, limits.max_devices))
+    if limits.headroom is None:
         return options, memory_limit
-    return options, _limit(asked.headroom, options, memory_limit)
+    return options, _limit(limits.headroom, options, memory_limit)
 
 
 def _limit(headroom: str, options: SplitOptions, memory_limit: float | None) -> float:
-    """Bytes that are left of a device's."""
+    """Return the bytes of a device that the headroom leaves free for a split."""
     if memory_limit is not None and headroom != AUTO:
         share, size = read_headroom(headroom)
-        left = memory_limit * (1.0 - share) - size
-        if left < 0:
+        available = memory_limit * (1.0 - share) - size
+        if available < 0:
             raise InputError(f"headroom {headroom}: is more than --memory-limit {memory_limit:g}")
-        return left
+        return available
     if options.cluster is None:
         raise InputError(
             f"headroom {headroom}: needs --memory-limit or --cluster, to know a device's memory"
         )
     cluster = cluster_with_headroom(resolve_cluster(options.cluster), headroom)
-    left = float(cluster.memory.min())
-    return left if memory_limit is None else min(left, memory_limit)
+    available = float(cluster.memory.min())
+    return available if memory_limit is None else min(available, memory_limit)

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
+from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
 from gnnplace.errors import InputError
 from gnnplace.sharding.layers import (
     ANY,
@@ -47,7 +47,7 @@ from gnnplace.sharding.layers import (
 )
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
-from gnnplace.simulation.transfer import message_seconds
+from gnnplace.simulation import message_seconds
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class EdgeCosts:
 def layer_costs(
     operation: Operation, devices: int, machine: Machine, space: SplitSpace = ANY
 ) -> LayerCosts:
-    """Costs of every configuration of ``operation``."""
+    """Compute the seconds and bytes of every configuration of an operation. Arrays [K]"""
     splits = configurations(operation, devices, space)
     parts = {d.name: splits[:, i] for i, d in enumerate(operation.dimensions)}
     compute = (
@@ -122,15 +122,20 @@ def layer_costs(
             reduced = reduced + _all_reduce(operation, parts, axes, machine)
     reduced = reduced + _halo(operation, parts) + _between_stages(operation, parts)
     gradient = np.zeros(len(splits))
-    stored = _local(operation, parts, operation.kept or operation.output)
+    stored = _local(operation, parts, operation.saved or operation.output)
     for axes in operation.parameters:
         gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
         stored = stored + machine.state * _local(operation, parts, axes)
-    return LayerCosts(compute, reduced * seconds, gradient * seconds, stored * machine.element)
+    return LayerCosts(
+        compute=compute,
+        reduction=reduced * seconds,
+        gradient=gradient * seconds,
+        memory=stored * machine.element,
+    )
 
 
 def _local(operation: Operation, parts: dict[str, NDArray], axes: Axes) -> FloatArray:
-    """Elements of a tensor on one device."""
+    """Return the elements of a tensor on one device, for every configuration. [K]"""
     split = np.ones(len(next(iter(parts.values()))))
     for name in axes:
         split = split * (parts[name] if name is not None else 1.0)
@@ -145,7 +150,7 @@ def _all_reduce(
     *,
     bucketed: bool = False,
 ) -> FloatArray:
-    """Elements that pass a device's link when the tensor is summed over all it does not have.
+    """Return the elements that pass a device's link when a tensor is summed over what it lacks. [K]
 
     On a known fabric, as many as would take its seconds; gradients go in buckets there.
     """
@@ -162,7 +167,7 @@ def _all_reduce(
 
 
 def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:
-    """Elements of borders, sent in the forward pass and their gradients in the backward pass."""
+    """Return the elements of borders that are sent on, and of their gradients sent back. [K]"""
     total = np.zeros(len(next(iter(parts.values()))))
     for name, positions, border in operation.halo:
         total += 2.0 * (parts[name] > 1) * positions * _local(operation, parts, border)
@@ -170,8 +175,8 @@ def _halo(operation: Operation, parts: dict[str, NDArray]) -> FloatArray:
 
 
 def _waiting(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | float:
-    """Time of a pipeline by that of its work: k stages and n shares take n + k - 1 turns (GPipe:
-    Huang et al., 2019, arXiv 1811.06965).
+    """Return the time of a pipeline over the time of its work: k stages and n shares take n + k - 1
+    turns (GPipe: Huang et al., 2019, arXiv 1811.06965). [K]
     """
     if operation.stages is None:
         return 1.0
@@ -180,7 +185,7 @@ def _waiting(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | fl
 
 
 def _between_stages(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | float:
-    """Elements that a stage sends on, and their gradients that come back."""
+    """Return the elements that a stage sends on, and their gradients that come back. [K]"""
     if operation.stages is None:
         return 0.0
     return 2.0 * (parts[operation.stages[0]] > 1) * _local(operation, parts, operation.output)
@@ -195,7 +200,7 @@ def edge_costs(
     machine: Machine,
     space: SplitSpace = ANY,
 ) -> EdgeCosts:
-    """Costs of the producer's output, in every split, becoming the consumer's input in every split.
+    """Price the producer's output, in every split, becoming the consumer's input in every split.
 
     Args:
         producer: whose output it is.
@@ -206,43 +211,45 @@ def edge_costs(
         space: which splits are allowed, as for ``configurations``.
     """
     axes = consumer.inputs[port]
-    made = layouts(producer, producer.output, devices, space)
-    read = layouts(consumer, axes, devices, space)
+    produced = layouts(producer, producer.output, devices, space)
+    consumed = layouts(consumer, axes, devices, space)
     size = producer.elements(producer.output) * machine.element
-    need = np.broadcast_to(size / read[0].prod(axis=1), (len(made[0]), len(read[0])))
-    there = (size / made[0].prod(axis=1))[:, None]
-    common = size / _overlaps(made[0], read[0])
-    back = there - common if consumer.needs_gradient else 0.0
-    moved = need - common
+    needed = np.broadcast_to(size / consumed[0].prod(axis=1), (len(produced[0]), len(consumed[0])))
+    local = (size / produced[0].prod(axis=1))[:, None]
+    common = size / _overlaps(produced[0], consumed[0])
+    gradient = local - common if consumer.needs_gradient else 0.0
+    received = needed - common
     seconds = (
-        message_seconds(moved + back, machine.bandwidth)
+        message_seconds(received + gradient, machine.bandwidth)
         if machine.exchange is None
-        else _resharding(moved, devices, machine) + _resharding(back, devices, machine)
+        else _resharding(received, devices, machine) + _resharding(gradient, devices, machine)
     )
-    time = ClassTable(seconds, made[1], read[1])
-    copies = ClassTable(np.where(moved > 0, need, 0.0), made[1], read[1])
+    time = ClassTable(seconds, produced[1], consumed[1])
+    copies = ClassTable(np.where(received > 0, needed, 0.0), produced[1], consumed[1])
     return EdgeCosts(time.spread(), copies.spread(), time)
 
 
-def _resharding(moved: FloatArray | float, devices: int, machine: Machine) -> FloatArray:
-    """Seconds of every device getting ``moved`` bytes from the others, as in an all-to-all."""
+def _resharding(received: FloatArray | float, devices: int, machine: Machine) -> FloatArray:
+    """Return the seconds in which every device gets bytes from all others, as in an all-to-all."""
     assert machine.exchange is not None
-    sizes = np.asarray(moved) * devices / max(devices - 1, 1)
+    sizes = np.asarray(received) * devices / max(devices - 1, 1)
     return machine.exchange.seconds(ALL_TO_ALL, np.full(sizes.shape, float(devices)), sizes)
 
 
-def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:
-    """Parts of a tensor that two layouts together cut it into; a missing axis is whole.
+def _overlaps(produced: FloatArray, consumed: FloatArray) -> FloatArray:
+    """Return the number of parts that two layouts together cut a tensor into.
+
+    An axis that one of them does not have is whole there.
 
     Args:
-        held: [layouts, axes]
-        wanted: [other layouts, other axes]
+        produced: Parts of each axis. [layouts, axes]
+        consumed: Parts of each axis. [other layouts, other axes]
     """
-    parts = np.ones((len(held), len(wanted)))
-    for axis in range(max(held.shape[1], wanted.shape[1])):
-        mine = held[:, axis] if axis < held.shape[1] else np.ones(len(held))
-        other = wanted[:, axis] if axis < wanted.shape[1] else np.ones(len(wanted))
-        parts *= np.maximum(mine[:, None], other)
+    parts = np.ones((len(produced), len(consumed)))
+    for axis in range(max(produced.shape[1], consumed.shape[1])):
+        first_parts = produced[:, axis] if axis < produced.shape[1] else np.ones(len(produced))
+        second_parts = consumed[:, axis] if axis < consumed.shape[1] else np.ones(len(consumed))
+        parts *= np.maximum(first_parts[:, None], second_parts)
     return parts
 
 
@@ -250,10 +257,10 @@ def _overlaps(held: FloatArray, wanted: FloatArray) -> FloatArray:
 def layouts(
     operation: Operation, axes: Axes, devices: int, space: SplitSpace
 ) -> tuple[FloatArray, Classes]:
-    """Ways in which configurations lay out a tensor, and which configuration has which.
+    """Return the ways in which configurations lay out a tensor, and which configuration has which.
 
     Returns:
-        parts of each axis [layouts, axes] and the layout of each configuration.
+        Parts of each axis [layouts, axes], and the layout of each configuration.
     """
     splits = configurations(operation, devices, space)
     names = [d.name for d in operation.dimensions]
@@ -269,7 +276,7 @@ def layouts(
 def sharding_problem(
     network: Network, devices: int, machine: Machine | None = None, *, space: SplitSpace = ANY
 ) -> ShardingProblem:
-    """Cost tables of a network; equal layers and equal pairs of layers share them.
+    """Build the cost tables of a network; equal layers and equal pairs of layers share them.
 
     Args:
         network: the layers and what each reads.
@@ -279,8 +286,8 @@ def sharding_problem(
     """
     machine = machine or Machine()
     index = {layer.name: i for i, layer in enumerate(network.layers)}
-    own = [layer_costs(x.operation, devices, machine, space) for x in network.layers]
-    totals = {id(costs): costs.total for costs in own}
+    node_costs = [layer_costs(x.operation, devices, machine, space) for x in network.layers]
+    totals = {id(costs): costs.total for costs in node_costs}
     edges = []
     for layer in network.layers:
         for port, source in enumerate(layer.inputs):
@@ -290,12 +297,12 @@ def sharding_problem(
                 ends = (index[source], index[layer.name])
                 edges.append(Edge(*ends, costs.time, costs.memory, costs.over_classes))
     return ShardingProblem(
-        network.name,
-        devices,
-        tuple(index),
-        tuple(totals[id(costs)] for costs in own),
-        tuple(edges),
-        tuple(costs.memory for costs in own),
+        name=network.name,
+        devices=devices,
+        names=tuple(index),
+        cost=tuple(totals[id(costs)] for costs in node_costs),
+        edges=tuple(edges),
+        memory=tuple(costs.memory for costs in node_costs),
     )
 
 
@@ -328,7 +335,7 @@ class Setting:
     space: SplitSpace = ANY
 
     def words(self, configuration: Sequence[int]) -> list[str]:
-        """Each layer's split, such as ``heads over 4, batch over 2``."""
+        """Return each layer's split in words, such as ``heads over 4, batch over 2``."""
         pairs = zip(self.network.layers, configuration, strict=True)
         return [
             in_words(x.operation, configurations(x.operation, self.devices, self.space)[k])
@@ -336,56 +343,68 @@ class Setting:
         ]
 
     def parts(self, configuration: Sequence[int]) -> CostParts:
-        """What one configuration index a layer costs, all layers together."""
+        """Return what a strategy costs, one configuration index a layer, all layers together."""
         layers = self.by_layer(configuration)
         return CostParts(*(sum(getattr(part, name) for part in layers) for name in PARTS))
 
     def by_layer(self, configuration: Sequence[int]) -> list[CostParts]:
-        """What one configuration index a layer costs, with the resharding of its inputs."""
-        machine, devices, space = self.machine, self.devices, self.space
+        """Return what a strategy costs layer by layer, with the resharding of inputs."""
+        machine = self.machine
+        devices = self.devices
+        space = self.space
         layers = self.network.layers
-        chosen = dict(zip((x.name for x in layers), configuration, strict=True))
+        indices = dict(zip((x.name for x in layers), configuration, strict=True))
         operations = {x.name: x.operation for x in layers}
-        found = []
+        parts = []
         for layer, k in zip(layers, configuration, strict=True):
-            own = layer_costs(layer.operation, devices, machine, space)
-            moved, memory = 0.0, float(own.memory[k])
+            layer_cost = layer_costs(layer.operation, devices, machine, space)
+            resharding = 0.0
+            memory = float(layer_cost.memory[k])
             for port, source in enumerate(layer.inputs):
                 if source is None:
                     continue
                 costs = edge_costs(
                     operations[source], layer.operation, port, devices, machine, space
                 )
-                cell = (chosen[source], chosen[layer.name])
-                moved, memory = moved + float(costs.time[cell]), memory + float(costs.memory[cell])
-            compute, reduction = float(own.compute[k]), float(own.reduction[k])
-            found.append(CostParts(compute, reduction, float(own.gradient[k]), moved, memory))
-        return found
+                cell = (indices[source], indices[layer.name])
+                resharding += float(costs.time[cell])
+                memory += float(costs.memory[cell])
+            parts.append(
+                CostParts(
+                    compute=float(layer_cost.compute[k]),
+                    reduction=float(layer_cost.reduction[k]),
+                    gradient=float(layer_cost.gradient[k]),
+                    resharding=resharding,
+                    memory=memory,
+                )
+            )
+        return parts
 
     def ddp(self) -> CostParts:
-        """What data parallelism costs as PyTorch's DDP does it.
+        """Return what data parallelism costs as PyTorch's DDP does it.
 
         Every device runs all layers on its share of the batch, layers that cannot be split as well,
         and the gradients of all parameters are all-reduced once; nothing else is exchanged.
         """
-        devices, machine = self.devices, self.machine
+        devices = self.devices
+        machine = self.machine
         operations = [layer.operation for layer in self.network.layers]
         examples = max(d.extent for x in operations for d in x.dimensions if d.name == "batch")
         share = math.ceil(examples / devices) / examples
-        learned = sum(x.elements(axes) for x in operations for axes in x.parameters)
-        made = sum(x.elements(x.kept or x.output) for x in operations)
-        size = learned * machine.element
+        parameters = sum(x.elements(axes) for x in operations for axes in x.parameters)
+        results = sum(x.elements(x.saved or x.output) for x in operations)
+        size = parameters * machine.element
         reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, size)
         return CostParts(
-            3.0 * share * sum(x.flops for x in operations) / machine.flops,
-            0.0,
-            reduced,
-            0.0,
-            (share * made + machine.state * learned) * machine.element,
+            compute=3.0 * share * sum(x.flops for x in operations) / machine.flops,
+            reduction=0.0,
+            gradient=reduced,
+            resharding=0.0,
+            memory=(share * results + machine.state * parameters) * machine.element,
         )
 
     def data_parallel(self) -> tuple[int, ...]:
-        """The configuration of data parallelism: every layer split along the batch alone."""
+        """Return the configuration of data parallelism: every layer split along the batch alone."""
         return tuple(
             data_parallel(layer.operation, self.devices, self.space)
             for layer in self.network.layers

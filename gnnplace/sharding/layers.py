@@ -47,12 +47,12 @@ class Operation:
         dimensions: the dimensions of the iteration space.
         flops: forward FLOP of one example of the whole space, in total.
         output: dimension of each axis of the output.
-        inputs: likewise for each input; None is an axis that is read whole.
+        inputs: dimension of each axis of each input; None is an axis that is read whole.
         parameters: dimensions of each parameter.
         needs_gradient: whether the inputs' gradients are computed.
         halo: elements of the input that neighbours along a dimension exchange, as (dimension,
             positions, dimensions of the input along the border).
-        kept: dimensions of what the backward pass needs, where that is not the output.
+        saved: dimensions of what the backward pass needs, where that is not the output.
         stages: a dimension whose parts work one after the other on a number of shares, as in a
             pipeline: (dimension, shares).
     """
@@ -65,11 +65,11 @@ class Operation:
     parameters: tuple[tuple[str, ...], ...] = ()
     needs_gradient: bool = True
     halo: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
-    kept: Axes | None = None
+    saved: Axes | None = None
     stages: tuple[str, int] | None = None
 
     def elements(self, axes: Axes) -> float:
-        """Elements of a tensor along ``axes``; axes without a dimension count one."""
+        """Return the elements of a tensor along ``axes``; axes without a dimension count one."""
         sizes = {d.name: d.extent * d.width for d in self.dimensions}
         return float(math.prod(sizes[name] for name in axes if name is not None))
 
@@ -99,7 +99,7 @@ class Network:
 def linear(
     batch: int, features: Dimension, output: Dimension, sequence: int = 0, flat: int = 0
 ) -> Operation:
-    """A matrix product along the last axis: 2 FLOP for every multiplication and addition.
+    """Build a matrix product along the last axis: 2 FLOP for every multiplication and addition.
 
     Args:
         batch: the number of examples of a step.
@@ -113,12 +113,12 @@ def linear(
     points = math.prod(d.extent * d.width for d in dims)
     lead = tuple(d.name for d in rows)
     return Operation(
-        "linear",
-        dims,
-        2.0 * points,
-        (*lead, output.name),
-        ((*lead, features.name, *([None] * flat)),),
-        ((features.name, output.name), (output.name,)),
+        kind="linear",
+        dimensions=dims,
+        flops=2.0 * points,
+        output=(*lead, output.name),
+        inputs=((*lead, features.name, *([None] * flat)),),
+        parameters=((features.name, output.name), (output.name,)),
     )
 
 
@@ -132,10 +132,10 @@ def convolution(
     *,
     first: bool = False,
 ) -> Operation:
-    """A convolution; its height and width are those of the output.
+    """Build a convolution; its height and width are those of the output.
 
     Neighbours along a split height exchange kernel - stride rows of the input (spatial
-    parallelism: Dryden et al., 2019, arXiv 1903.06681), likewise columns along the width.
+    parallelism: Dryden et al., 2019, arXiv 1903.06681), and columns along a split width.
     """
     height, width = output
     rows, columns = kernel
@@ -152,26 +152,32 @@ def convolution(
         ("width", max(0, columns - stride), ("batch", "in", "height")),
     )
     return Operation(
-        "convolution",
-        (*dims, Dimension("taps", taps, split=False)),
-        2.0 * batch * channels * filters * height * width * taps,
-        ("batch", "out", "height", "width"),
-        (("batch", "in", "height", "width"),),
-        (("in", "out", "taps"), ("out",)),
-        not first,
-        tuple(entry for entry in halo if entry[1]),
+        kind="convolution",
+        dimensions=(*dims, Dimension("taps", taps, split=False)),
+        flops=2.0 * batch * channels * filters * height * width * taps,
+        output=("batch", "out", "height", "width"),
+        inputs=(("batch", "in", "height", "width"),),
+        parameters=(("in", "out", "taps"), ("out",)),
+        needs_gradient=not first,
+        halo=tuple(entry for entry in halo if entry[1]),
     )
 
 
 def pointwise(kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1) -> Operation:
-    """An operation on every element: additions, pooling, concatenation; one FLOP an element."""
+    """Build an operation on every element, such as a pooling; one FLOP an element."""
     names = tuple(d.name for d in dimensions)
     points = math.prod(d.extent * d.width for d in dimensions)
-    return Operation(kind, dimensions, float(points), names, (names,) * inputs)
+    return Operation(
+        kind=kind,
+        dimensions=dimensions,
+        flops=float(points),
+        output=names,
+        inputs=(names,) * inputs,
+    )
 
 
 def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Operation:
-    """A table of rows; a device without a token's row adds zeros: a sum over the vocabulary."""
+    """Build a table of rows; a device without a token's row adds zeros: a sum over vocabulary."""
     dims = (
         Dimension("batch", batch),
         Dimension("sequence", sequence),
@@ -181,21 +187,21 @@ def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Oper
     lead = ("batch", "sequence")
     flops = float(batch * sequence * features)
     return Operation(
-        "embedding",
-        dims,
-        flops,
-        (*lead, "features"),
-        (lead,),
-        (("vocabulary", "features"),),
-        False,
+        kind="embedding",
+        dimensions=dims,
+        flops=flops,
+        output=(*lead, "features"),
+        inputs=(lead,),
+        parameters=(("vocabulary", "features"),),
+        needs_gradient=False,
     )
 
 
 def attention(
     batch: int, heads: int, queries: int, keys: int, features: int, *, cross: bool = False
 ) -> Operation:
-    """Scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
-    feature. Another position's keys are needed by all, so a split sequence reads keys and values
+    """Build scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
+    feature. Every position reads the keys of all others, so a split sequence reads keys and values
     whole.
 
     Args:
@@ -217,22 +223,37 @@ def attention(
     output = ("batch", "sequence", "heads")
     read = ("batch", "keys", "heads", "keys and values")
     flops = 4.0 * batch * heads * features * queries * keys
-    return Operation("attention", dims, flops, output, (output, read) if cross else (read,))
+    return Operation(
+        kind="attention",
+        dimensions=dims,
+        flops=flops,
+        output=output,
+        inputs=(output, read) if cross else (read,),
+    )
 
 
 def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
-    """Softmax and loss: about five FLOP an element; sums over a split vocabulary are exchanged."""
+    """Build softmax and loss: about five FLOP an element; sums over a split vocabulary are
+    exchanged.
+    """
     rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
     lead = tuple(d.name for d in rows)
     dims = (*rows, Dimension("vocabulary", vocabulary))
     points = math.prod(d.extent for d in dims)
-    return Operation("cross_entropy", dims, 5.0 * points, lead, ((*lead, "vocabulary"),))
+    return Operation(
+        kind="cross_entropy",
+        dimensions=dims,
+        flops=5.0 * points,
+        output=lead,
+        inputs=((*lead, "vocabulary"),),
+    )
 
 
 def lstm(
     batch: int, sequence: int, features: int, hidden: int, layers: int = 1, state: int | None = None
 ) -> Operation:
-    """A stack of LSTM layers: eight FLOP for every weight of the input's and the state's products.
+    """Build a stack of LSTM layers: 8 FLOP for every weight of the input's and the state's
+    products.
 
     The sequence is not split: each position waits for the one before. Layers on different devices
     work on different positions at a time, a pipeline in ``sequence`` shares (as in PaSE, arXiv
@@ -257,13 +278,13 @@ def lstm(
         Dimension("gates", 4, split=False),
     )
     return Operation(
-        "lstm",
-        dims,
-        2.0 * 4 * layers * batch * sequence * read * hidden,
-        ("batch", "sequence", "hidden"),
-        (("batch", "sequence", "in"),),
-        (("layers", "in", "hidden", "gates"),),
-        kept=("layers", "batch", "sequence", "hidden"),
+        kind="lstm",
+        dimensions=dims,
+        flops=2.0 * 4 * layers * batch * sequence * read * hidden,
+        output=("batch", "sequence", "hidden"),
+        inputs=(("batch", "sequence", "in"),),
+        parameters=(("layers", "in", "hidden", "gates"),),
+        saved=("layers", "batch", "sequence", "hidden"),
         stages=("layers", sequence),
     )
 
@@ -286,7 +307,7 @@ ANY = SplitSpace()
 
 @lru_cache(maxsize=4096)
 def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) -> IntArray:
-    """All splits whose product is at most ``devices``. [K, dimensions]
+    """Return all splits whose product is at most ``devices``. [K, dimensions]
 
     A dimension is never cut into more parts than it has positions. The first configuration splits
     nothing, if that is allowed.
@@ -299,28 +320,33 @@ def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) 
     parts = [k for k in range(1, devices + 1) if devices % k == 0]
     if space.powers_of_two:
         parts = [1 << k for k in range(devices.bit_length())]
-    rows, used = np.ones((1, 0), np.int64), np.ones(1, np.int64)
+
+    # One dimension after the other: every split so far, times every number of parts that fits.
+    rows = np.ones((1, 0), np.int64)
+    used_devices = np.ones(1, np.int64)
     for dimension in operation.dimensions:
-        allowed = np.array([k for k in parts if k <= (dimension.extent if dimension.split else 1)])
-        products = used[:, None] * allowed
-        old, new = np.nonzero(products <= devices)
-        rows, used = np.column_stack([rows[old], allowed[new]]), products[old, new]
-    if space.exactly and (used == devices).any():
-        rows = rows[used == devices]
+        max_parts = dimension.extent if dimension.split else 1
+        allowed = np.array([k for k in parts if k <= max_parts])
+        products = used_devices[:, None] * allowed
+        row, choice = np.nonzero(products <= devices)
+        rows = np.column_stack([rows[row], allowed[choice]])
+        used_devices = products[row, choice]
+    if space.exactly and (used_devices == devices).any():
+        rows = rows[used_devices == devices]
     return rows[np.lexsort(rows.T[::-1])]
 
 
 def data_parallel(operation: Operation, devices: int, space: SplitSpace = ANY) -> int:
-    """Index of the configuration that splits the batch the most and nothing else."""
+    """Return the index of the configuration that splits the batch the most and nothing else."""
     rows = configurations(operation, devices, space)
     batch = [d.name for d in operation.dimensions].index("batch")
-    others = rows.prod(axis=1) // rows[:, batch]
-    return int(np.lexsort((-rows[:, batch], others))[0])
+    ways_of_rest = rows.prod(axis=1) // rows[:, batch]
+    return int(np.lexsort((-rows[:, batch], ways_of_rest))[0])
 
 
 def in_words(operation: Operation, split: IntArray) -> str:
-    """Such as ``heads over 4, batch over 2``; the largest split first."""
+    """Describe a split, such as ``heads over 4, batch over 2``; the largest split first."""
     names = [d.name for d in operation.dimensions]
-    cut = sorted(((int(k), name) for k, name in zip(split, names, strict=True) if k > 1),
-                 key=lambda entry: (-entry[0], entry[1]))  # fmt: skip
-    return ", ".join(f"{name} over {k}" for k, name in cut) or "whole on every device"
+    parts = [(int(k), name) for k, name in zip(split, names, strict=True) if k > 1]
+    parts.sort(key=lambda entry: (-entry[0], entry[1]))
+    return ", ".join(f"{name} over {k}" for k, name in parts) or "whole on every device"

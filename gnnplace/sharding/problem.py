@@ -90,39 +90,54 @@ class ShardingProblem:
         return any(table is not None for table in tables)
 
     def neighbours(self) -> list[set[int]]:
-        """The nodes that each node shares an edge with. [N]"""
+        """Return the nodes that each node shares an edge with. [N]"""
         around: list[set[int]] = [set() for _ in self.cost]
         for edge in self.edges:
             around[edge.u].add(edge.v)
             around[edge.v].add(edge.u)
         return around
 
-    def restricted(self, kept: Sequence[LongArray]) -> ShardingProblem:
-        """The problem with some of each node's configurations alone.
+    def restricted(self, subsets: Sequence[LongArray]) -> ShardingProblem:
+        """Return the problem with a subset of each node's configurations.
 
         Args:
-            kept: indices of the configurations that stay. N arrays
+            subsets: Indices of the configurations that stay. N arrays
         """
-        nodes = [cost[rows] for cost, rows in zip(self.cost, kept, strict=True)]
-        pairs = zip(self.memory, kept, strict=False)
+        nodes = [cost[rows] for cost, rows in zip(self.cost, subsets, strict=True)]
+        pairs = zip(self.memory, subsets, strict=False)
         memory = [None if table is None else table[rows] for table, rows in pairs]
         edges = []
         for edge in self.edges:
-            cells = np.ix_(kept[edge.u], kept[edge.v])
-            of_memory = None if edge.memory is None else edge.memory[cells]
-            edges.append(Edge(edge.u, edge.v, edge.cost[cells], of_memory))
-        return ShardingProblem(self.name, self.devices, self.names, tuple(nodes), tuple(edges),
-                               tuple(memory))  # fmt: skip
+            cells = np.ix_(subsets[edge.u], subsets[edge.v])
+            edge_memory = None if edge.memory is None else edge.memory[cells]
+            edges.append(
+                Edge(
+                    u=edge.u,
+                    v=edge.v,
+                    cost=edge.cost[cells],
+                    memory=edge_memory,
+                )
+            )
+        return ShardingProblem(
+            name=self.name,
+            devices=self.devices,
+            names=self.names,
+            cost=tuple(nodes),
+            edges=tuple(edges),
+            memory=tuple(memory),
+        )
 
     def value(self, configuration: tuple[int, ...]) -> float:
-        """Cost of one configuration index a node."""
+        """Return the cost of a strategy: one configuration index a node."""
         total = sum(float(cost[i]) for cost, i in zip(self.cost, configuration, strict=True))
         return total + sum(
             float(edge.cost[configuration[edge.u], configuration[edge.v]]) for edge in self.edges
         )
 
     def bytes(self, configuration: tuple[int, ...]) -> float | None:
-        """Memory of one configuration index a node; None if no table says any."""
+        """Return the memory of a strategy, one configuration index a node; None if no table says
+        any.
+        """
         if not self.has_memory:
             return None
         pairs = zip(self.memory, configuration, strict=False)
@@ -163,7 +178,7 @@ class ShardingFile(Schema):
 
 
 def read_sharding(path: str | Path) -> ShardingProblem:
-    """Reads ``NAME.json`` and ``NAME.npz`` beside it.
+    """Read ``NAME.json`` and ``NAME.npz`` beside it.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -181,8 +196,8 @@ def _read_arrays(path: Path) -> dict[str, FloatArray]:
             raise ValueError("one array")
         with archive:
             arrays = {key: archive[key] for key in archive.files}
-        if odd := [a.dtype for a in arrays.values() if a.dtype.kind not in "fiu"]:
-            raise ValueError(f"numbers of type {odd[0]}")
+        if invalid_types := [a.dtype for a in arrays.values() if a.dtype.kind not in "fiu"]:
+            raise ValueError(f"numbers of type {invalid_types[0]}")
         return {key: array.astype(np.float64) for key, array in arrays.items()}
     except OSError as error:
         raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
@@ -212,20 +227,27 @@ def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProb
         cost = array(entry.cost, f"edges[{k}].cost")
         assert cost is not None
         memory = array(entry.memory, f"edges[{k}].memory")
-        edges.append(Edge(index[entry.u], index[entry.v], cost, memory))
+        edges.append(
+            Edge(
+                u=index[entry.u],
+                v=index[entry.v],
+                cost=cost,
+                memory=memory,
+            )
+        )
     costs = [array(node.cost, f"nodes[{i}].cost") for i, node in enumerate(file.nodes)]
     return ShardingProblem(
-        file.name,
-        file.devices,
-        tuple(node.name for node in file.nodes),
-        tuple(cost for cost in costs if cost is not None),
-        tuple(edges),
-        tuple(array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)),
+        name=file.name,
+        devices=file.devices,
+        names=tuple(node.name for node in file.nodes),
+        cost=tuple(cost for cost in costs if cost is not None),
+        edges=tuple(edges),
+        memory=tuple(array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)),
     )
 
 
 def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
-    """Writes a problem's two files, each at once or not at all; tables that are one stay one.
+    """Write a problem's two files, each at once or not at all; tables that are one stay one.
 
     Args:
         path: the path of the JSON file; the arrays go beside it.
@@ -266,10 +288,10 @@ class _Store:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def keys(self, cost: FloatArray, memory: FloatArray | None) -> dict[str, str]:
-        found = {"cost": self._name(cost)}
+        names = {"cost": self._name(cost)}
         if memory is not None:
-            found["memory"] = self._name(memory)
-        return found
+            names["memory"] = self._name(memory)
+        return names
 
     def _name(self, array: FloatArray) -> str:
         key = (array.shape, array.tobytes())

@@ -20,10 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernels import grouped
-from gnnplace.graph.orders import downward_rank, rank_after
+from gnnplace.graph import ComputationGraph, downward_rank, grouped, kernel, rank_after
 from gnnplace.problem import Problem
 from gnnplace.simulation.transfer import Links, make_links
 
@@ -73,19 +70,21 @@ class Compiled(NamedTuple):
 
 
 def least_times(problem: Problem) -> FloatArray:
-    """Seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
+    """Return the seconds of each op on its fastest allowed device; 0 where there is none. [n]"""
     times = problem.kind_times.min(axis=1)
     pinned = np.flatnonzero(problem.pin >= 0)
     times[pinned] = problem.kind_times[pinned, problem.kind_of[problem.pin[pinned]]]
     if problem.forbid is not None:
         barred = np.flatnonzero(problem.forbid.any(axis=1))
-        left = np.where(problem.allowed[barred], problem.times[barred], np.inf)
-        times[barred] = left.min(axis=1)
+        allowed_times = np.where(problem.allowed[barred], problem.times[barred], np.inf)
+        times[barred] = allowed_times.min(axis=1)
     return np.where(np.isfinite(times), times, 0.0)
 
 
 def mean_times(problem: Problem) -> FloatArray:
-    """Mean seconds of each op over the devices whose kind can run it; 0 where none can. [n]"""
+    """Return the mean seconds of each op over the devices whose kind can run it; 0 where none can.
+    [n]
+    """
     able = np.isfinite(problem.kind_times)
     devices = np.bincount(problem.kind_of).astype(np.float64)
     total = np.where(able, problem.kind_times, 0.0) @ devices
@@ -93,19 +92,21 @@ def mean_times(problem: Problem) -> FloatArray:
 
 
 def tails(problem: Problem) -> FloatArray:
-    """Longest path of least times after each op, the op itself not counted. [n]"""
+    """Return the longest path of least times after each op, the op itself not counted. [n]"""
     graph = problem.graph
     return rank_after(graph, least_times(problem), np.zeros(len(graph.successor)))
 
 
 def longest_path(problem: Problem) -> float:
-    """Seconds of the longest path of least times, transfers free."""
+    """Return the seconds of the longest path of least times, transfers free."""
     return float((tails(problem) + least_times(problem)).max())
 
 
 def compile_problem(problem: Problem) -> Compiled:
-    """Bundles the arrays of ``problem``."""
-    graph, cluster, cost = problem.graph, problem.cluster, least_times(problem)
+    """Bundle the arrays of ``problem``."""
+    graph = problem.graph
+    cluster = problem.cluster
+    cost = least_times(problem)
     input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
     tensor = graph.consumption_tensor  # flows: in the order of the op's tensors and their consumers
     offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
@@ -136,7 +137,7 @@ WORD = 64  # ops whose bits are one number
 
 
 def lean(problem: Problem, compiled: Compiled) -> Compiled:
-    """The compiled problem for list schedules alone.
+    """Return the compiled problem for list schedules alone.
 
     Args:
         problem: the problem that is scheduled.
@@ -145,8 +146,9 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     if problem.num_ops > MOST_OPS:
         return compiled
     graph = problem.graph
-    kept = needed(graph, problem.unit_of)
-    tensor, consumer = graph.consumption_tensor[kept], graph.consumer[kept]
+    is_needed = needed(graph, problem.unit_of)
+    tensor = graph.consumption_tensor[is_needed]
+    consumer = graph.consumer[is_needed]
     sent = np.bincount(tensor, minlength=graph.num_tensors)
     listed = compiled.op_tensor[sent[compiled.op_tensor] > 0]
     by_consumer = np.argsort(consumer, kind="stable")
@@ -163,12 +165,16 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
 
 
 def offsets(counts: LongArray) -> IntArray:
-    """Where each of several runs begins that lie behind each other, and where the last ends."""
+    """Return where each of several runs begins that lie behind each other, and where the
+    last ends.
+    """
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
 def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
-    """Whether each entry of ``graph.consumer`` must be kept, by the units of ops. [consumptions]"""
+    """Return whether each entry of ``graph.consumer`` must be kept, by the units of ops.
+    [consumptions]
+    """
     arrays = GraphArrays(
         order=graph.topological_order,
         offset=graph.successor_offset,
@@ -178,9 +184,9 @@ def needed(graph: ComputationGraph, unit: IntArray) -> BoolArray:
         consumer=graph.consumer,
     )
     behind = np.zeros((graph.num_ops, graph.num_ops // WORD + 1), dtype=np.int64)
-    kept = np.ones(len(graph.consumer), dtype=bool)
-    _mark_needed(arrays, unit, behind, kept)
-    return kept
+    is_needed = np.ones(len(graph.consumer), dtype=bool)
+    _mark_needed(arrays, unit, behind, is_needed)
+    return is_needed
 
 
 class GraphArrays(NamedTuple):
@@ -205,26 +211,31 @@ class GraphArrays(NamedTuple):
 
 @kernel
 def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray) -> None:
-    """``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as bits."""
+    """Write ``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as
+    bits.
+    """
     order, offset, successor, producer, consumer_offset, consumer = graph
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
         for j in range(offset[op], offset[op + 1]):
-            other = successor[j]
+            consumer_op = successor[j]
             for word in range(behind.shape[1]):
-                behind[op, word] |= behind[other, word]
-            behind[op, other // WORD] |= np.int64(1) << np.int64(other % WORD)
+                behind[op, word] |= behind[consumer_op, word]
+            behind[op, consumer_op // WORD] |= np.int64(1) << np.int64(consumer_op % WORD)
     for k in range(len(producer)):
-        source, low, high = producer[k], consumer_offset[k], consumer_offset[k + 1]
+        source = producer[k]
+        low = consumer_offset[k]
+        high = consumer_offset[k + 1]
         for i in range(low, high):
             op = consumer[i]
-            word, bit = op // WORD, np.int64(op % WORD)
+            word = op // WORD
+            bit = np.int64(op % WORD)
             if unit[op] == unit[source]:
                 for j in range(offset[source], offset[source + 1]):
                     if (behind[successor[j], word] >> bit) & 1:
                         kept[i] = False
             else:
                 for j in range(low, high):
-                    other = consumer[j]
-                    if unit[other] == unit[op] and (behind[other, word] >> bit) & 1:
+                    consumer_op = consumer[j]
+                    if unit[consumer_op] == unit[op] and (behind[consumer_op, word] >> bit) & 1:
                         kept[i] = False

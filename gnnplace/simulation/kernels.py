@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IndexArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     copy_to,
     empty_floats,
     empty_indices,
@@ -38,6 +38,8 @@ from gnnplace.graph.kernel_arrays import (
     empty_table,
     full_floats,
     full_indices,
+    inner,
+    kernel,
     zero_floats,
     zero_ints,
 )
@@ -59,7 +61,9 @@ ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cu
 
 @inner()
 def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
-    """Sequences of all devices, one after the other, and where each starts. [n], [D + 1]"""
+    """Return the sequences of all devices, one after the other, and where each starts. [n],
+    [D + 1]
+    """
     offset = zero_ints(num_devices + 1)
     for k in range(len(order)):
         offset[Index(device[Index(order[k])]) + ONE] += 1
@@ -78,7 +82,7 @@ def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[In
 def exceeds(
     compiled: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
 ) -> bool:
-    """Whether a lower bound on the step time of a placement is above ``limit`` seconds.
+    """Return whether a lower bound on the step time of a placement is above ``limit`` seconds.
 
     It is the longest path of op times and uncontended transfers through the graph and the
     sequences together. Backwards through ``order``, the kernel fills ``after`` with the least
@@ -89,22 +93,23 @@ def exceeds(
     if limit == np.inf:
         copy_to(after, compiled.tail)
         return False
-    behind, whole = zero_floats(len(compiled.memory)), zero_floats(len(order))
+    behind = zero_floats(len(compiled.memory))
+    path_seconds = zero_floats(len(order))
     for k in range(len(order) - 1, -1, -1):
         op = Index(order[k])
         d = Index(device[op])
         longest = behind[d]
         for i in range(Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])):
-            other = Index(compiled.flow_op[i])
-            target = Index(device[other])
-            path = whole[other]
+            consumer = Index(compiled.flow_op[i])
+            target = Index(device[consumer])
+            path = path_seconds[consumer]
             if target != d:
                 path += seconds_between(compiled.links, d, target, compiled.flow_size[i])
             if path > longest:
                 longest = path
         after[op] = longest
         longest += compiled.times[op, d]
-        whole[op] = behind[d] = longest
+        path_seconds[op] = behind[d] = longest
         if longest + compiled.head[op] > limit:
             return True
     return False
@@ -120,24 +125,26 @@ def approach(
     at: int,
     end: int,
 ) -> None:
-    """Asks memory for what a device's ops after its ``at``-th will read, up to its ``end``-th.
+    """Ask memory for what a device's ops after its ``at``-th will read, up to its ``end``-th.
 
     Each in time for what it says of the next; arguments are ``run_kernel``'s.
     """
-    last, made, flows = Index(end) - ONE, compiled.op_tensor_offset, compiled.flow_offset
+    last = Index(end) - ONE
+    op_tensors = compiled.op_tensor_offset
+    flows = compiled.flow_offset
     op = Index(sequence[min(Index(at) + Index(5), last)])
     ahead(flows, op)
-    ahead(made, op)
+    ahead(op_tensors, op)
     op = Index(sequence[min(Index(at) + Index(4), last)])
     ahead(compiled.times, op)
     ahead(compiled.flow_op, flows[op])
-    ahead(compiled.op_tensor, made[op])
+    ahead(compiled.op_tensor, op_tensors[op])
     op = Index(sequence[min(Index(at) + Index(3), last)])
-    for j in range(Index(made[op]), Index(made[op + ONE])):
+    for j in range(Index(op_tensors[op]), Index(op_tensors[op + ONE])):
         ahead(compiled.consumer_offset, compiled.op_tensor[j])
         ahead(compiled.size, compiled.op_tensor[j])
     op = Index(sequence[min(Index(at) + Index(2), last)])
-    for j in range(Index(made[op]), Index(made[op + ONE])):
+    for j in range(Index(op_tensors[op]), Index(op_tensors[op + ONE])):
         ahead(compiled.consumer, compiled.consumer_offset[Index(compiled.op_tensor[j])])
     for k in range(Index(flows[op]), Index(flows[op + ONE])):
         ahead(device, compiled.flow_op[k])
@@ -147,7 +154,7 @@ def approach(
 
 @inner(_nrt=False)
 def sort_ops(ops: IntArray, count: int) -> None:
-    """Sorts the first ``count`` of ``ops`` by insertion: few finish at one instant."""
+    """Sort the first ``count`` of ``ops`` by insertion: few finish at one instant."""
     for i in range(1, count):
         op = ops[i]
         j = i - 1
@@ -166,12 +173,14 @@ def list_targets(
     stamp: IndexArray,
     targets: IndexArray,
 ) -> int:
-    """Writes the devices but ``source`` that read a tensor to ``targets``, ascending; how many.
+    """Write the devices but ``source`` that read a tensor to ``targets``, ascending; return how
+    many.
 
     ``stamp``: the tensor for which each device was last written; changed. [D]
     """
     count = 0
-    low, high = compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + ONE]
+    low = compiled.consumer_offset[tensor]
+    high = compiled.consumer_offset[tensor + ONE]
     for k in range(Index(low), Index(high)):
         target = Index(device[Index(compiled.consumer[k])])
         if target != source and stamp[target] != tensor:
@@ -211,7 +220,7 @@ def run_kernel(
     after: FloatArray,
     record: StepTimes,
 ) -> tuple[int, float, int]:
-    """Simulates one step.
+    """Simulate one step.
 
     Args:
         compiled: the compiled problem, of n ops and D devices.
@@ -226,7 +235,8 @@ def run_kernel(
     """
     start, finish, transfer, service = record
     n, num_devices = compiled.times.shape
-    links, far = compiled.links, n > FAR
+    links = compiled.links
+    far = n > FAR
     # A device's ops to come are ``sequence[head[d] : end[d]]``; the next one can start when it has
     # no inputs ``missing``, not before it is ``ready`` nor before the device is ``free``.
     sequence, head = split_order(device, order, num_devices)
@@ -251,43 +261,47 @@ def run_kernel(
         for k in range(n):
             position[order[k]] = k
     keeps_transfers = len(transfer) > 0
-    transfers, done, step_time = 0, 0, 0.0
+    transfers = 0
+    num_finished = 0
+    step_time = 0.0
     # First ops without inputs start at once.
     for d in range(num_devices):
         if head[d] < end[d] and missing[sequence[head[d]]] == 0:
             op = sequence[head[d]]
             start[op] = 0.0
             candidate[d] = compiled.times[op, d]
-    while done < n:
-        now = np.inf
+    while num_finished < n:
+        time = np.inf
         for d in range(num_devices):
-            now = min(now, candidate[d])
-        if now == np.inf:
+            time = min(time, candidate[d])
+        if time == np.inf:
             return DEADLOCK, np.inf, transfers
         # 1. Everything that finishes at this instant; local consumers have their inputs at once.
-        count, num_waking = 0, 0
+        count = 0
+        num_waking = 0
         for d in range(num_devices):
-            while candidate[d] == now:
+            while candidate[d] == time:
                 op = Index(sequence[Index(head[d])])
                 if far:
                     approach(compiled, device, missing, ready, sequence, head[d], end[d])
                 head[d] += 1
-                done += 1
-                finish[op] = now
-                step_time = now
-                if now + after[op] > limit:
+                num_finished += 1
+                finish[op] = time
+                step_time = time
+                if time + after[op] > limit:
                     return CUT_OFF, np.inf, transfers
-                free[d] = now
+                free[d] = time
                 # Who waits for it here goes on; whether others wait, and sending costs its device.
-                remote, costly = False, False
+                remote = False
+                costly = False
                 for k in range(
                     Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
                 ):
-                    other = Index(compiled.flow_op[k])
-                    target = Index(device[other])
+                    consumer = Index(compiled.flow_op[k])
+                    target = Index(device[consumer])
                     if target == Index(d):
-                        missing[other] -= 1
-                        ready[other] = max(ready[other], now)
+                        missing[consumer] -= 1
+                        ready[consumer] = max(ready[consumer], time)
                     else:
                         remote = True
                         costly |= send_costs(links, d, target)
@@ -301,7 +315,7 @@ def run_kernel(
                     num_waking += 1
                 elif head[d] < end[d] and missing[Index(sequence[Index(head[d])])] == 0:
                     op = Index(sequence[Index(head[d])])
-                    begin = max(now, ready[op])
+                    begin = max(time, ready[op])
                     if links.receives_cost:
                         begin += extra[op]
                     start[op] = begin
@@ -316,16 +330,14 @@ def run_kernel(
                 Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
             ):
                 tensor = Index(compiled.op_tensor[j])
-                low, high = (
-                    Index(compiled.consumer_offset[tensor]),
-                    Index(compiled.consumer_offset[tensor + ONE]),
-                )
+                low = Index(compiled.consumer_offset[tensor])
+                high = Index(compiled.consumer_offset[tensor + ONE])
                 for m in range(list_targets(compiled, device, tensor, d, stamp, targets)):
                     target = targets[m]
                     if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
                     size = compiled.size[tensor]
-                    begin, served = send(links, channel_free, free, d, target, size, now)
+                    begin, served = send(links, channel_free, free, d, target, size, time)
                     overhead += links.costs[d, target, SENDS]
                     arrival = served + links.costs[d, target, LATENCY]
                     if keeps_transfers:
@@ -337,19 +349,23 @@ def run_kernel(
                         service[transfers, 2] = arrival
                     transfers += 1
                     # Its consumers there; an idle device whose next op is among them is woken.
-                    first, found = op, False
+                    first = op
+                    has_first = False
                     for k in range(low, high):
-                        other = Index(compiled.consumer[k])
-                        if Index(device[other]) != target:
+                        consumer = Index(compiled.consumer[k])
+                        if Index(device[consumer]) != target:
                             continue
-                        missing[other] -= 1
-                        ready[other] = max(ready[other], arrival)
-                        idle = missing[other] == 0 and candidate[target] == np.inf
-                        if idle and Index(sequence[Index(head[target])]) == other:
+                        missing[consumer] -= 1
+                        ready[consumer] = max(ready[consumer], arrival)
+                        idle = missing[consumer] == 0 and candidate[target] == np.inf
+                        if idle and Index(sequence[Index(head[target])]) == consumer:
                             waking[num_waking] = target
                             num_waking += 1
-                        if links.receives_cost and (not found or position[other] < position[first]):
-                            first, found = other, True
+                        if links.receives_cost and (
+                            not has_first or position[consumer] < position[first]
+                        ):
+                            first = consumer
+                            has_first = True
                     if links.receives_cost:
                         extra[first] += receive_time(links, d, target, size)
             free[d] += overhead
@@ -371,13 +387,16 @@ def run_kernel(
 def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
-    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
-    if exceeds(compiled, device, order, limit, after):
+    remaining = empty_floats(n)
+    limit = cutoff * (1.0 + ROUNDING)
+    if exceeds(compiled, device, order, limit, remaining):
         return np.inf
-    start, finish = empty_floats(n), empty_floats(n)
-    nothing, nowhere = empty_int_table(0, 3), empty_table(0, 3)
+    start = empty_floats(n)
+    finish = empty_floats(n)
+    nothing = empty_int_table(0, 3)
+    nowhere = empty_table(0, 3)
     return run_kernel(
-        compiled, device, order, limit, after, StepTimes(start, finish, nothing, nowhere)
+        compiled, device, order, limit, remaining, StepTimes(start, finish, nothing, nowhere)
     )[1]
 
 

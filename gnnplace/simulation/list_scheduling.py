@@ -33,8 +33,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     empty_floats,
@@ -44,11 +43,13 @@ from gnnplace.graph.kernel_arrays import (
     full_ints,
     heap_pop,
     heap_push,
+    inner,
+    kernel,
+    upward_rank,
     zero_floats,
     zero_longs,
     zero_table,
 )
-from gnnplace.graph.orders import upward_rank
 from gnnplace.problem import Problem
 from gnnplace.simulation.compiled import Compiled, mean_times, offsets
 from gnnplace.simulation.kernels import StepTimes, run_kernel, step_times_kernel
@@ -65,7 +66,8 @@ from gnnplace.simulation.transfer import (
 
 @inner(_nrt=False)
 def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
-    """Seconds that messages for ``op`` take of device ``d``; only their first consumer pays.
+    """Return the seconds that messages for ``op`` take of device ``d``; only their first consumer
+    pays.
 
     ``unpaid``: seconds of every tensor's message to each device, 0 if paid; changed. [T, D]
     """
@@ -78,7 +80,7 @@ def receive(compiled: Compiled, unpaid: FloatArray, op: int, d: int) -> float:
 
 @inner(_nrt=False)
 def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) -> int:
-    """Puts device ``d`` among those at which something happens now; how many there are."""
+    """Put device ``d`` among those at which something happens now; return how many there are."""
     if last[d] == now:
         return count
     last[d] = now
@@ -94,7 +96,8 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 def timed_list_schedule(
     compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray, limit: float
 ) -> IntArray:
-    """``list_schedule``, and when each op finishes as far as it knows: ``finish``, out. [n]
+    """Return what ``list_schedule`` does, and when each op finishes as far as it knows: ``finish``,
+    out. [n]
 
     A schedule that must take more than ``limit`` seconds, since one of its devices could not do
     what it has left by then, is given up: ``finish[0]`` is inf, and the order is cut off.
@@ -109,21 +112,23 @@ def timed_list_schedule(
     channel_free = zero_floats(links.num_channels)
     ready_at = zero_floats(n)
     # What happens next: an op's inputs arrive, or, as n + D - 1 - d, device d may be free.
-    coming, event = empty_floats(n + num_devices), empty_ints(n + num_devices)
+    coming = empty_floats(n + num_devices)
+    event = empty_ints(n + num_devices)
     num_coming = np.int64(0)
     zero = np.int64(0)  # A 0 is a type of its own to the compiler.
     # Ready ops of each device: a heap in a part of the arrays that has room for all its ops.
     ready, ready_op = empty_floats(n), empty_ints(n)  # on each device, by priority
     num_ready = zero_longs(num_devices)
     low = zero_longs(num_devices + 1)
-    rest = zero_floats(num_devices)  # seconds of ops that a device has not begun
+    unbegun = zero_floats(num_devices)  # seconds of ops that a device has not begun
     for op in range(n):
         low[Index(device[op]) + ONE] += 1
-        rest[Index(device[op])] += compiled.times[op, Index(device[op])]
+        unbegun[Index(device[op])] += compiled.times[op, Index(device[op])]
     for d in range(num_devices):
         low[d + 1] += low[d]
     # Devices at which something happened, ascending, and when it last did.
-    stirred, last_stirred = empty_ints(num_devices), full_floats(num_devices, -1.0)
+    stirred = empty_ints(num_devices)
+    last_stirred = full_floats(num_devices, -1.0)
     num_stirred = 0
     # Ops without inputs are ready at once.
     for op in range(n):
@@ -138,10 +143,10 @@ def timed_list_schedule(
     arrivals = zero_floats(num_devices)
     # Seconds that a message takes of its receiver, until an op there consumes it.
     unpaid = zero_table(len(compiled.size) if links.receives_cost else 0, num_devices)
-    now = 0.0
-    while now < np.inf:
+    time = 0.0
+    while time < np.inf:
         # 1. All that happens now: inputs of an op have come, or a device is free.
-        while num_coming > 0 and coming[0] <= now:
+        while num_coming > 0 and coming[0] <= time:
             happened = heap_pop(coming, event, zero, num_coming)
             num_coming -= 1
             if happened < n:
@@ -149,90 +154,93 @@ def timed_list_schedule(
                 d = Index(device[op])
                 heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], np.int64(happened))
                 num_ready[d] += 1
-                num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
+                num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
                 continue
             d = Index(n + num_devices - 1 - happened)
-            num_stirred = stir(stirred, num_stirred, last_stirred, d, now)
+            num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
             if running[d] < 0:
                 continue
             # 2. What ran there has finished: its tensors are sent, each once to a device.
-            op, source = Index(running[d]), d
+            op = Index(running[d])
+            source = d
             running[d] = -1
             overhead = 0.0
             for j in range(
                 Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
             ):
                 tensor = Index(compiled.op_tensor[j])
-                low_k, high_k = (
-                    compiled.consumer_offset[tensor],
-                    compiled.consumer_offset[tensor + ONE],
-                )
+                low_k = compiled.consumer_offset[tensor]
+                high_k = compiled.consumer_offset[tensor + ONE]
                 for k in range(Index(low_k), Index(high_k)):
-                    other = Index(compiled.consumer[k])
-                    target = Index(device[other])
+                    consumer = Index(compiled.consumer[k])
+                    target = Index(device[consumer])
                     if target == source:
-                        arrivals[target] = now
+                        arrivals[target] = time
                     elif stamp[target] != tensor:
                         stamp[target] = tensor
-                        arrivals[target] = now
+                        arrivals[target] = time
                         if linked(links, source, target):
                             size = compiled.size[tensor]
-                            end = send(links, channel_free, free, source, target, size, now)[1]
+                            end = send(links, channel_free, free, source, target, size, time)[1]
                             overhead += links.costs[source, target, SENDS]
                             arrivals[target] = end + links.costs[source, target, LATENCY]
                             if links.receives_cost:
                                 paid = receive_time(links, source, target, size)
                                 unpaid[tensor, target] = paid
-                    missing[other] -= 1
-                    ready_at[other] = max(ready_at[other], arrivals[target])
-                    if missing[other] > 0:
+                    missing[consumer] -= 1
+                    ready_at[consumer] = max(ready_at[consumer], arrivals[target])
+                    if missing[consumer] > 0:
                         continue
                     # The last input of that op: it is ready now, or when the message arrives.
-                    made = np.int64(compiled.consumer[k])
-                    if ready_at[other] > now:
-                        heap_push(coming, event, zero, num_coming, ready_at[other], made)
+                    ready_consumer = np.int64(compiled.consumer[k])
+                    if ready_at[consumer] > time:
+                        heap_push(
+                            coming, event, zero, num_coming, ready_at[consumer], ready_consumer
+                        )
                         num_coming += 1
                     else:
                         at = num_ready[target]
-                        heap_push(ready, ready_op, low[target], at, -priority[other], made)
+                        heap_push(
+                            ready, ready_op, low[target], at, -priority[consumer], ready_consumer
+                        )
                         num_ready[target] += 1
-                        num_stirred = stir(stirred, num_stirred, last_stirred, target, now)
+                        num_stirred = stir(stirred, num_stirred, last_stirred, target, time)
             # A device that has to send is free later.
             free[d] += overhead
-            if free[d] > now:
-                again = np.int64(n + num_devices - 1) - np.int64(d)
-                heap_push(coming, event, zero, num_coming, free[d], again)
+            if free[d] > time:
+                free_event = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], free_event)
                 num_coming += 1
         # 3. Free devices at which something happened take their ready op of highest priority.
         for i in range(num_stirred):
             d = Index(stirred[i])
             last_stirred[d] = -1.0
-            if running[d] < 0 and num_ready[d] > 0 and free[d] <= now:
+            if running[d] < 0 and num_ready[d] > 0 and free[d] <= time:
                 op = heap_pop(ready, ready_op, low[d], num_ready[d])
                 num_ready[d] -= 1
                 order[count] = op
                 count += 1
                 running[d] = op
-                begin = now
+                begin = time
                 if links.receives_cost:
                     begin += receive(compiled, unpaid, op, d)
                 free[d] = begin + compiled.times[Index(op), d]
                 finish[Index(op)] = free[d]
-                if begin + rest[d] > limit:
+                if begin + unbegun[d] > limit:
                     finish[0] = np.inf
                     return order
-                rest[d] -= compiled.times[Index(op), d]
-                done = np.int64(n + num_devices - 1) - np.int64(d)
-                heap_push(coming, event, zero, num_coming, free[d], done)
+                unbegun[d] -= compiled.times[Index(op), d]
+                finish_event = np.int64(n + num_devices - 1) - np.int64(d)
+                heap_push(coming, event, zero, num_coming, free[d], finish_event)
                 num_coming += 1
         num_stirred = 0
-        now = coming[0] if num_coming > 0 else np.inf
+        time = coming[0] if num_coming > 0 else np.inf
     return order
 
 
 @inner()
 def list_schedule_in_kernel(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
-    """``list_schedule`` for kernels. [n]"""
+    """Return what ``list_schedule`` does, for kernels. [n]"""
     return timed_list_schedule(compiled, device, priority, empty_floats(len(device)), np.inf)
 
 
@@ -248,7 +256,7 @@ def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) ->
 
 
 def turn_order(problem: Problem) -> IntArray:
-    """Ops by (phase, micro-batch, topological position): a topological order. [n]"""
+    """Return the ops by (phase, micro-batch, topological position): a topological order. [n]"""
     turn = problem.phase.astype(np.int32) * problem.microbatches + problem.microbatch
     listed = problem.graph.topological_order
     order = listed[np.argsort(turn[listed], kind="stable")]
@@ -259,8 +267,9 @@ def turn_order(problem: Problem) -> IntArray:
 
 
 def priorities(problem: Problem) -> list[FloatArray]:
-    """The priorities that ``complete`` tries, highest first to run. Each [n]."""
-    n, position = problem.num_ops, problem.graph.position.astype(np.float64)
+    """Return the priorities that ``complete`` tries, highest first to run. Each [n]."""
+    n = problem.num_ops
+    position = problem.graph.position.astype(np.float64)
     rank = mean_upward_rank(problem)
     if problem.microbatches == 1:
         return [rank, -position]
@@ -270,18 +279,22 @@ def priorities(problem: Problem) -> list[FloatArray]:
 
 
 def mean_upward_rank(problem: Problem) -> FloatArray:
-    """Upward rank with mean op times and mean transfer times over the cluster, in seconds. [n]"""
+    """Return the upward rank with mean op times and mean transfer times over the cluster, in
+    seconds. [n]
+    """
     size = problem.graph.edges[2]
     return upward_rank(problem.graph, mean_times(problem), mean_transfer_times(problem, size))
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
-    """Seconds that ``size`` bytes take over the cluster's mean link: ``transfer.mean_seconds``."""
+    """Return the seconds that ``size`` bytes take over the cluster's mean link:
+    ``transfer.mean_seconds``.
+    """
     return mean_seconds(problem.cluster, size)
 
 
 def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray:
-    """The best order found for given devices, as the module's text says. [n]
+    """Return the best order found for given devices, as the module's text says. [n]
 
     Where an op cannot run on its device, there are no times to schedule by: micro-batches in turn.
     """
@@ -296,8 +309,9 @@ def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray
 
 
 def reversed_problem(compiled: Compiled) -> Compiled:
-    """The same ops and devices with every edge and link turned round; a tensor an edge."""
-    n, edges = len(compiled.state), len(compiled.consumer)
+    """Return the same ops and devices with every edge and link turned round; a tensor an edge."""
+    n = len(compiled.state)
+    edges = len(compiled.consumer)
     tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))
     producer = np.empty(len(compiled.size), np.int32)
     producer[compiled.op_tensor] = np.repeat(np.arange(n), np.diff(compiled.op_tensor_offset))
@@ -328,22 +342,29 @@ def times_of(
 ) -> tuple[FloatArray, FloatArray]:
     """Start and finish of each op in seconds. [n], [n]"""
     n = len(device)
-    start, finish = np.zeros(n), np.zeros(n)
-    nothing, nowhere = np.empty((0, 3), np.int32), np.empty((0, 3))
-    record = StepTimes(start, finish, nothing, nowhere)
+    start = np.zeros(n)
+    finish = np.zeros(n)
+    nothing = np.empty((0, 3), np.int32)
+    nowhere = np.empty((0, 3))
+    record = StepTimes(
+        start=start,
+        finish=finish,
+        transfer=nothing,
+        service=nowhere,
+    )
     run_kernel(compiled, device, order, np.inf, np.zeros(n), record)
     return start, finish
 
 
 def finish_times(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
-    """Seconds at which each op finishes. [n]"""
+    """Return the seconds at which each op finishes. [n]"""
     return times_of(compiled, device, order)[1]
 
 
 def distances(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> FloatArray:
-    """Seconds from each op's start to the end where all ops are as late as can be. [n]
+    """Return the seconds from each op's start to the end where all ops are as late as can be. [n]
 
     Args:
         compiled: the compiled problem, as it is and not reversed.
@@ -358,5 +379,7 @@ def distances(
 def justify(
     compiled: Compiled, reversed_compiled: Compiled, device: IntArray, order: IntArray
 ) -> IntArray:
-    """Another order for the same devices, mostly a better one; arguments as ``distances``. [n]"""
+    """Return another order for the same devices, mostly a better one; arguments as ``distances``.
+    [n]
+    """
     return list_schedule(compiled, device, distances(compiled, reversed_compiled, device, order))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import ahead, inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     ascending,
     empty_floats,
     empty_int_table,
@@ -22,6 +22,8 @@ from gnnplace.graph.kernel_arrays import (
     empty_table,
     full_indices,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_floats,
 )
@@ -33,21 +35,21 @@ from gnnplace.simulation.kernels import DONE, ROUNDING, StepTimes, exceeds, run_
 def last_use(
     compiled: Compiled, device: IntArray, finish: FloatArray, tensor: int, on: int
 ) -> float:
-    """Latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
+    """Return the latest finish of a consumer of ``tensor`` on device ``on``; -inf without one."""
     last = -np.inf
     tensor = Index(tensor)
     for k in range(
         Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
     ):
-        other = Index(compiled.consumer[k])
-        if device[other] == on:
-            last = max(last, finish[other])
+        consumer = Index(compiled.consumer[k])
+        if device[consumer] == on:
+            last = max(last, finish[consumer])
     return last
 
 
 @inner(_nrt=False)
 def approach_uses(compiled: Compiled, device: IntArray, finish: FloatArray, op: int) -> None:
-    """Asks memory for what ``last_use`` will read of an op's tensors."""
+    """Ask memory for what ``last_use`` will read of an op's tensors."""
     for j in range(Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])):
         tensor = Index(compiled.op_tensor[j])
         for k in range(
@@ -67,7 +69,8 @@ def lifetimes(
     service: FloatArray,
     wanted: BoolArray,
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Device, begin, end and bytes of every tensor's life on every wanted device that holds it.
+    """Return the device, begin, end and bytes of every tensor's life on every wanted device that
+    holds it.
 
     Args:
         compiled: the compiled problem, whose tensors have bytes.
@@ -78,11 +81,16 @@ def lifetimes(
         service: start and end of service, and arrival. [K, 3]
         wanted: whether to look at a device. [D]
     """
-    num_tensors, n = len(compiled.size), len(device)
+    num_tensors = len(compiled.size)
+    n = len(device)
     total = num_tensors + len(transfer)
-    where, slot = empty_ints(total), full_ints(num_tensors, -1)
-    begin, end, size = empty_floats(total), empty_floats(total), empty_floats(total)
+    location = empty_ints(total)
+    slot = full_ints(num_tensors, -1)
+    begin = empty_floats(total)
+    end = empty_floats(total)
+    size = empty_floats(total)
     count = 0
+    # A tensor lives where it is made, from the start of its op until its last reader has finished.
     for op in range(n):
         on = device[op]
         if op + 16 < n:
@@ -94,45 +102,50 @@ def lifetimes(
         ):
             tensor = compiled.op_tensor[j]
             k = Index(tensor)
-            where[count], begin[count], size[count] = on, start[op], compiled.size[k]
+            location[count], begin[count], size[count] = on, start[op], compiled.size[k]
             end[count] = max(finish[op], last_use(compiled, device, finish, tensor, on))
             slot[k] = count
             count += 1
+    # A copy lives on its target from when it is sent until its last reader there has finished; the
+    # original lives on at the sender until it is sent.
     for i in range(len(transfer)):
-        tensor, target = transfer[i, 0], transfer[i, 2]
+        tensor = transfer[i, 0]
+        target = transfer[i, 2]
         k = Index(tensor)
         if slot[k] >= 0:
             end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
         if wanted[Index(target)]:
-            where[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
+            location[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
             end[count] = last_use(compiled, device, finish, tensor, target)
             count += 1
-    return where[:count], begin[:count], end[:count], size[:count]
+    return location[:count], begin[:count], end[:count], size[:count]
 
 
 @kernel
 def peak_kernel(
     where: IntArray, begin: FloatArray, end: FloatArray, size: FloatArray, state: FloatArray
 ) -> FloatArray:
-    """Peak bytes of each device from lifetimes and the state of each device. [D]."""
-    by_begin, by_end = ascending(begin), ascending(end)
-    now, peak = state.copy(), state.copy()
+    """Return the peak bytes of each device from lifetimes and the state of each device. [D]."""
+    by_begin = ascending(begin)
+    by_end = ascending(end)
+    alive = state.copy()
+    peak = state.copy()
     freed = 0
     for i in by_begin:
         while freed < len(by_end) and end[by_end[freed]] <= begin[i]:
             j = by_end[freed]
             if end[j] > begin[j]:
-                now[where[j]] -= size[j]
+                alive[where[j]] -= size[j]
             freed += 1
         if end[i] > begin[i]:
-            now[where[i]] += size[i]
-            peak[where[i]] = max(peak[where[i]], now[where[i]])
+            alive[where[i]] += size[i]
+            peak[where[i]] = max(peak[where[i]], alive[where[i]])
     return peak
 
 
 @kernel
 def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
-    """Bytes of state on each device. [D]."""
+    """Return the bytes of state on each device. [D]."""
     state = zero_floats(len(compiled.memory))
     for op in range(len(device)):
         state[Index(device[op])] += compiled.state[op]
@@ -141,8 +154,8 @@ def device_state(compiled: Compiled, device: IntArray) -> FloatArray:
 
 @kernel
 def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
-    """Bytes of each device if every tensor it ever holds were alive at once. [D]."""
-    most = device_state(compiled, device)
+    """Return the bytes of each device if every tensor it ever holds were alive at once. [D]."""
+    upper_bound = device_state(compiled, device)
     stamp = full_indices(len(compiled.memory), len(compiled.size))
     for op in range(len(device)):
         d = Index(device[op])
@@ -150,7 +163,7 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
             Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
         ):
             tensor = Index(compiled.op_tensor[j])
-            most[d] += compiled.size[tensor]
+            upper_bound[d] += compiled.size[tensor]
             stamp[d] = tensor
             for k in range(
                 Index(compiled.consumer_offset[tensor]),
@@ -159,23 +172,24 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
                 target = Index(device[Index(compiled.consumer[k])])
                 if stamp[target] != tensor:
                     stamp[target] = tensor
-                    most[target] += compiled.size[tensor]
-    return most
+                    upper_bound[target] += compiled.size[tensor]
+    return upper_bound
 
 
 @inner()
 def above(need: FloatArray, limit: FloatArray) -> tuple[BoolArray, bool]:
-    """Which devices need more than the limit, and whether any does. [D]."""
-    result, some = zero_flags(len(need)), False
+    """Return which devices need more than the limit, and whether any does. [D]."""
+    result = zero_flags(len(need))
+    any_above = False
     for d in range(len(need)):
         result[d] = need[d] > limit[d]
-        some |= result[d]
-    return result, some
+        any_above |= result[d]
+    return result, any_above
 
 
 @inner(_nrt=False)
 def excess_of(need: FloatArray, limit: FloatArray) -> float:
-    """Bytes above the limit summed over devices."""
+    """Return the bytes above the limit summed over devices."""
     total = 0.0
     for d in range(len(need)):
         total += max(need[d] - limit[d], 0.0)
@@ -191,15 +205,18 @@ def excess_kernel(
     The exact peak is computed only for devices where a cheap upper bound exceeds the limit.
     """
     n = len(device)
-    after, limit = empty_floats(n), cutoff * (1.0 + ROUNDING)
-    if exceeds(compiled, device, order, limit, after):
+    remaining = empty_floats(n)
+    limit = cutoff * (1.0 + ROUNDING)
+    if exceeds(compiled, device, order, limit, remaining):
         return np.inf, 0.0
-    doubtful, some = above(most_memory(compiled, device), compiled.memory)
-    rows = len(compiled.consumer) + 1 if some else 0
-    start, finish = empty_floats(n), empty_floats(n)
-    transfer, service = empty_int_table(rows, 3), empty_table(rows, 3)
+    doubtful, any_above = above(most_memory(compiled, device), compiled.memory)
+    rows = len(compiled.consumer) + 1 if any_above else 0
+    start = empty_floats(n)
+    finish = empty_floats(n)
+    transfer = empty_int_table(rows, 3)
+    service = empty_table(rows, 3)
     record = StepTimes(start, finish, transfer, service)
-    status, step_time, count = run_kernel(compiled, device, order, limit, after, record)
+    status, step_time, count = run_kernel(compiled, device, order, limit, remaining, record)
     if rows == 0:
         return step_time, 0.0
     state = device_state(compiled, device)
@@ -211,15 +228,25 @@ def excess_kernel(
 
 
 def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatArray:
-    """Peak bytes of each device; an upper bound of it where that is within the limit. [D]."""
-    n, rows = len(device), len(compiled.consumer) + 1
-    most = most_memory(compiled, device)
-    doubtful = most > compiled.memory
+    """Return the peak bytes of each device; an upper bound of it where that is within the limit.
+    [D].
+    """
+    n = len(device)
+    rows = len(compiled.consumer) + 1
+    upper_bound = most_memory(compiled, device)
+    doubtful = upper_bound > compiled.memory
     if not doubtful.any():
-        return np.asarray(most)
-    start, finish = np.empty(n), np.empty(n)
-    transfer, service = np.empty((rows, 3), np.int32), np.empty((rows, 3))
-    record = StepTimes(start, finish, transfer, service)
+        return np.asarray(upper_bound)
+    start = np.empty(n)
+    finish = np.empty(n)
+    transfer = np.empty((rows, 3), np.int32)
+    service = np.empty((rows, 3))
+    record = StepTimes(
+        start=start,
+        finish=finish,
+        transfer=transfer,
+        service=service,
+    )
     count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
     lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
-    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), most)
+    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), upper_bound)

@@ -16,10 +16,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import DeadlockError
-from gnnplace.graph import describe_cycle
-from gnnplace.graph.kernels import first_ready_first
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, faults, sequence_from_order
+from gnnplace.graph import describe_cycle, first_ready_first
+from gnnplace.problem import Placement, Problem, faults, sequence_from_order
 from gnnplace.simulation.compiled import Compiled, compile_problem
 from gnnplace.simulation.kernels import (
     ROUNDING,
@@ -70,20 +68,30 @@ class SimulatedTimeline:
 
     @classmethod
     def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> SimulatedTimeline:
-        """Simulates a step."""
-        n, room = len(device), len(compiled.consumer) + 1
-        start, finish = np.full(n, np.nan), np.full(n, np.nan)
-        transfer, service = np.empty((room, 3), np.int32), np.empty((room, 3))
-        record = StepTimes(start, finish, transfer, service)
+        """Simulate a step."""
+        n = len(device)
+        room = len(compiled.consumer) + 1
+        start = np.full(n, np.nan)
+        finish = np.full(n, np.nan)
+        transfer = np.empty((room, 3), np.int32)
+        service = np.empty((room, 3))
+        record = StepTimes(
+            start=start,
+            finish=finish,
+            transfer=transfer,
+            service=service,
+        )
         _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
-        told = (transfer[:count], service[:count])
-        return cls(compiled, device, order, float(step_time), start, finish, *told)
+        transfers = (transfer[:count], service[:count])
+        return cls(compiled, device, order, float(step_time), start, finish, *transfers)
 
     def lives(self, wanted: BoolArray) -> Lives:
-        """Device, begin, end and bytes of every tensor's life on every wanted device. [D]"""
+        """Return the device, begin, end and bytes of every tensor's life on every wanted device.
+        [D]
+        """
         times = (self.start, self.finish, self.transfer, self.service)
-        found: Lives = lifetimes(self.compiled, self.device, *times, wanted)
-        return found
+        lives: Lives = lifetimes(self.compiled, self.device, *times, wanted)
+        return lives
 
     @cached_property
     def excess(self) -> float:
@@ -98,7 +106,7 @@ class SimulatedTimeline:
         return float(np.maximum(peak - memory, 0.0).sum())
 
     def within(self, cutoff: float) -> float:
-        """The step time; inf above ``cutoff`` seconds."""
+        """Return the step time; inf above ``cutoff`` seconds."""
         return self.step_time if self.step_time <= cutoff * (1.0 + ROUNDING) else np.inf
 
 
@@ -116,20 +124,20 @@ class Timelines:
     def get(
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> SimulatedTimeline | None:
-        """The timeline of a placement: kept, or made and kept.
+        """Return the timeline of a placement: kept, or made and kept.
 
         None of a small problem, nor with a ``cutoff``, which saves more, where it is not kept.
         """
         if len(device) < LARGE:
             return None
-        for made in self.kept:
-            if np.array_equal(made.device, device) and np.array_equal(made.order, order):
-                return made
+        for timeline in self.kept:
+            if np.array_equal(timeline.device, device) and np.array_equal(timeline.order, order):
+                return timeline
         if cutoff < np.inf:
             return None
-        made = SimulatedTimeline.of(self.compiled, device.copy(), order.copy())
-        self.kept = [made, *self.kept][:KEPT]
-        return made
+        timeline = SimulatedTimeline.of(self.compiled, device.copy(), order.copy())
+        self.kept = [timeline, *self.kept][:KEPT]
+        return timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +199,7 @@ class Simulation:
         return not self.faults
 
     def busy_share(self, num_devices: int) -> FloatArray:
-        """Share of the step each device spends computing. [D]"""
+        """Return the share of the step each device spends computing. [D]"""
         if not np.isfinite(self.step_time) or self.step_time == 0:
             return np.zeros(num_devices)
         busy = np.bincount(self.device, self.finish - self.start, num_devices)
@@ -213,16 +221,19 @@ class Simulator:
         self.timelines = Timelines(self.compiled)
 
     def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
-        """Predicted seconds; inf if ops lack links or kinds, deadlock, or above ``cutoff``."""
+        """Return the predicted seconds; inf if ops lack links or kinds, deadlock, or above
+        ``cutoff``.
+        """
         count_steps()
-        device, order = _int32(device), _int32(order)
-        known = self.timelines.get(device, order, cutoff)
-        if known is not None:
-            return known.within(cutoff)
+        device = _int32(device)
+        order = _int32(order)
+        timeline = self.timelines.get(device, order, cutoff)
+        if timeline is not None:
+            return timeline.within(cutoff)
         return float(step_time_kernel(self.compiled, device, order, cutoff))
 
     def step_times(self, devices: IntArray, orders: IntArray) -> FloatArray:
-        """Predicted seconds of a batch.
+        """Return the predicted seconds of a batch of placements.
 
         Args:
             devices: device of each op. [B, n]
@@ -235,21 +246,24 @@ class Simulator:
     def excess(
         self, device: IntArray, order: IntArray, cutoff: float = np.inf
     ) -> tuple[float, float]:
-        """Predicted seconds, inf above ``cutoff``; bytes above the limits summed over devices."""
+        """Return the predicted seconds, inf above ``cutoff``; bytes above the limits summed over
+        devices.
+        """
         count_steps()
-        device, order = _int32(device), _int32(order)
-        known = self.timelines.get(device, order, cutoff)
-        if known is not None:
-            return known.within(cutoff), known.excess
+        device = _int32(device)
+        order = _int32(order)
+        timeline = self.timelines.get(device, order, cutoff)
+        if timeline is not None:
+            return timeline.within(cutoff), timeline.excess
         step_time, excess = excess_kernel(self.compiled, device, order, cutoff)
         return float(step_time), float(excess)
 
     def complete(self, device: IntArray) -> IntArray:
-        """An order of all ops for given devices by list scheduling. [n]"""
+        """Return an order of all ops for given devices by list scheduling. [n]"""
         return complete(self.problem, self.compiled, device)
 
     def order_of(self, placement: Placement) -> IntArray:
-        """One order of all ops that agrees with the graph and the placement's sequences. [n]
+        """Return one order of all ops that agrees with the graph and the placement's sequences. [n]
 
         Raises:
             DeadlockError: sequences contradict the graph; names the ops of a cycle.
@@ -259,38 +273,41 @@ class Simulator:
         return merge_sequences(self.problem, placement.sequence)
 
     def run(self, device: IntArray, order: IntArray) -> Simulation:
-        """The whole predicted step: timeline, transfers, memory, faults."""
+        """Predict the full step: timeline, transfers, memory, faults."""
         count_steps()
-        problem, c = self.problem, self.compiled
-        device, order = _int32(device), _int32(order)
-        found = faults(problem, device)
+        problem = self.problem
+        c = self.compiled
+        device = _int32(device)
+        order = _int32(order)
+        reasons = faults(problem, device)
         run = self.timelines.get(device, order) or SimulatedTimeline.of(c, device, order)
-        state, lives = device_state(c, device), NO_LIVES
+        state = device_state(c, device)
+        lives = NO_LIVES
         if np.isfinite(run.step_time):
             lives = run.lives(np.ones(len(state), np.bool_))
         peak = peak_kernel(*lives, state)
         devices = problem.cluster.devices
-        found += [
+        reasons += [
             f"device {devices[d].name!r} needs {peak[d]:.6g} bytes at its peak, "
             f"{peak[d] - devices[d].memory:.6g} more than its memory of {devices[d].memory:.6g}"
             for d in np.flatnonzero(peak > problem.cluster.memory)
         ]
         return Simulation(
-            run.step_time,
-            peak,
-            tuple(found),
-            run.start,
-            run.finish,
-            Transfers(*run.transfer.T, *run.service.T),
-            device,
-            order,
-            lives,
-            state,
+            step_time=run.step_time,
+            peak_memory=peak,
+            faults=tuple(reasons),
+            start=run.start,
+            finish=run.finish,
+            transfers=Transfers(*run.transfer.T, *run.service.T),
+            device=device,
+            order=order,
+            lives=lives,
+            state=state,
         )
 
 
 def simulate(problem: Problem, placement: Placement) -> Simulation:
-    """Predicts one training step of ``placement``.
+    """Predict one training step of ``placement``.
 
     Raises:
         DeadlockError: sequences contradict the graph; names the ops of a cycle.
@@ -300,19 +317,20 @@ def simulate(problem: Problem, placement: Placement) -> Simulation:
 
 
 def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArray:
-    """One order of all ops that every sequence and every edge of the graph agree with. [n]
+    """Return one order of all ops that every sequence and every edge of the graph agree with. [n]
 
     Raises:
         DeadlockError: there is none; names the ops of a cycle.
     """
     source, target, _ = problem.graph.edges
-    before = np.concatenate([source, *(ops[:-1] for ops in sequence)])
-    after = np.concatenate([target, *(ops[1:] for ops in sequence)])
-    n, by_source = problem.num_ops, np.argsort(before, kind="stable")
-    offset = np.concatenate(([0], np.cumsum(np.bincount(before, minlength=n)))).astype(np.int32)
-    order = np.asarray(first_ready_first(offset, _int32(after[by_source])))
+    first = np.concatenate([source, *(ops[:-1] for ops in sequence)])
+    second = np.concatenate([target, *(ops[1:] for ops in sequence)])
+    n = problem.num_ops
+    by_source = np.argsort(first, kind="stable")
+    offset = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=n)))).astype(np.int32)
+    order = np.asarray(first_ready_first(offset, _int32(second[by_source])))
     if len(order) < problem.num_ops:
-        cycle = describe_cycle(before.tolist(), after.tolist(), problem.graph.names)
+        cycle = describe_cycle(first.tolist(), second.tolist(), problem.graph.names)
         raise DeadlockError(f"sequence: deadlock, the sequences contradict the graph: {cycle}")
     return order
 
@@ -320,7 +338,7 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
 def finished_placement(
     problem: Problem, device: IntArray, order: IntArray, **about: object
 ) -> Placement:
-    """A placement with the sequences of ``order``; ``about`` sets its other attributes."""
+    """Return a placement with the sequences of ``order``; ``about`` sets its other attributes."""
     sequence = sequence_from_order(_int32(device), _int32(order), problem.num_devices)
     return Placement(_int32(device), sequence, **about)  # type: ignore[arg-type]
 
@@ -332,13 +350,15 @@ def _int32(array: IntArray) -> IntArray:
 def _memory_curve(
     lives: tuple[IntArray, FloatArray, FloatArray, FloatArray], state: FloatArray
 ) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    """Bytes alive on each device over time: instants and the bytes from each instant on."""
-    where, begin, end, size = lives
+    """Return the bytes alive on each device over time: instants and the bytes from each
+    instant on.
+    """
+    location, begin, end, size = lives
     curves = []
     for d in range(len(state)):
-        mine = (where == d) & (end > begin)
-        instants = np.concatenate((begin[mine], end[mine]))
-        change = np.concatenate((size[mine], -size[mine]))
+        on_device = (location == d) & (end > begin)
+        instants = np.concatenate((begin[on_device], end[on_device]))
+        change = np.concatenate((size[on_device], -size[on_device]))
         times, index = np.unique(np.concatenate(([0.0], instants)), return_inverse=True)
         total = np.bincount(index, np.concatenate(([state[d]], change)), len(times))
         curves.append((times, total.cumsum()))

@@ -30,7 +30,7 @@ def steps_so_far() -> float | None:
 
 @contextmanager
 def counted_steps() -> Iterator[None]:
-    """Within it the clock of budgets (``placers.search.space.now``) counts simulated steps."""
+    """Have the clock of budgets (``placers.search.space.now``) count simulated steps within it."""
     _counters.append([0.0])
     try:
         yield

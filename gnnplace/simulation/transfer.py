@@ -32,8 +32,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import Index
+from gnnplace.graph import Index, inner
 from gnnplace.problem import Cluster, Link
 
 Number = TypeVar("Number", float, FloatArray)
@@ -72,23 +71,29 @@ class Links(NamedTuple):
     receives_cost: bool
 
     def each(self, cost: int) -> FloatArray:
-        """One of the costs of all pairs. [D, D]"""
+        """Return one of the costs of all pairs. [D, D]"""
         return self.costs[:, :, cost]
 
 
 def make_links(cluster: Cluster) -> Links:
-    """The links of a cluster."""
+    """Return the links of a cluster."""
     costs = np.empty((*cluster.latency.shape, 8))
     per_byte = 1.0 / np.where(cluster.linked, cluster.bandwidth, np.inf)
     costs[:, :, LATENCY], costs[:, :, BANDWIDTH] = cluster.latency, cluster.bandwidth
     costs[:, :, PER_BYTE], costs[:, :, PACE] = per_byte, per_byte
     costs[:, :, BUSY] = cluster.sender_busy
-    links = Links(costs, cluster.channels, cluster.num_channels, False, False)
+    links = Links(
+        costs=costs,
+        channel=cluster.channels,
+        num_channels=cluster.num_channels,
+        sends_cost=False,
+        receives_cost=False,
+    )
     return with_overheads(links, cluster.send_overhead, cluster.receive_overhead)
 
 
 def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links:
-    """The same links with other overheads in seconds a message. [D, D], [D, D]"""
+    """Return the same links with other overheads in seconds a message. [D, D], [D, D]"""
     costs = links.costs.copy()
     costs[:, :, DELAY] = costs[:, :, LATENCY] + receive
     costs[:, :, SENDS], costs[:, :, RECEIVES] = send, receive
@@ -101,32 +106,35 @@ def with_overheads(links: Links, send: FloatArray, receive: FloatArray) -> Links
 
 
 def reversed_links(links: Links) -> Links:
-    """The links as a step read backwards has them."""
+    """Return the links as a step read backwards has them."""
     costs = links.costs.transpose(1, 0, 2).copy()
     copies_there = costs[:, :, BUSY] > 0.0
     costs[copies_there, BANDWIDTH], costs[copies_there, PER_BYTE] = np.inf, 0.0
     costs[:, :, BUSY] = 0.0
     channel = np.ascontiguousarray(links.channel.transpose(1, 0, 2))
-    send, receive = costs[:, :, RECEIVES].copy(), costs[:, :, SENDS].copy()
+    send = costs[:, :, RECEIVES].copy()
+    receive = costs[:, :, SENDS].copy()
     return with_overheads(links._replace(costs=costs, channel=channel), send, receive)
 
 
 def without_gaps(links: Links) -> Links:
-    """The same with no delay in seconds where there is no link, for sums over all pairs."""
-    costs, gaps = links.costs.copy(), links.channel[:, :, 0] < 0
+    """Return the same with no delay in seconds where there is no link, for sums over all pairs."""
+    costs = links.costs.copy()
+    gaps = links.channel[:, :, 0] < 0
     costs[gaps, LATENCY] = costs[gaps, DELAY] = 0.0
     return links._replace(costs=costs)
 
 
 @inner(_nrt=False)
 def linked(links: Links, source: int, target: int) -> bool:
-    """Whether there is a link."""
+    """Return whether there is a link."""
     return links.channel[source, target, 0] >= 0
 
 
 @inner(_nrt=False)
 def seconds_between(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds from the end of its producer until a message of ``size`` bytes may be consumed.
+    """Return the seconds from the end of its producer until a message of ``size`` bytes may be
+    consumed.
 
     On an idle link. It multiplies where the simulator divides: equal but for rounding, and faster.
     """
@@ -135,13 +143,15 @@ def seconds_between(links: Links, source: int, target: int, size: float) -> floa
 
 @inner(_nrt=False)
 def service_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes holds its channels."""
+    """Return the seconds that a message of ``size`` bytes holds its channels."""
     return size / links.costs[source, target, BANDWIDTH]
 
 
 @inner(_nrt=False)
 def arrival(links: Links, source: int, target: int, size: float, begin: float) -> float:
-    """Seconds at which a message is there whose service begins at ``begin``; multiplied."""
+    """Return the seconds at which a message is there whose service begins at ``begin``;
+    multiplied.
+    """
     return (
         begin + size * links.costs[source, target, PER_BYTE] + links.costs[source, target, LATENCY]
     )
@@ -149,14 +159,16 @@ def arrival(links: Links, source: int, target: int, size: float, begin: float) -
 
 @inner(_nrt=False)
 def receive_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its receiver before the consuming op."""
+    """Return the seconds that a message of ``size`` bytes takes of its receiver before the
+    consuming op.
+    """
     copy = size * (links.costs[source, target, PACE] - links.costs[source, target, PER_BYTE])
     return links.costs[source, target, RECEIVES] + copy
 
 
 @inner(_nrt=False)
 def send_time(links: Links, source: int, target: int, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its sender on idle channels."""
+    """Return the seconds that a message of ``size`` bytes takes of its sender on idle channels."""
     copy = (
         size * links.costs[source, target, PER_BYTE]
         if links.costs[source, target, BUSY] > 0.0
@@ -167,13 +179,15 @@ def send_time(links: Links, source: int, target: int, size: float) -> float:
 
 @inner(_nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
-    """Whether a message keeps its sender from its next op."""
+    """Return whether a message keeps its sender from its next op."""
     return links.costs[source, target, BUSY] > 0.0 or links.costs[source, target, SENDS] > 0.0
 
 
 @inner(_nrt=False)
 def free_at(links: Links, channel_free: FloatArray, source: int, target: int) -> float:
-    """Seconds at which all channels of a link are free. ``channel_free``: of each channel, [C]"""
+    """Return the seconds at which all channels of a link are free. ``channel_free``: of each
+    channel, [C]
+    """
     at = channel_free[Index(links.channel[source, target, 0])]
     for k in range(1, links.channel.shape[2]):
         channel = links.channel[source, target, k]
@@ -184,7 +198,7 @@ def free_at(links: Links, channel_free: FloatArray, source: int, target: int) ->
 
 @inner(_nrt=False)
 def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
-    """Holds all channels of a link until then. ``channel_free``: changed, [C]"""
+    """Hold all channels of a link until then. ``channel_free``: changed, [C]"""
     channel_free[Index(links.channel[source, target, 0])] = until
     for k in range(1, links.channel.shape[2]):
         channel = links.channel[source, target, k]
@@ -196,7 +210,7 @@ def hold(links: Links, channel_free: FloatArray, source: int, target: int, until
 def restore(
     links: Links, tried: FloatArray, channel_free: FloatArray, source: int, target: int
 ) -> None:
-    """Takes back what was tried on the channels of a link. ``tried``: changed, [C]"""
+    """Take back what was tried on the channels of a link. ``tried``: changed, [C]"""
     for k in range(links.channel.shape[2]):
         channel = links.channel[source, target, k]
         if channel >= 0:
@@ -213,7 +227,7 @@ def send(
     size: float,
     now: float,
 ) -> tuple[float, float]:
-    """Serves a message that is queued now; start and end of service in seconds.
+    """Serve a message that is queued now; return start and end of service in seconds.
 
     The overheads and the latency are the caller's to add.
 
@@ -261,7 +275,9 @@ def fetch_begin(
     target: int,
     finish: float,
 ) -> float:
-    """Seconds at which ``fetch`` would begin the service of a message; arguments as there."""
+    """Return the seconds at which ``fetch`` would begin the service of a message; arguments as
+    there.
+    """
     if links.sends_cost and links.costs[source, target, BUSY] > 0.0:
         finish = max(finish, sent[producer])
     return max(free_at(links, channel_free, source, target), finish)
@@ -311,7 +327,7 @@ def pay(
     size: FloatArray,
     target: int,
 ) -> float:
-    """Books what an op's inputs cost devices in a schedule whose links are never busy.
+    """Book what an op's inputs cost devices in a schedule whose links are never busy.
 
     Returns:
         Seconds that the messages take of the receiver.
@@ -325,21 +341,23 @@ def pay(
         size: bytes of each tensor. [T]
         target: the device of the op that reads them.
     """
-    seconds, target = 0.0, Index(target)
+    seconds = 0.0
+    target = Index(target)
     for tensor in tensors:
-        here = Index(source[tensor])
-        if here == target or told[tensor, target] or not linked(links, here, target):
+        sender = Index(source[tensor])
+        if sender == target or told[tensor, target] or not linked(links, sender, target):
             continue
         told[tensor, target] = True
-        free[here] += links.costs[here, target, SENDS]
-        if links.costs[here, target, BUSY] > 0.0:
-            free[here] += service_time(links, here, target, size[tensor])
-        seconds += receive_time(links, here, target, size[tensor])
+        free[sender] += links.costs[sender, target, SENDS]
+        if links.costs[sender, target, BUSY] > 0.0:
+            free[sender] += service_time(links, sender, target, size[tensor])
+        seconds += receive_time(links, sender, target, size[tensor])
     return seconds
 
 
 def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
-    """Seconds that ``size`` bytes take over the cluster's mean link, times the share of pairs.
+    """Return the seconds that ``size`` bytes take over the cluster's mean link, times the share of
+    pairs.
 
     As in HEFT the mean is over all pairs of devices, a device with itself included (cost 0).
     """
@@ -352,7 +370,9 @@ def mean_seconds(cluster: Cluster, size: FloatArray) -> FloatArray:
 
 
 def message_seconds(size: Number, bandwidth: float, latency: float = 0.0) -> Number:
-    """Seconds of ``size`` bytes on an idle link that carries ``bandwidth`` bytes per second."""
+    """Return the seconds of ``size`` bytes on an idle link that carries ``bandwidth`` bytes per
+    second.
+    """
     return latency + size / bandwidth
 
 
@@ -360,19 +380,22 @@ def message_seconds(size: Number, bandwidth: float, latency: float = 0.0) -> Num
 def with_messages(
     seconds: float, messages: float, size: float, latency: float, pace: float
 ) -> float:
-    """``seconds``, and those of messages of ``size`` bytes in all, ``pace`` seconds a byte."""
+    """Return ``seconds``, and those of messages of ``size`` bytes in all, ``pace`` seconds
+    a byte.
+    """
     return seconds + messages * latency + size * pace
 
 
 def sender_seconds(link: Link, size: float) -> float:
-    """Seconds that a message of ``size`` bytes takes of its sender."""
+    """Return the seconds that a message of ``size`` bytes takes of its sender."""
     return link.send_overhead + (message_seconds(size, link.bandwidth) if link.sender_busy else 0.0)
 
 
 def parts(
     cluster: Cluster, source: int, target: int, size: float, messages: int
 ) -> tuple[float, float, float, float]:
-    """Seconds of service, of latency, of the sender and of the receiver for ``messages`` at once.
+    """Return the seconds of service, of latency, of the sender and of the receiver for ``messages``
+    at once.
 
     ``size`` is their bytes in all; there is a link.
     """
@@ -385,14 +408,14 @@ def parts(
 
 
 def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
-    """All seconds that ``parts`` may be made of, for messages of these bytes."""
+    """Return all seconds that ``parts`` may be made of, for messages of these bytes."""
     rate = np.unique(cluster.bandwidth[cluster.linked])
     fixed = [cluster.latency[cluster.linked], cluster.send_overhead, cluster.receive_overhead]
     return [*fixed, sizes[:, None] / rate]
 
 
 def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Least seconds of each message over any link, and least seconds that it holds one.
+    """Return the least seconds of each message over any link, and least seconds that it holds one.
 
     The first from the end of its producer until it may be consumed; inf where there is no link.
     """
@@ -400,14 +423,19 @@ def least_seconds(cluster: Cluster, sizes: FloatArray) -> tuple[FloatArray, Floa
         return np.full(len(sizes), np.inf), np.zeros(len(sizes))
     per_byte = 1.0 / cluster.bandwidth[cluster.linked]
     delay = (cluster.latency + cluster.receive_overhead)[cluster.linked]
+
+    # Of kinds of links by delay, only those count that have more bandwidth than all before them.
     kinds = np.unique(np.stack([delay, per_byte], axis=1), axis=0)
-    kept = kinds[:, 1] < np.concatenate(([np.inf], np.minimum.accumulate(kinds[:, 1])[:-1]))
-    every = [fixed + sizes * pace for fixed, pace in kinds[kept]]
-    return np.asarray(np.min(every, axis=0)), sizes * per_byte.min()
+    pace = kinds[:, 1]
+    fastest_before = np.concatenate(([np.inf], np.minimum.accumulate(pace)[:-1]))
+    seconds = [fixed + sizes * rate for fixed, rate in kinds[pace < fastest_before]]
+    return np.asarray(np.min(seconds, axis=0)), sizes * per_byte.min()
 
 
 def most_seconds(cluster: Cluster, sizes: FloatArray) -> float:
-    """Seconds that messages of these bytes take one by one over the dearest link; 0 without any."""
+    """Return the seconds that messages of these bytes take one by one over the dearest link; 0
+    without any.
+    """
     if not cluster.linked.any():
         return 0.0
     fixed = cluster.latency + cluster.send_overhead + cluster.receive_overhead

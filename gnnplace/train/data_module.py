@@ -18,8 +18,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
-from gnnplace.placers import SearchSpace
-from gnnplace.placers.constructions import Portfolio
+from gnnplace.placers import Portfolio, SearchSpace
 from gnnplace.policy import Exposure
 from gnnplace.problem import Problem, preset
 from gnnplace.train.data import random_families

@@ -32,13 +32,20 @@ from torch.nn import Parameter
 
 from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
-from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
-from gnnplace.placers.search.moves import neighbourhood, seed_kernel
-from gnnplace.policy import Decoded, PlacementPolicy, RefiningPasses, Rollouts
-from gnnplace.policy.decode.decoder_state import DecisionRecord
-from gnnplace.policy.refine.refining import NUM_REFINING, Refiner, walk_again
-from gnnplace.policy.refine.refining_state import Placed, read_previous
-from gnnplace.policy.search import searched_from
+from gnnplace.placers import Habit, SearchState, anneal_moves, neighbourhood, seed_kernel
+from gnnplace.policy import (
+    NUM_REFINING,
+    DecisionRecord,
+    Decoded,
+    Placed,
+    PlacementPolicy,
+    Refiner,
+    RefiningPasses,
+    Rollouts,
+    read_previous,
+    searched_from,
+    walk_again,
+)
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import PolicyModule
 from gnnplace.train.limits import check_least

@@ -26,7 +26,9 @@ from torch import Tensor, nn
 
 from gnnplace.errors import MismatchError
 from gnnplace.policy import (
+    DECODED,
     NETWORK_KEY,
+    POLICY_CHECKPOINT,
     Exposure,
     PlacementPolicy,
     RefiningPasses,
@@ -36,8 +38,6 @@ from gnnplace.policy import (
     read_card,
     read_policy,
 )
-from gnnplace.policy.decode.aims import DECODED
-from gnnplace.policy.weights import CHECKPOINT
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.export import save_whole
 from gnnplace.train.exposure import Exposing
@@ -67,7 +67,7 @@ class Learner(LightningModule):
 
     best: Tensor
     start: str | None = None  # folder of the weights that it begins with, or ``SHIPPED``
-    shipped: Path = CHECKPOINT  # folder that ``SHIPPED`` stands for
+    shipped: Path = POLICY_CHECKPOINT  # folder that ``SHIPPED`` stands for
     exported_name: ClassVar[str] = "average"  # the attribute that checkpoints and ``export`` hold
 
     def __init__(
@@ -320,7 +320,7 @@ class PolicyModule(Learner):
     ) -> None:
         policy = PlacementPolicy()
         if start is not None:
-            begin_with(policy, read_policy, start, CHECKPOINT, "this package's")
+            begin_with(policy, read_policy, start, POLICY_CHECKPOINT, "this package's")
         super().__init__(policy, learning_rate, steps, export)
         self.orders, self.start = orders, start
 

@@ -46,11 +46,22 @@ from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import Measured, StepObjective
 from gnnplace.measurements.posterior import NOISE, Posterior, distance
-from gnnplace.placers import SearchSpace
-from gnnplace.placers.search.annealing import Habit, SearchState, anneal_moves
-from gnnplace.placers.search.moves import neighbourhood, seed_kernel
-from gnnplace.policy import Decoded, Exposure, PlacementPolicy, RefiningPasses, Rollouts
-from gnnplace.policy.search import searched_from
+from gnnplace.placers import (
+    Habit,
+    SearchSpace,
+    SearchState,
+    anneal_moves,
+    neighbourhood,
+    seed_kernel,
+)
+from gnnplace.policy import (
+    Decoded,
+    Exposure,
+    PlacementPolicy,
+    RefiningPasses,
+    Rollouts,
+    searched_from,
+)
 from gnnplace.problem import Problem
 from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement

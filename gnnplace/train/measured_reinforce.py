@@ -25,8 +25,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import csv_text, write_text
 from gnnplace.measurements.objective import StepObjective
 from gnnplace.placers import SearchSpace
-from gnnplace.policy import Exposure
-from gnnplace.policy.gnn.rollouts import Drawn, Episodes
+from gnnplace.policy import Drawn, Episodes, Exposure
 from gnnplace.problem import Placement
 from gnnplace.simulation import finished_placement
 from gnnplace.train.data_module import ProblemSample

@@ -63,15 +63,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.placers.search.repair import repair
-from gnnplace.policy import GnnPolicy, read_gnn, trusting
-from gnnplace.policy.decode.aims import device_limits
-from gnnplace.policy.gnn.custom import described
-from gnnplace.policy.gnn.encoder import Encoder
-from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.gnn.learned_order import order_gradient
-from gnnplace.policy.gnn.network import CHECKPOINT, read_config
-from gnnplace.policy.gnn.rollouts import Drawn, Episodes
+from gnnplace.placers import repair
+from gnnplace.policy import (
+    GNN_CHECKPOINT,
+    DecoderNetwork,
+    Drawn,
+    Encoder,
+    Episodes,
+    GnnPolicy,
+    described,
+    device_limits,
+    order_gradient,
+    read_config,
+    read_gnn,
+    trusting,
+)
 from gnnplace.train.data_module import ProblemSample
 from gnnplace.train.learner import SHIPPED, Learner, begin_with
 from gnnplace.train.limits import check_least
@@ -111,12 +117,12 @@ def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
     """
     config: dict[str, Any] = {}
     if start is not None:
-        config = read_config(CHECKPOINT if start == SHIPPED else start).model_dump()
+        config = read_config(GNN_CHECKPOINT if start == SHIPPED else start).model_dump()
     network = GnnPolicy(**config | {key: one for key, one in given.items() if one is not None})
     if start is not None:
-        begin_with(network, read_gnn, start, CHECKPOINT, SIZES, added="priority")
+        begin_with(network, read_gnn, start, GNN_CHECKPOINT, SIZES, added="priority")
     if isinstance(network.encoder, Encoder):
-        from gnnplace.policy.gnn.pyg import over_message_passing  # late: a second
+        from gnnplace.policy import over_message_passing  # late: a second
 
         network.encoder = over_message_passing(network.encoder)
     return network
@@ -154,7 +160,7 @@ class Reinforce(Learner):
 
     policy: GnnPolicy
     average: GnnPolicy
-    shipped = CHECKPOINT
+    shipped = GNN_CHECKPOINT
 
     def __init__(
         self,
@@ -292,7 +298,7 @@ class Reinforce(Learner):
         """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
         network = self.policy.network(states.detach(), episodes.devices)
         seen, there = episodes.seen(network, lesson.drawn), states.device
-        chosen = torch.from_numpy(seen.chosen).long().to(there)
+        chosen = torch.from_numpy(seen.device).long().to(there)
         scores = self.policy.decoder(
             states[torch.from_numpy(seen.step).long().to(there)],
             episodes.devices.to(there),

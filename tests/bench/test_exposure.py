@@ -12,7 +12,7 @@ from benchmarks.derive import derived, suites
 from gnnplace.bench.exposure import block_of, family_of_row, training_of
 from gnnplace.bench.rows import read_rows
 from gnnplace.policy import Exhibit, Exposure, TrainingCard, read_card, write_card
-from gnnplace.policy.gnn.network import CHECKPOINT as NETWORK
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT as NETWORK
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

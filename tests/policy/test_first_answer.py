@@ -8,7 +8,7 @@ import pytest
 
 import gnnplace
 from gnnplace.placers.contract import training_chain
-from gnnplace.policy.first_answer import Plain, first_answer
+from gnnplace.policy.first_answer import Plain, writing_first_answer
 from gnnplace.problem import write_problem
 
 
@@ -20,7 +20,7 @@ def path(tmp_path):
 
 def answered(path, what):
     output = path / "placement.json"
-    with first_answer(str(path / what), None, 1, str(output), {"x-mine": 1}):
+    with writing_first_answer(str(path / what), None, 1, str(output), {"x-mine": 1}):
         end = time.monotonic() + 60
         while not output.exists() and time.monotonic() < end:
             time.sleep(0.05)
@@ -39,7 +39,7 @@ def test_a_first_answer_is_what_simulate_says_of_it(path, capfd):
 
 def test_a_first_answer_that_is_not_needed_any_more_is_given_up(path):
     begin = time.monotonic()
-    with first_answer(str(path / "problem.json"), None, 1, "none", {}):
+    with writing_first_answer(str(path / "problem.json"), None, 1, "none", {}):
         pass
     assert time.monotonic() - begin < 30
     assert sys.executable

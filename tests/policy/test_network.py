@@ -22,7 +22,7 @@ from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.network import PlacementPolicy, read_policy
-from gnnplace.policy.weights import CHECKPOINT, GLOBAL, global_features, read_weights
+from gnnplace.policy.weights import GLOBAL, POLICY_CHECKPOINT, global_features, read_weights
 from gnnplace.problem import Problem
 from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
@@ -88,8 +88,8 @@ def test_missing_or_broken_parameters_are_refused(tmp_path):
 
 
 def test_shipped_checkpoint_is_small_and_loads():
-    assert (CHECKPOINT / "model.safetensors").stat().st_size < 2e4
-    assert isinstance(read_policy(CHECKPOINT), PlacementPolicy)
+    assert (POLICY_CHECKPOINT / "model.safetensors").stat().st_size < 2e4
+    assert isinstance(read_policy(POLICY_CHECKPOINT), PlacementPolicy)
 
 
 @pytest.mark.parametrize(("kind", "placer"), [(PlacementPolicy, "learned"), (GnnPolicy, "gnn")])

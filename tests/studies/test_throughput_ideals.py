@@ -23,7 +23,7 @@ def test_ideals_are_all_sets_that_have_their_predecessors(seed: int) -> None:
     count = len(blocks.units)
     closed = 0
     for inside in product((False, True), repeat=count):
-        closed += all(inside[p] for b in range(count) if inside[b] for p in blocks.before[b])
+        closed += all(inside[p] for b in range(count) if inside[b] for p in blocks.predecessors[b])
     ideals = ideals_of(blocks, 10**6)
     assert ideals is not None
     assert len(ideals.offset) - 1 == closed

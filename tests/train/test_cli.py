@@ -17,7 +17,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from gnnplace.errors import FormatError, GnnplaceError, InputError, MismatchError
 from gnnplace.policy import read_card
-from gnnplace.policy.gnn.network import CHECKPOINT, read_gnn
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT, read_gnn
 from gnnplace.policy.placing import make_placer
 from gnnplace.train import Evolution, Reinforce
 from gnnplace.train.cli import main, start_no_python
@@ -169,7 +169,7 @@ def test_recipes_parse(capsys):
         (["fit", SMOKE, "--model.hiden=3"], "^--model.hiden: Reinforce has no argument 'hiden'"),
         (["fit", SMOKE, "--model.hidden=0"], "^model.hidden: 0 is below 1"),
         (["fit", SMOKE, "--model.start=/nope"], r"^/nope/config\.json: cannot be read"),
-        (["fit", SMOKE, f"--model.start={CHECKPOINT}"], r"^model\.start .*model\.hidden"),
+        (["fit", SMOKE, f"--model.start={GNN_CHECKPOINT}"], r"^model\.start .*model\.hidden"),
         (["fit", SMOKE, "--model.start=shipped"], r"^model\.start shipped: .*model\.hidden"),
         (["fit", SMOKE, "--data.families=[foo]"], "^family 'foo'"),
         (["fit", SMOKE, "--data.problems=0"], "^data: 0 problems"),

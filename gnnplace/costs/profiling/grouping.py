@@ -37,8 +37,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.costs.profiling.workspace import workspace_of_groups
 from gnnplace.errors import InputError, suggestion
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.computation_graph import quotient, united
+from gnnplace.graph import ComputationGraph, quotient, united
 from gnnplace.tracing import FORWARD, Program, ProgramGraph, ProgramOp
 
 

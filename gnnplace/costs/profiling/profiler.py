@@ -31,7 +31,7 @@ from gnnplace.costs.profiling.workspace import op_workspace
 from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
-from gnnplace.graph import coarsening
+from gnnplace.graph import coarsen
 from gnnplace.problem import PHASES, Cluster, Device, Problem, build_problem
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.problem.constraints import constrained
@@ -162,7 +162,7 @@ def _resolved(
 def _grouped(fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None) -> IntArray:
     """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
-    return coarsening.coarsen(
+    return coarsen(
         fine.graph,
         cost,
         target=len(cost) if groups is None else groups,

@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
-from gnnplace.simulation.transfer import durations, most_seconds
+from gnnplace.simulation import durations, most_seconds
 
 RESOLUTION = 1e8  # Units in the horizon where times have no common unit.
 ROUNDING = 1e-9  # Of a duration: quotients a hair below a whole number count as it.
@@ -37,17 +37,17 @@ class Scale:
     exact: bool = False
 
     def down(self, seconds: Any) -> Any:
-        """Seconds as whole units, rounded down; arrays too."""
+        """Return seconds as integer multiples of the unit, rounded down; arrays too."""
         units = np.floor(np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING))
         return units.astype(np.int64)
 
     def bound(self, units: float) -> float:
-        """Seconds that are certain if ``units`` are a lower bound of the model."""
+        """Return the seconds that are certain if ``units`` are a lower bound of the model."""
         return max(0.0, units * self.unit * (1 - 2 * ROUNDING))
 
 
 def make_scale(problem: Problem, horizon: float) -> Scale:
-    """A common unit of all durations where there is a decimal one, else a fine one."""
+    """Return a common unit of all durations where there is a decimal one, else a fine one."""
     parts = [problem.times, *durations(problem.cluster, problem.graph.size)]
     seconds = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
     for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
@@ -58,14 +58,16 @@ def make_scale(problem: Problem, horizon: float) -> Scale:
 
 
 def serial_time(problem: Problem) -> float:
-    """Seconds that one op or transfer at a time take at most: no schedule needs more."""
+    """Return the seconds that one op or transfer at a time take at most: no schedule needs more."""
     times = np.where(np.isfinite(problem.times), problem.times, 0.0).max(axis=1).sum()
     sending = most_seconds(problem.cluster, problem.graph.size)
     return float(times + (problem.num_devices - 1) * sending)
 
 
 def equal_devices(problem: Problem) -> list[list[int]]:
-    """Classes of devices any two of which can be swapped without changing the problem."""
+    """Return the classes of devices any two of which can be swapped without changing the
+    problem.
+    """
     classes: list[list[int]] = []
     for d in range(problem.num_devices):
         for members in classes:
@@ -78,13 +80,17 @@ def equal_devices(problem: Problem) -> list[list[int]]:
 
 
 def _swappable(problem: Problem, one: int, other: int) -> bool:
-    cluster, swap = problem.cluster, np.arange(problem.num_devices)
+    cluster = problem.cluster
+    swap = np.arange(problem.num_devices)
     swap[[one, other]] = other, one
     allowed = np.where(problem.allowed, problem.times, np.inf)
     matrices = (
-        cluster.latency, cluster.bandwidth, cluster.sender_busy,
-        cluster.send_overhead, cluster.receive_overhead,
-    )  # fmt: skip
+        cluster.latency,
+        cluster.bandwidth,
+        cluster.sender_busy,
+        cluster.send_overhead,
+        cluster.receive_overhead,
+    )
     if (
         cluster.memory[one] != cluster.memory[other]
         or not (allowed[:, one] == allowed[:, other]).all()
@@ -96,9 +102,9 @@ def _swappable(problem: Problem, one: int, other: int) -> bool:
 
 
 def _sharing(channels: IntArray) -> Counter[bytes]:
-    """Which pairs of devices hold a channel together, for all channels. [D, D, W]"""
-    held = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
-    users = np.ascontiguousarray(np.moveaxis(held.any(axis=2), -1, 0))
+    """Return which pairs of devices hold a channel together, for all channels. [D, D, W]"""
+    has_channel = channels[..., None] == np.arange(channels.max(initial=-1) + 1)
+    users = np.ascontiguousarray(np.moveaxis(has_channel.any(axis=2), -1, 0))
     return Counter(pairs.tobytes() for pairs in users)
 
 
@@ -118,13 +124,14 @@ class Bundle:
 
 
 def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
-    """Everything that may be sent; tensors that always travel together are one bundle.
+    """Return everything that may be sent; tensors that always travel together are one bundle.
 
     Args:
         problem: the problem whose tensors are bundled.
         runs: join only tensors with no others of their producer listed between them.
     """
-    graph, unit_of = problem.graph, problem.unit_of.tolist()
+    graph = problem.graph
+    unit_of = problem.unit_of.tolist()
     merge = bundling(problem)
     last: dict[int, tuple[int, ...]] = {}
     groups: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
@@ -145,41 +152,45 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
 
 
 def bundling(problem: Problem) -> bool:
-    """Whether the sends of an op can change places on every channel without delaying the last.
+    """Return whether the sends of an op can change places on every channel without delaying the
+    last.
 
     They follow each other there without a gap, so tensors with the same readers may be taken as
     one: on two devices, where no sender makes copies itself, and where all do so on channels of
     their own. A link that holds several channels may be kept waiting by either, so not there.
     """
     cluster = problem.cluster
-    linked, channel = cluster.linked, cluster.channels[:, :, 0]
+    linked = cluster.linked
+    channel = cluster.channels[:, :, 0]
     if cluster.channels.shape[2] > 1:
         return False
     busy = cluster.sender_busy[linked]
     sources = np.nonzero(linked)[0]
     pairs = {(int(c), int(d)) for c, d in zip(channel[linked], sources, strict=True)}
-    own = len(pairs) == len({channel for channel, _ in pairs})
-    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own)
+    own_channels = len(pairs) == len({channel for channel, _ in pairs})
+    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own_channels)
 
 
 def use_order(space: SearchSpace) -> IntArray:
-    """Units by falling mean work: the order in which equal devices come into use. [U]"""
+    """Return the units by falling mean work: the order in which equal devices come into use. [U]"""
     return np.argsort(-space.mean_work, kind="stable").astype(np.int32)
 
 
 def labels_by_use(space: SearchSpace, device: IntArray) -> IntArray:
-    """New labels of equal devices, so that they are first used in the order listed. [D]"""
+    """Return new labels of equal devices, so that they are first used in the order listed. [D]"""
     label = np.arange(space.problem.num_devices, dtype=np.int32)
     used = list(dict.fromkeys(space.device_of_units(device)[use_order(space)].tolist()))
     for members in equal_devices(space.problem):
         appeared = [d for d in used if d in members]
-        rest = [d for d in members if d not in appeared]
-        label[appeared + rest] = members
+        unused = [d for d in members if d not in appeared]
+        label[appeared + unused] = members
     return label
 
 
 def swaps(problem: Problem) -> list[IntArray]:
-    """The identity and every swap of two equal devices, as new labels of devices. Each [D]"""
+    """Return the identity and every swap of two equal devices, as new labels of devices.
+    Each [D]
+    """
     result = [np.arange(problem.num_devices, dtype=np.int32)]
     for members in equal_devices(problem):
         for a, b in combinations(members, 2):

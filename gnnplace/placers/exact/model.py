@@ -30,12 +30,12 @@ It is a relaxation of the simulated step, so its least step time is a lower boun
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gnnplace.arrays import IntArray
-from gnnplace.graph.orders import downward_rank
+from gnnplace.graph import downward_rank
 from gnnplace.placers.exact.input import (
     Bundle,
     Scale,
@@ -45,9 +45,10 @@ from gnnplace.placers.exact.input import (
     use_order,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import Simulation
-from gnnplace.simulation.compiled import least_times
-from gnnplace.simulation.transfer import parts
+from gnnplace.simulation import Simulation, least_times, parts
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import IntervalVar, IntVar, LinearExpr
 
 MOST_BYTES = 2.0**60  # What the solver's whole numbers hold.
 
@@ -87,7 +88,9 @@ class ScheduleModel:
         # Imported late: it takes a second, and other placers do not need it.
         from ortools.sat.python import cp_model
 
-        self.space, self.scale, self.options = space, scale, options
+        self.space = space
+        self.scale = scale
+        self.options = options
         self.queues = queues
         self.problem = space.problem
         self.model = cp_model.CpModel()
@@ -130,9 +133,9 @@ class ScheduleModel:
 
     def _run_ops(self) -> None:
         problem = self.problem
-        least = least_times(problem)
-        head = downward_rank(problem.graph, least, np.zeros(len(problem.graph.edges[0])))
-        slack = self.scale.horizon - self.space.compiled.tail - least
+        shortest_times = least_times(problem)
+        head = downward_rank(problem.graph, shortest_times, np.zeros(len(problem.graph.edges[0])))
+        slack = self.scale.horizon - self.space.compiled.tail - shortest_times
         # A unit of room for what floating-point sums lose.
         low = np.maximum(0, self.scale.down(head) - 1).tolist()
         high = np.minimum(self.limit, self.scale.down(np.maximum(slack, 0)) + 1).tolist()
@@ -149,48 +152,58 @@ class ScheduleModel:
             extra = [(times[d] - shortest) * x for d, x in row.items() if times[d] > shortest]
             self.finish.append(start + shortest + sum(extra))
 
-    def _interval(self, start: Any, size: int, literal: Any) -> Any:
+    def _interval(self, start: LinearExpr, size: int, literal: IntVar) -> IntervalVar:
         return self.model.new_optional_fixed_size_interval_var(start, size, literal, "")
 
     def _precede(self, chains: list[tuple[int, int]]) -> None:
         source, target, _ = self.problem.graph.edges
         pairs = dict.fromkeys([*zip(source.tolist(), target.tolist(), strict=True), *chains])
-        for before, after in pairs:
-            self.model.add(self.start[after] >= self.finish[before])
+        for first, second in pairs:
+            self.model.add(self.start[second] >= self.finish[first])
 
     def _send(self, runs: bool) -> None:
         for bundle in bundles(self.problem, runs=runs):
-            own = self.unit_of[bundle.producer]
-            for source in self.options[own]:
+            producer_unit = self.unit_of[bundle.producer]
+            for source in self.options[producer_unit]:
                 targets = {d for c in bundle.readers for d in self.options[self.unit_of[c]]}
                 for target in sorted(targets - {source}):
                     self._send_one(bundle, source, target)
 
     def _send_one(self, bundle: Bundle, source: int, target: int) -> None:
-        own, cluster = self.unit_of[bundle.producer], self.problem.cluster
+        producer_unit = self.unit_of[bundle.producer]
+        cluster = self.problem.cluster
         readers = [c for c in bundle.readers if target in self.x[self.unit_of[c]]]
         units = tuple(sorted({self.unit_of[c] for c in readers}))
         if not cluster.linked[source, target]:
             for u in units:
-                self.model.add_bool_or(~self.x[own][source], ~self.x[u][target])
+                self.model.add_bool_or(~self.x[producer_unit][source], ~self.x[u][target])
             return
         size = float(self.problem.graph.size[list(bundle.tensors)].sum())
         seconds = parts(cluster, source, target, size, len(bundle.tensors))
         service, latency, send, receive = (int(units) for units in self.scale.down(seconds))
         if service + latency + send + receive == 0:
             return
-        needed = self._needed(own, units, source, target)
+        # One copy a target, which needs the link only if both ends are there.
+        needed = self._needed(producer_unit, units, source, target)
         start = self._sending(bundle, target)
         if service > 0:
             copy = self._interval(start, service, needed)
             finish = self.finish[bundle.producer]
-            queued = Queued(bundle.producer, source, finish, needed, start, start + service)
+            queued = Queued(
+                producer=bundle.producer,
+                source=source,
+                finish=finish,
+                needed=needed,
+                start=start,
+                end=start + service,
+            )
             for channel in cluster.channels[source, target].tolist():
                 if channel >= 0:
                     self.on_channel.setdefault(channel, []).append(copy)
                     self.queued.setdefault(channel, []).append(queued)
             if cluster.sender_busy[source, target]:
                 self.on_device[source].append(copy)
+        # Overheads take time of the sender after its op, and of the receiver before its readers.
         arrival = start + service + latency
         if send > 0:
             self._overhead(source, send, needed, self.finish[bundle.producer])
@@ -200,11 +213,12 @@ class ScheduleModel:
             read = [needed, self.x[self.unit_of[c]][target]]
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
-    def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> Any:
-        """Whether a unit on ``source`` sends what ``units`` read to ``target``."""
+    def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> IntVar:
+        """Return whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
-            on_source, readers = self.x[own][source], [self.x[u][target] for u in units]
+            on_source = self.x[own][source]
+            readers = [self.x[u][target] for u in units]
             needed = self.model.new_bool_var("")
             self.model.add_implication(needed, on_source)
             self.model.add_bool_or(~needed, *readers)
@@ -213,8 +227,10 @@ class ScheduleModel:
             self._needs[key] = needed
         return self._needs[key]
 
-    def _sending(self, bundle: Bundle, target: int) -> Any:
-        """Start of service of a bundle towards a device; one variable for all its sources."""
+    def _sending(self, bundle: Bundle, target: int) -> IntVar:
+        """Return the start of service of a bundle towards a device; one variable for all its
+        sources.
+        """
         key = (bundle.tensors[0], target)
         if key not in self.sent:
             start = self.model.new_int_var(0, self.limit, f"t{key[0]},{target}")
@@ -222,14 +238,14 @@ class ScheduleModel:
             self.sent[key] = start
         return self.sent[key]
 
-    def _overhead(self, device: int, size: int, needed: Any, after: Any) -> Any:
+    def _overhead(self, device: int, size: int, needed: IntVar, after: LinearExpr) -> IntVar:
         start = self.model.new_int_var(0, self.far, "")
         self.model.add(start >= after).only_enforce_if(needed)
         self.on_device[device].append(self._interval(start, size, needed))
         return start
 
     def _queue(self) -> None:
-        """Of two sends on a channel the one whose producer finishes first is served first.
+        """Serve of two sends on a channel the one first whose producer finishes first.
 
         Tensors of one op are served as listed. Whole finishes are less than two units before the
         true ones where times are rounded, so only finishes that far apart decide.
@@ -243,10 +259,12 @@ class ScheduleModel:
                         self.model.add(a.end <= b.start).only_enforce_if(*both)
                     continue
                 first = self.model.new_bool_var("")
-                for one, other, order in ((a, b, first), (b, a, ~first)):
-                    given = (order, *both)
-                    self.model.add(one.finish <= other.finish + slack).only_enforce_if(*given)
-                    self.model.add(one.end <= other.start).only_enforce_if(*given)
+                for earlier, second, order in ((a, b, first), (b, a, ~first)):
+                    conditions = (order, *both)
+                    self.model.add(earlier.finish <= second.finish + slack).only_enforce_if(
+                        *conditions
+                    )
+                    self.model.add(earlier.end <= second.start).only_enforce_if(*conditions)
 
     def _remember(self) -> None:
         if not self.space.memory_matters:
@@ -263,13 +281,14 @@ class ScheduleModel:
                     self.model.add(resident + touched[u] * self.x[u][d] <= memory)
 
     def _touched_bytes(self) -> list[int]:
-        """Most bytes that one op of positive time reads and writes, of each unit. [U]"""
-        graph, least = self.problem.graph, least_times(self.problem)
+        """Return the most bytes that one op of positive time reads and writes, of each unit. [U]"""
+        graph = self.problem.graph
+        shortest_times = least_times(self.problem)
         touched = np.bincount(graph.producer, graph.size, graph.num_ops)
         read = np.unique(np.stack([graph.consumer, graph.consumption_tensor]), axis=1)
         touched += np.bincount(read[0], graph.size[read[1]], graph.num_ops)
         result = np.zeros(self.problem.num_units)
-        np.maximum.at(result, self.problem.unit_of, np.where(least > 0, touched, 0.0))
+        np.maximum.at(result, self.problem.unit_of, np.where(shortest_times > 0, touched, 0.0))
         return [int(size) for size in np.floor(result)]
 
     def _last(self) -> None:
@@ -289,28 +308,32 @@ class ScheduleModel:
                 self._used_after(former, later)
 
     def _used_after(self, former: int, later: int) -> None:
-        before: list[Any] = []
+        earlier: list[Any] = []
         for u in use_order(self.space).tolist():
             row = self.x[u]
             if later in row:
-                self.model.add_bool_or(~row[later], *before)
+                self.model.add_bool_or(~row[later], *earlier)
             if former in row:
-                before.append(row[former])
+                earlier.append(row[former])
 
     def hint(self, simulation: Simulation, label: IntArray) -> None:
-        """Starts the search from a simulated step, its devices renamed to ``label``. [D]"""
+        """Start the search from a simulated step, its devices renamed to ``label``. [D]"""
         device = label[simulation.device]
         for op, start in enumerate(self.scale.down(simulation.start).tolist()):
             self.model.add_hint(self.start[op], start)
+
+        # Two options are one variable and its negation, so that one hint is enough.
         for u, on in enumerate(self.space.device_of_units(device).tolist()):
             if len(self.options[u]) > 1:
                 for d, literal in self.x[u].items():
                     if len(self.options[u]) > 2 or d == self.options[u][0]:
                         self.model.add_hint(literal, int(on == d))
+
         sends = simulation.transfers
-        starts = self.scale.down(sends.start).tolist()
+        tensors = sends.tensor.tolist()
         targets = label[sends.target].tolist()
-        for k, d, start in zip(sends.tensor.tolist(), targets, starts, strict=True):
-            if (k, d) in self.sent:
-                self.model.add_hint(self.sent[k, d], start)
+        starts = self.scale.down(sends.start).tolist()
+        for tensor, target, start in zip(tensors, targets, starts, strict=True):
+            if (tensor, target) in self.sent:
+                self.model.add_hint(self.sent[tensor, target], start)
         self.model.add_hint(self.step, int(self.scale.down(simulation.step_time)))

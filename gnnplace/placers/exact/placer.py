@@ -22,7 +22,7 @@ Complexity: exponential; model size O(n D + T D^2).
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 from gnnplace.simulation import lower_bound
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpSolver
 
 MOST_OPS = 5_000
 WHOLE_SIZE, WHOLE_OPS = 4_000, 80  # Intervals and ops of a model that is solved whole.
@@ -72,20 +75,20 @@ class Exact(Placer):
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         begin = time.perf_counter()
         timed = deadline > begin
-        most = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
-        whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= most
-        size = 0 if whole else 1 if space.problem.num_ops <= PART_OPS else 2
+        max_size = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
+        solves_whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= max_size
+        size = 0 if solves_whole else 1 if space.problem.num_ops <= PART_OPS else 2
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
-        if whole and not best.proven:
+        if solves_whole and not best.proven:
             self._solve_whole(best, rng, begin + WHOLE_SHARE * (deadline - begin))
         if timed and best.feasible and not best.proven:
-            self._search_on(best, whole, rng, deadline)
+            self._search_on(best, solves_whole, rng, deadline)
         return found_by(best)
 
     def _search_on(
         self, best: Incumbent, whole: bool, rng: np.random.Generator, deadline: float
     ) -> None:
-        """Improving and, where the model is small enough, proving, in turn."""
+        """Improve and, where the model is small enough, prove, in turn."""
         tree = Tree(best, lambda seconds, level: self._solver(rng, seconds, level))
         turn = TURN_SHARE * (deadline - time.perf_counter())
         while not best.proven and time.perf_counter() < deadline - 0.02:
@@ -100,26 +103,27 @@ class Exact(Placer):
         best = Incumbent(space, nothing, nothing, bound=lower_bound(space.problem))
         start = best_construction(space, rng)
         best.take(start.device, start.order)
-        now = time.perf_counter()
-        seconds = share * (deadline - now)
+        begin = time.perf_counter()
+        seconds = share * (deadline - begin)
         runs = annealing_runs(space.problem.num_ops, seconds)
         for part in range(1, runs + 1):
             if seconds > 0 and not best.proven:
-                improved = anneal(space, start, rng, now + seconds * part / runs)
+                improved = anneal(space, start, rng, begin + seconds * part / runs)
                 best.take(improved.device, improved.order)
         return best
 
     def _solve_whole(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
-        space, problem = best.space, best.space.problem
+        space = best.space
+        problem = best.space.problem
         scale = make_scale(problem, best.score if best.feasible else serial_time(problem))
         options = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
         model = ScheduleModel(space, scale, options, symmetry=True)
         if best.feasible:
             simulation = space.simulator.run(best.device, best.order)
             model.hint(simulation, labels_by_use(space, best.device))
-        left = deadline - time.perf_counter()
-        for level in (0, 1) if left > 0 else (1,):
-            solver = self._solver(rng, left / 2, level)
+        seconds = deadline - time.perf_counter()
+        for level in (0, 1) if seconds > 0 else (1,):
+            solver = self._solver(rng, seconds / 2, level)
             status = solve_schedule(solver, model, best)
             if status == "INFEASIBLE" and not best.feasible:
                 raise InfeasibleError("placer 'exact': no placement fits, proven")
@@ -128,15 +132,18 @@ class Exact(Placer):
             if best.proven or status in ("OPTIMAL", "INFEASIBLE"):
                 return
 
-    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> Any:
-        """A solver with so many seconds (0 or less: of its own clock) and linear relaxation."""
+    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> CpSolver:
+        """Return a solver with so many seconds (0 or less: of its own clock) and linear
+        relaxation.
+        """
         solver = make_solver(rng, seconds, self.workers)
         solver.parameters.linearization_level = level
         return solver
 
     def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
-        """Large neighbourhoods and short annealing, in turn, until the deadline."""
-        count, num_units = 8.0, best.space.problem.num_units
+        """Search large neighbourhoods and anneal shortly, in turn, until the deadline."""
+        count = 8.0
+        num_units = best.space.problem.num_units
         while not best.proven and time.perf_counter() < deadline - 0.02:
             until = min(deadline, time.perf_counter() + PART_SECONDS)
             units = part_of(best.space, rng, int(count))
@@ -152,8 +159,11 @@ class Exact(Placer):
     def _solve_part(
         self, best: Incumbent, units: IntArray, rng: np.random.Generator, deadline: float
     ) -> bool:
-        """Places and orders the ops of ``units`` anew; whether the part was solved to the end."""
-        space, problem = best.space, best.space.problem
+        """Place and order the ops of ``units`` anew; return whether the part was solved to
+        the end.
+        """
+        space = best.space
+        problem = best.space.problem
         free = np.zeros(problem.num_units, dtype=bool)
         free[units] = True
         options = [
@@ -169,28 +179,35 @@ class Exact(Placer):
 
 
 def annealing_runs(num_ops: int, seconds: float) -> int:
-    """Into how many runs to cut so much annealing: beyond a while another start gains more."""
+    """Return into how many runs to cut so much annealing: beyond a while another start
+    gains more.
+    """
     return max(1, int(seconds / (RUN_SECONDS * max(1.0, num_ops / RUN_OPS))))
 
 
 def model_size(problem: Problem) -> int:
-    """Intervals of the whole model, about."""
+    """Return about how many intervals the model of all ops has."""
     devices = problem.num_devices
     return problem.num_ops * devices + len(bundles(problem)) * devices * (devices - 1)
 
 
 def found_by(best: Incumbent) -> Found:
-    """What is handed back: the best of all namings of equal devices, and what is proven of it."""
+    """Return the best of all namings of equal devices, and what is proven of it."""
     if best.feasible:
         for label in swaps(best.space.problem):
             best.take(label[best.device], best.order)
     gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
     note = "optimal" if best.proven else f"gap {gap:.2%}"
-    return Found(best.device, best.order, note, best.bound)
+    return Found(
+        device=best.device,
+        order=best.order,
+        note=note,
+        bound=best.bound,
+    )
 
 
 def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
-    """Pairs of ops that follow each other on a device, of the ops that are ``kept``."""
+    """Return the pairs of ops that follow each other on a device, of the ops that are ``kept``."""
     last: dict[int, int] = {}
     pairs = []
     for op in best.order.tolist():
@@ -203,7 +220,7 @@ def kept_order(best: Incumbent, kept: BoolArray) -> list[tuple[int, int]]:
 
 
 def part_of(space: SearchSpace, rng: np.random.Generator, count: int) -> IntArray:
-    """Units that belong together: next to each other in coordinates, or in the graph."""
+    """Return the units that belong together: next to each other in coordinates, or in the graph."""
     num_units = space.problem.num_units
     count = min(count, num_units)
     if rng.random() < 0.5:

@@ -20,7 +20,7 @@ from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.search.space import SearchSpace
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpSolver
+    from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback
 
 DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: without a time limit.
 POLL = 0.02  # Seconds between two tries to stop a solver.
@@ -28,8 +28,8 @@ BEGINS = 30.0  # Seconds in which its thread begins, unless there is no memory f
 PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
 
 
-def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> Any:
-    """A solver.
+def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> CpSolver:
+    """Return a solver.
 
     Args:
         rng: the source of the solver's seed.
@@ -49,15 +49,21 @@ def make_solver(rng: np.random.Generator, seconds: float, workers: int = 1) -> A
     return solver
 
 
-def solve(solver: Any, model: Any, watcher: Any = None) -> str:
-    """Solves a model; the name of the status, such as ``OPTIMAL``.
+def solve(
+    solver: CpSolver,
+    model: CpModel,
+    watcher: CpSolverSolutionCallback | None = None,
+) -> str:
+    """Solve a model; return the name of the status, such as ``OPTIMAL``.
 
     Args:
         solver: a solver, as ``make_solver`` makes it.
         model: the ``CpModel`` of ortools to solve.
         watcher: a callback of ortools that is called with every solution, in another thread.
     """
-    ended, begun, over = _Ended(), allocate_lock(), allocate_lock()
+    ended = _Ended()
+    begun = allocate_lock()
+    over = allocate_lock()
     begun.acquire()
     over.acquire()
 
@@ -105,6 +111,7 @@ class Incumbent:
         order: order of all ops. [n]
         score: seconds, with a penalty for memory; inf if there is none yet.
         bound: seconds that no placement is below.
+        offered: placements that were offered, as bytes.
     """
 
     space: SearchSpace
@@ -112,7 +119,7 @@ class Incumbent:
     order: IntArray
     score: float = np.inf
     bound: float = 0.0
-    seen: set[bytes] = field(default_factory=set)
+    offered: set[bytes] = field(default_factory=set)
 
     @property
     def feasible(self) -> bool:
@@ -125,15 +132,17 @@ class Incumbent:
         return self.feasible and self.score <= self.bound * (1 + PROVEN)
 
     def take(self, device: IntArray, order: IntArray, score: float | None = None) -> bool:
-        """Keeps a placement that is better; says whether it is."""
+        """Keep a placement that is better; return whether it is."""
         score = self.space.score(device, order) if score is None else score
         if score >= self.score:
             return False
-        self.device, self.order, self.score = device.copy(), order.copy(), score
+        self.device = device.copy()
+        self.order = order.copy()
+        self.score = score
         return True
 
     def offer(self, device: IntArray, start: FloatArray) -> bool:
-        """Keeps a schedule's devices in the best order found for them, if that is better.
+        """Keep a schedule's devices in the best order found for them, if that is better.
 
         Args:
             device: device of each op. [n]
@@ -141,8 +150,8 @@ class Incumbent:
         """
         order = np.lexsort((self.space.problem.graph.position, start)).astype(np.int32)
         better = self.take(device, order)
-        if device.tobytes() not in self.seen:
-            self.seen.add(device.tobytes())
+        if device.tobytes() not in self.offered:
+            self.offered.add(device.tobytes())
             score, order = self.space.sequence(device, extra=[-np.asarray(start, np.float64)])
             better = self.take(device, order, score) or better
         return better
@@ -163,8 +172,8 @@ def solve_schedule(solver: CpSolver, model: ScheduleModel, best: Incumbent) -> s
     return solve(solver, model.model, watcher(model, best))
 
 
-def watcher(model: ScheduleModel, best: Incumbent) -> Any:
-    """A solver's callback that offers every solution to ``best``."""
+def watcher(model: ScheduleModel, best: Incumbent) -> CpSolverSolutionCallback:
+    """Return a solver's callback that offers every solution to ``best``."""
     from ortools.sat.python import cp_model
 
     unit_of = best.space.problem.unit_of
@@ -173,9 +182,9 @@ def watcher(model: ScheduleModel, best: Incumbent) -> Any:
         """Hands solutions over."""
 
         def on_solution_callback(self) -> None:
-            """Called by the solver."""
-            chosen = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
-            device = np.array(chosen, dtype=np.int32)[unit_of]
+            """Offer the solution; called by the solver."""
+            unit_device = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
+            device = np.array(unit_device, dtype=np.int32)[unit_of]
             start = np.array([self.value(start) for start in model.start], dtype=np.float64)
             best.offer(device, start)
             if best.proven:

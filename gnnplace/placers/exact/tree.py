@@ -62,7 +62,8 @@ class Tree:
     """
 
     def __init__(self, best: Incumbent, make_solver: MakeSolver) -> None:
-        self.best, self.make_solver = best, make_solver
+        self.best = best
+        self.make_solver = make_solver
         self.order = use_order(best.space).tolist()
         self.classes = equal_devices(best.space.problem)
         self.allowed = best.space.problem.unit_allowed
@@ -82,7 +83,7 @@ class Tree:
         return not self.open
 
     def explore(self, until: float) -> None:
-        """Visits nodes until ``time.perf_counter()`` says ``until``, or nothing is open."""
+        """Visit nodes until ``time.perf_counter()`` says ``until``, or nothing is open."""
         while self.open and not self.best.proven and time.perf_counter() < until:
             node = heappop(self.open)
             if node.bound >= self.best.score * (1 - PROVEN / 2):
@@ -93,10 +94,20 @@ class Tree:
 
     def _push(self, bound: float, prefix: Prefix, seconds: float, queues: bool = False) -> None:
         self.count += 1
-        heappush(self.open, Node(bound, self.count, prefix, seconds, queues))
+        heappush(
+            self.open,
+            Node(
+                bound=bound,
+                number=self.count,
+                prefix=prefix,
+                seconds=seconds,
+                queues=queues,
+            ),
+        )
 
     def _visit(self, node: Node, until: float) -> None:
-        best, space = self.best, self.best.space
+        best = self.best
+        space = self.best.space
         goal = best.score * (1 - PROVEN / 2)
         scale = make_scale(space.problem, goal)
         options = self._options(node.prefix)
@@ -131,7 +142,7 @@ class Tree:
         return options
 
     def _choices(self, prefix: Prefix) -> list[int]:
-        """Devices for the next unit; of equal devices not in use yet the first."""
+        """Return the devices for the next unit; of equal devices not in use yet the first."""
         result = []
         for members in self.classes:
             fresh = [d for d in members if d not in prefix][:1]

@@ -39,8 +39,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_ints
+from gnnplace.graph import copy_to, empty_ints, inner, kernel
 from gnnplace.placers.search.moves import (
     Neighbourhood,
     energy,
@@ -58,9 +57,13 @@ from gnnplace.placers.search.moves import (
 )
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
-from gnnplace.simulation import count_steps, list_schedule
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import distances, list_schedule_in_kernel
+from gnnplace.simulation import (
+    Compiled,
+    count_steps,
+    distances,
+    list_schedule,
+    list_schedule_in_kernel,
+)
 
 HOT, HOTTEST, COLDEST, FALL = 0.001, 0.003, 0.0003, 30.0
 MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET = 2_000, 4_000_000
@@ -122,14 +125,15 @@ def anneal_until_better(
     temperature: float,
     moves: int,
 ) -> int:
-    """At most ``moves`` moves at one temperature, in seconds; changes ``state`` in place.
+    """Make at most ``moves`` moves at one temperature, in seconds; change ``state`` in place.
 
     A polished search stops at a move that is better than the best state, for ``anneal_moves``.
 
     Returns:
         How many moves were tried.
     """
-    n, num_units = len(state.order), len(state.unit_device)
+    n = len(state.order)
+    num_units = len(state.unit_device)
     device = state.device
     touched = empty_ints(num_units + 16)
     former = empty_ints(num_units + 16)
@@ -143,7 +147,8 @@ def anneal_until_better(
             low, high = window_of(compiled, neighbourhood, state.order, position, op)
             if high <= low:
                 continue
-            origin, goal = position[op], np.random.randint(low, high + 1)
+            origin = position[op]
+            goal = np.random.randint(low, high + 1)
             same = passes_none(device, state.order, origin, goal)
             shift(state.order, position, origin, goal)
             if same:
@@ -180,7 +185,7 @@ def anneal_until_better(
 
 @inner(_nrt=False)
 def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
-    """Makes ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
+    """Make ``order`` the state's, and ``position`` where each op is in it. [n], [n]"""
     copy_to(state.order, order)
     for k in range(len(order)):
         position[order[k]] = k
@@ -188,7 +193,7 @@ def take_order(state: SearchState, order: IntArray, position: IntArray) -> None:
 
 @inner(_nrt=False)
 def keep_best(state: SearchState) -> None:
-    """Makes the state the best one."""
+    """Make the state the best one."""
     state.score[1] = state.score[0]
     copy_to(state.best_device, state.device)
     copy_to(state.best_order, state.order)
@@ -196,7 +201,9 @@ def keep_best(state: SearchState) -> None:
 
 @inner(_nrt=False)
 def is_worth_an_order(habit: Habit, state: SearchState) -> bool:
-    """Whether a move is to get an order of its own: always while that pays, else now and then."""
+    """Return whether a move is to get an order of its own: always while that pays, else now and
+    then.
+    """
     if habit.loose <= 0.0:
         return False
     pays = WORTH * (state.orders[1] + 1) > state.orders[0]
@@ -212,15 +219,17 @@ def in_own_order(
     threshold: float,
     tried: float,
 ) -> float:
-    """Score of the state's devices in an order of their own if that is kept, else ``tried``."""
+    """Return the score of the state's devices in an order of their own if that is kept, else
+    ``tried``.
+    """
     order = list_schedule_in_kernel(compiled, state.device, state.priority)
-    again = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+    reordered = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
     state.orders[0] += 1
-    if again >= tried or again > threshold:
+    if reordered >= tried or reordered > threshold:
         return tried
     state.orders[1] += 1
     take_order(state, order, position)
-    return again
+    return reordered
 
 
 def anneal_moves(
@@ -231,39 +240,48 @@ def anneal_moves(
     temperature: float,
     moves: int,
 ) -> None:
-    """``moves`` moves at one temperature, in seconds by which one may well be worse.
+    """Make ``moves`` moves at one temperature, in seconds by which one may well be worse.
 
     Changes ``state`` in place. A polished habit's best state is justified, if that makes it better.
     """
-    compiled, left = space.compiled, moves
-    while left > 0:
-        left -= anneal_until_better(compiled, neighbourhood, habit, state, temperature, left)
+    compiled = space.compiled
+    remaining = moves
+    while remaining > 0:
+        remaining -= anneal_until_better(
+            compiled, neighbourhood, habit, state, temperature, remaining
+        )
         if state.score[0] < state.score[1]:
             state.priority[:] = distances(compiled, space.reversed, state.device, state.order)
             order = list_schedule(compiled, state.device, state.priority)
-            tried = energy_of(compiled, neighbourhood, state.device, order, state.score[0])
+            tried = energy_of(
+                compiled=compiled,
+                neighbourhood=neighbourhood,
+                device=state.device,
+                order=order,
+                cutoff=state.score[0],
+            )
             if tried < state.score[0]:
                 state.order[:], state.score[0] = order, tried
             keep_best(state)
 
 
 def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> SearchState:
-    """A state and best state from a placement, without priority. [n], [n]"""
+    """Return a state and best state from a placement, without priority. [n], [n]"""
     score = space.score(device, order)
     return SearchState(
-        space.device_of_units(device),
-        device.copy(),
-        order.copy(),
-        np.zeros(len(order)),
-        device.copy(),
-        order.copy(),
-        np.array([score, score]),
-        np.zeros(2, np.int64),
+        unit_device=space.device_of_units(device),
+        device=device.copy(),
+        order=order.copy(),
+        priority=np.zeros(len(order)),
+        best_device=device.copy(),
+        best_order=order.copy(),
+        score=np.array([score, score]),
+        orders=np.zeros(2, np.int64),
     )
 
 
 def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = True) -> None:
-    """Makes the best state the state; the priority is that of its justification."""
+    """Make the best state the state; the priority is that of its justification."""
     state.device[:], state.order[:] = state.best_device, state.best_order
     state.score[0] = state.score[1]
     state.unit_device[:] = space.device_of_units(state.device)
@@ -272,7 +290,7 @@ def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = Tru
 
 
 def hottest(moves_per_op: float) -> float:
-    """The first temperature, as a share of the start's energy, for so many moves an op."""
+    """Return the first temperature, as a share of the start's energy, for so many moves an op."""
     return float(np.clip(HOT * np.sqrt(moves_per_op), COLDEST, HOTTEST))
 
 
@@ -294,10 +312,13 @@ class Annealer:
     call_ops = CALL_OPS
 
     def __init__(self, space: SearchSpace, start: Found, rng: np.random.Generator) -> None:
-        self.space, self.rng = space, rng
+        self.space = space
+        self.rng = rng
         self.neighbourhood = neighbourhood(space)
         self.state = start_state(space, start.device, start.order)
-        self.moves, self.seen, self.fitting = 0, np.inf, start
+        self.moves = 0
+        self.seen = np.inf
+        self.fitting = start
         self._keep_fitting()
         n = len(start.order)
         self.next_cycle = max(1, FIRST_OPS // n)
@@ -314,15 +335,17 @@ class Annealer:
         return self.moves * self.space.problem.num_ops
 
     def found(self, note: str = "") -> Found:
-        """The best state so far; the next cycle changes its arrays."""
+        """Return the best state so far; the next cycle changes its arrays."""
         return Found(self.state.best_device, self.state.best_order, note)
 
     def answer(self, note: str) -> Found:
-        """The best state, repaired, or the best that fitted where that is better."""
-        best, space = self.found(note), self.space
+        """Return the best state, repaired, or the best that fitted where that is better."""
+        best = self.found(note)
+        space = self.space
         if space.fits(best.device, best.order):
             return best
-        repaired, fitting = Found(*repair(space, best.device, best.order), note), self.fitting
+        repaired = Found(*repair(space, best.device, best.order), note)
+        fitting = self.fitting
         if space.fits(fitting.device, fitting.order) and not space.fits(
             repaired.device, repaired.order
         ):
@@ -330,7 +353,7 @@ class Annealer:
         return replace(better(space, fitting, repaired), note=note)
 
     def offer(self, found: Found, score: float) -> None:
-        """Takes a placement that is better than the best state."""
+        """Take a placement that is better than the best state."""
         if score < self.score:
             state = self.state
             state.best_device[:], state.best_order[:] = found.device, found.order
@@ -338,18 +361,19 @@ class Annealer:
             self._keep_fitting()
 
     def cycle(self, deadline: float) -> None:
-        """The next cycle, twice as long as the one before it."""
+        """Run the next cycle, twice as long as the one before it."""
         self.run(self.next_cycle, deadline)
         self.next_cycle *= 2
 
     def run(self, moves: int, deadline: float) -> None:
-        """A cycle of so many moves, cut off at the deadline."""
-        state, before = self.state, self.score
+        """Run a cycle of so many moves, cut off at the deadline."""
+        state = self.state
+        score_before = self.score
         back_to_best(self.space, state, polished=False)
         seed_kernel(int(self.rng.integers(2**31)))
-        hot = before * hottest(moves / len(state.order))
+        hot = score_before * hottest(moves / len(state.order))
         self.cool(RENEWING, moves, lambda share: hot * FALL**-share, deadline)
-        if self.score < before:
+        if self.score < score_before:
             score, order = self.space.sequence(state.best_device, cutoff=self.score)
             if score < self.score:
                 state.score[1], state.best_order[:] = score, order
@@ -357,7 +381,7 @@ class Annealer:
     def cool(
         self, habit: Habit, moves: int, temperature: Callable[[float], float], deadline: float
     ) -> None:
-        """So many moves while the temperature falls, cut off at the deadline.
+        """Make so many moves while the temperature falls, cut off at the deadline.
 
         Args:
             habit: how the cycle moves.
@@ -365,18 +389,27 @@ class Annealer:
             temperature: seconds by which a move may well be worse, by the share that is done.
             deadline: when to be back.
         """
-        for done in range(0, moves, self.per_call):
+        for num_done in range(0, moves, self.per_call):
             if expired(deadline):
                 break
-            count, heat = min(self.per_call, moves - done), temperature(done / moves)
-            anneal_moves(self.space, self.neighbourhood, habit, self.state, heat, count)
+            count = min(self.per_call, moves - num_done)
+            heat = temperature(num_done / moves)
+            anneal_moves(
+                space=self.space,
+                neighbourhood=self.neighbourhood,
+                habit=habit,
+                state=self.state,
+                temperature=heat,
+                moves=count,
+            )
             self.moves += count
             count_steps(count)
             self._keep_fitting()
 
     def _keep_fitting(self) -> None:
-        """Keeps the best state apart if it is new and fits."""
-        state, space = self.state, self.space
+        """Keep the best state apart if it is new and fits."""
+        state = self.state
+        space = self.space
         if space.memory_matters and self.score < self.seen:
             self.seen = self.score
             if space.fits(state.best_device, state.best_order):
@@ -384,7 +417,7 @@ class Annealer:
 
 
 def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
-    """Anneals from ``start`` until the deadline; one cycle of some moves without one."""
+    """Anneal from ``start`` until the deadline; one cycle of some moves without one."""
     if not np.isfinite(space.score(start.device, start.order)):
         return start
     annealer = Annealer(space, start, rng)

@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_floats, empty_ints, greatest, zero_floats
+from gnnplace.graph import copy_to, empty_floats, empty_ints, greatest, kernel, zero_floats
 from gnnplace.placers.search.chunks import (
     ALONE,
     FORGOTTEN,
@@ -48,9 +47,7 @@ from gnnplace.placers.search.moves import (
     threshold_of,
 )
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import count_steps
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import timed_list_schedule
+from gnnplace.simulation import Compiled, count_steps, timed_list_schedule
 
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
@@ -119,7 +116,7 @@ def chunk_kernel(
     last: float,
     moves: int,
 ) -> None:
-    """``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
+    """Make ``moves`` moves while the temperature falls from ``first`` to ``last``, in seconds.
 
     Args:
         problem: the coarse problem.
@@ -130,8 +127,11 @@ def chunk_kernel(
     """
     compiled, lean, lean_reversed, neighbourhood = problem
     n = len(compiled.state)
-    device, tried = empty_ints(n), empty_ints(len(chunks.unit_device))
-    finish, far, priority = empty_floats(n), empty_floats(n), empty_floats(n)
+    device = empty_ints(n)
+    tried = empty_ints(len(chunks.unit_device))
+    finish = empty_floats(n)
+    far = empty_floats(n)
+    priority = empty_floats(n)
     load = zero_floats(chunks.work.shape[1])
     for k in range(moves):
         # 1. A move, by the use of its kind so far; and the most seconds at which it is accepted.
@@ -204,11 +204,15 @@ class ChunkSearch:
     def __init__(
         self, space: SearchSpace, narrow: NarrowProblem, starts: Sequence[Start], seed: int
     ) -> None:
-        self.space, self.starts = space, starts
+        self.space = space
+        self.starts = starts
         self.neighbourhood = neighbourhood(space)
         self.seeds = np.random.default_rng(seed)
         self.moves_a_lap = max(8, LAP_OPS // space.problem.num_ops)
-        self.laps_a_round, self.step, self.lap, self.fresh = FIRST_LAPS, 0, 0, 0
+        self.laps_a_round = FIRST_LAPS
+        self.step = 0
+        self.lap = 0
+        self.fresh = 0
         best = starts[0]
         prior = np.array(PRIOR)
         if len(narrow.loose) == 0:
@@ -243,17 +247,17 @@ class ChunkSearch:
 
     @property
     def best(self) -> Start:
-        """The best state so far."""
-        made = self.members[0]
+        """Return the best state so far."""
+        member = self.members[0]
         return Start(
-            float(made.best_score[0]),
-            made.best_unit_device.copy(),
-            made.best_priority.copy(),
-            made.best_order.copy(),
+            score=float(member.best_score[0]),
+            unit_device=member.best_unit_device.copy(),
+            priority=member.best_priority.copy(),
+            order=member.best_order.copy(),
         )
 
     def run_lap(self) -> None:
-        """The next lap: some moves of one member of the population."""
+        """Run the next lap: some moves of one member of the population."""
         laps = self.laps_a_round * len(self.members)
         if self.step == laps:
             self._begin()
@@ -266,7 +270,7 @@ class ChunkSearch:
         self.lap += 1
 
     def _run(self, member: Chunks, share: float) -> None:
-        """Moves of one member, so far into the round."""
+        """Make moves of one member, so far into the round."""
         fall = COLDEST / HOTTEST
         hot = HOTTEST * fall**share * float(member.best_score[0])
         seed_kernel(int(self.seeds.integers(2**31)))
@@ -280,13 +284,14 @@ class ChunkSearch:
         count_steps(self.moves_a_lap)
 
     def _select(self) -> None:
-        """The worst member goes on from where the best one is."""
+        """Have the worst member go on from where the best one is."""
         ranked = sorted(self.members, key=lambda member: float(member.score[0]))
         _move_to(ranked[-1], ranked[0].unit_device, ranked[0].priority, float(ranked[0].score[0]))
 
     def _begin(self) -> None:
-        """A longer round: one member from the best state, the others from the next starts."""
-        self.step, self.laps_a_round = 0, min(MOST_LAPS, 2 * self.laps_a_round)
+        """Begin a longer round: one member from the best state, the others from the next starts."""
+        self.step = 0
+        self.laps_a_round = min(MOST_LAPS, 2 * self.laps_a_round)
         best = self.best
         _move_to(self.members[0], best.unit_device, best.priority, best.score)
         for member in self.members[1:]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner
+from gnnplace.graph import inner
 from gnnplace.placers.search.space import SearchSpace
 
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
@@ -28,7 +28,8 @@ HOPED, FORGOTTEN = 0.1, 0.02  # use of a kind at first, and how much a move chan
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
-    """Where to cut the units in coordinate order so that chunks have the given shares of work.
+    """Return where to cut the units in coordinate order so that chunks have the given shares of
+    work.
 
     Args:
         space: the search space whose units are cut.
@@ -45,7 +46,7 @@ def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
 
 
 def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
-    """Chunk of each unit. [U]"""
+    """Return the chunk of each unit. [U]"""
     chunk = np.empty(space.problem.num_units, dtype=np.int32)
     index = np.arange(space.problem.num_units)
     chunk[space.unit_order] = np.searchsorted(cuts, index, side="right")
@@ -53,32 +54,38 @@ def chunk_of_unit(space: SearchSpace, cuts: IntArray) -> IntArray:
 
 
 def device_ranking(space: SearchSpace) -> IntArray:
-    """Devices that can run something, the fastest first, as listed among equals. [<= D]"""
+    """Return the devices that can run something, the fastest first, as listed among equals.
+    [<= D]
+    """
     speed = space.speed
     ranking = np.argsort(-np.round(speed, 9), kind="stable")
     return ranking[speed[ranking] > 0].astype(np.int32)
 
 
 def device_counts(most: int) -> list[int]:
-    """Numbers of devices to try: all up to 8, then powers of two and the most."""
+    """Return the numbers of devices to try: all up to 8, then powers of two and the most."""
     return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
 
 
 def max_tries(space: SearchSpace) -> int:
-    """How many cut moves to try: about half a second of simulations, whatever the size."""
+    """Return how many cut moves to try: about half a second of simulations, whatever the size."""
     return int(np.clip(200_000 // space.problem.num_ops, 8, 200))
 
 
 def most_constructed(space: SearchSpace) -> int:
-    """How many numbers of chunks to try at most, whatever the budget: few on large graphs."""
+    """Return how many numbers of chunks to try at most, whatever the budget: few on large
+    graphs.
+    """
     return max(2, CONSTRUCTED_OPS // space.problem.num_ops)
 
 
 def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | None:
-    """The cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or stay."""
-    moved = cuts.copy()
-    moved[i] = np.clip(cuts[i] + delta, 0, num_units)
-    return moved if (np.diff(moved) >= 0).all() and moved[i] != cuts[i] else None
+    """Return the cuts with cut ``i`` moved by ``delta`` units; None if it would pass another or
+    stay.
+    """
+    new_cuts = cuts.copy()
+    new_cuts[i] = np.clip(cuts[i] + delta, 0, num_units)
+    return new_cuts if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i] else None
 
 
 class Chunks(NamedTuple):
@@ -115,9 +122,10 @@ class Chunks(NamedTuple):
 
 @inner(_nrt=False)
 def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]:
-    """First place of the chunk around ``place`` and the first behind it."""
+    """Return the first place of the chunk around ``place`` and the first behind it."""
     d = unit_device[line[place]]
-    low, high = place, place + 1
+    low = place
+    high = place + 1
     while low > 0 and unit_device[line[low - 1]] == d:
         low -= 1
     while high < len(line) and unit_device[line[high]] == d:
@@ -127,14 +135,14 @@ def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]
 
 @inner(_nrt=False)
 def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
-    """Gives the segments from ``low`` up to ``high`` to a device."""
+    """Give the segments from ``low`` up to ``high`` to a device."""
     for place in range(max(0, low), min(high, len(line))):
         unit_device[line[place]] = target
 
 
 @inner(_nrt=False)
 def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
-    """Moves the cuts between ``low`` and ``high`` by one place, up or down."""
+    """Move the cuts between ``low`` and ``high`` by one place, up or down."""
     if np.random.random() < 0.5:
         for place in range(high - 1, low, -1):
             unit_device[line[place]] = unit_device[line[place - 1]]
@@ -145,7 +153,7 @@ def slide(line: IntArray, unit_device: IntArray, low: int, high: int) -> None:
 
 @inner(_nrt=False)
 def exchange(unit_device: IntArray, one: int, two: int) -> None:
-    """Swaps two devices."""
+    """Swap two devices."""
     for unit in range(len(unit_device)):
         if unit_device[unit] == one:
             unit_device[unit] = two
@@ -155,11 +163,12 @@ def exchange(unit_device: IntArray, one: int, two: int) -> None:
 
 @inner(_nrt=False)
 def choose_kind(chunks: Chunks) -> int:
-    """A kind of move: as often as it is of use, but each now and then."""
+    """Return a kind of move: as often as it is of use, but each now and then."""
     total = 0.0
     for kind in range(len(chunks.prior)):
         total += chunks.prior[kind] * chunks.useful[kind]
-    drawn, last = np.random.random(), len(chunks.prior) - 1
+    drawn = np.random.random()
+    last = len(chunks.prior) - 1
     for kind in range(last):
         share = chunks.prior[kind] * chunks.useful[kind] / total
         drawn -= CURIOUS * chunks.prior[kind] + (1.0 - CURIOUS) * share
@@ -170,8 +179,9 @@ def choose_kind(chunks: Chunks) -> int:
 
 @inner(_nrt=False)
 def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
-    """One random move of that kind, one that is possible."""
-    line, num_devices = chunks.line, chunks.work.shape[1]
+    """Make one random move of that kind, one that is possible."""
+    line = chunks.line
+    num_devices = chunks.work.shape[1]
     size = len(line)
     if kind == ORDER:
         return
@@ -191,13 +201,15 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
         length = 2 + int(np.random.exponential(0.25 * size))
         slide(line, unit_device, place, min(size, place + length))
     elif kind == SWAP_CHUNKS:
-        other = np.random.randint(size)
-        first, last = run_of(line, unit_device, other)
-        one, two = unit_device[line[place]], unit_device[line[other]]
+        partner = np.random.randint(size)
+        first, last = run_of(line, unit_device, partner)
+        one = unit_device[line[place]]
+        two = unit_device[line[partner]]
         give(line, unit_device, low, high, two)
         give(line, unit_device, first, last, one)
     elif kind == SWAP_DEVICES:
-        one, two = unit_device[line[place]], np.random.randint(num_devices)
+        one = unit_device[line[place]]
+        two = np.random.randint(num_devices)
         exchange(unit_device, one, two)
     elif kind == GIVE_CHUNK:
         give(line, unit_device, low, high, np.random.randint(num_devices))
@@ -208,7 +220,7 @@ def change(chunks: Chunks, unit_device: IntArray, kind: int) -> None:
 
 @inner(_nrt=False)
 def same(one: IntArray, other: IntArray) -> bool:
-    """Whether two arrays of one length are equal."""
+    """Return whether two arrays of one length are equal."""
     k = 0
     while k < len(one) and one[k] == other[k]:
         k += 1
@@ -217,12 +229,14 @@ def same(one: IntArray, other: IntArray) -> bool:
 
 @inner(_nrt=False)
 def most_work(work: FloatArray, unit_device: IntArray, load: FloatArray) -> float:
-    """Seconds of the device with most work; inf where a unit may not be. ``load``: scratch [D]"""
+    """Return the seconds of the device with most work; inf where a unit may not be. ``load``:
+    scratch [D]
+    """
     for d in range(len(load)):
         load[d] = 0.0
-    most = 0.0
+    largest = 0.0
     for unit in range(len(unit_device)):
         d = unit_device[unit]
         load[d] += work[unit, d]
-        most = max(most, load[d])
-    return most
+        largest = max(largest, load[d])
+    return largest

@@ -29,22 +29,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.coarsening import coarsen
-from gnnplace.graph.computation_graph import quotient, united
-from gnnplace.graph.kernels import follow_forward
-from gnnplace.graph.narrow import (
+from gnnplace.graph import (
+    ComputationGraph,
     beside_consumers,
     bundled,
+    coarsen,
     crossing_bytes,
+    follow_forward,
     leads_elsewhere,
     not_before_followers,
+    quotient,
     segments,
     split_cycles,
+    united,
 )
 from gnnplace.placers.search.space import LEAST_TIGHT, SearchSpace, unit_mean
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem
-from gnnplace.simulation.compiled import least_times, longest_path
+from gnnplace.simulation import least_times, longest_path
 
 MOST_CODES = 127  # of phase, pin and kinds together: what coarsening has room for
 SEGMENTS = 96
@@ -67,7 +68,7 @@ class CoarseProblem:
     group: IntArray
 
     def fine_order(self, fine: Problem, order: IntArray) -> IntArray:
-        """An order of the fine ops: group by group, topological inside a group. [n]
+        """Return an order of the fine ops: group by group, topological inside a group. [n]
 
         Args:
             fine: the problem whose ops were grouped.
@@ -79,7 +80,9 @@ class CoarseProblem:
 
 
 def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
-    """The problem with about ``target`` groups; None where grouping cannot make it smaller."""
+    """Return the problem with about ``target`` groups; None where grouping cannot make it
+    smaller.
+    """
     origin = first_copy(problem)
     codes = _codes(problem)
     if origin is None or codes is None or problem.num_ops <= target:
@@ -97,7 +100,9 @@ def coarse_problem(problem: Problem, target: int) -> CoarseProblem | None:
 
 
 def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None:
-    """For each op, or for each of ``ops``, its copy in micro-batch 0; None if one has none. [n]"""
+    """Return for each op, or each of ``ops``, its copy in micro-batch 0; None if one has
+    none. [n]
+    """
     ops = np.arange(problem.num_ops, dtype=np.int32) if ops is None else ops
     if problem.microbatches == 1:
         return ops
@@ -107,12 +112,12 @@ def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None
         index.get(f"{names[i].rpartition('#')[0]}#0", -1) if k else i
         for i, k in zip(ops.tolist(), problem.microbatch[ops].tolist(), strict=True)
     ]
-    found = np.array(copies, dtype=np.int32)
-    return None if (found < 0).any() or problem.microbatch[found].any() else found
+    firsts = np.array(copies, dtype=np.int32)
+    return None if (firsts < 0).any() or problem.microbatch[firsts].any() else firsts
 
 
 def _codes(problem: Problem) -> NDArray[np.int8] | None:
-    """What ops of a group have in common, as a number; None if there is too much. [n]"""
+    """Return what ops of a group have in common, as a number; None if there is too much. [n]"""
     runs = np.isfinite(problem.kind_times)
     barred = runs[:, :0] if problem.forbid is None else problem.forbid
     rows = np.column_stack([problem.phase, problem.pin, runs, barred]).astype(np.int64)
@@ -122,23 +127,29 @@ def _codes(problem: Problem) -> NDArray[np.int8] | None:
 
 def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: int) -> IntArray:
     """Group of each of ``ops``, the ops of one micro-batch. [len(ops)]"""
-    inner = np.full(problem.num_ops, -1)
-    inner[ops] = np.arange(len(ops))
-    source, end, size = problem.graph.edges
-    inside = (inner[source] >= 0) & (inner[end] >= 0)
-    edges = zip(inner[source[inside]], size[inside], inner[end[inside]], strict=True)
-    graph = ComputationGraph.from_tensors(
-        [problem.graph.names[i] for i in ops], [(int(a), float(b), [int(c)]) for a, b, c in edges]
-    )
+    # The graph between these ops, a tensor an edge.
+    local = np.full(problem.num_ops, -1)
+    local[ops] = np.arange(len(ops))
+    source, target_op, size = problem.graph.edges
+    inside = (local[source] >= 0) & (local[target_op] >= 0)
+    edges = zip(local[source[inside]], size[inside], local[target_op[inside]], strict=True)
+    tensors = [
+        (int(producer), float(num_bytes), [int(consumer)])
+        for producer, num_bytes, consumer in edges
+    ]
+    names = [problem.graph.names[i] for i in ops]
+    graph = ComputationGraph.from_tensors(names, tensors)
+
+    # Units of several ops stay together; the rest may go anywhere.
     unit = problem.unit_of[ops]
-    shared = np.bincount(unit, minlength=problem.num_units)[unit] > 1
-    labels = [str(u) if s else None for u, s in zip(unit, shared, strict=True)]
+    is_shared = np.bincount(unit, minlength=problem.num_units)[unit] > 1
+    labels = [str(u) if shared else None for u, shared in zip(unit, is_shared, strict=True)]
     cost = least_times(problem)[ops]
     return coarsen(graph, cost, target=target, unit=labels, phase=codes[ops])
 
 
 def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
-    """The problem of groups; where times come from, and their errors, are not kept.
+    """Return the problem of groups; where times come from, and their errors, are not kept.
 
     Args:
         problem: the problem of ops.
@@ -174,7 +185,7 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
 
 
 def _forbidden(problem: Problem, group: IntArray, count: int) -> BoolArray | None:
-    """Whether a device is forbidden to an op of each group. [G, D]"""
+    """Return whether a device is forbidden to an op of each group. [G, D]"""
     if problem.forbid is None:
         return None
     forbid = np.zeros((count, problem.num_devices), dtype=bool)
@@ -199,7 +210,8 @@ _known: WeakKeyDictionary[SearchSpace, NarrowProblem | None] = WeakKeyDictionary
 
 
 def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
-    """The coarse problem of narrow groups; None where the whole graph is better placed as it is.
+    """Return the coarse problem of narrow groups; None where the full graph is better placed as it
+    is.
 
     It is made once for a space, which several placers ask about, with ``SEGMENTS`` at most.
     """
@@ -209,7 +221,9 @@ def narrow_problem(space: SearchSpace) -> NarrowProblem | None:
 
 
 def searched_alone(space: SearchSpace) -> bool:
-    """Whether narrow groups take all the time; on smaller problems ops have their turn too."""
+    """Return whether narrow groups take all the time; on smaller problems ops have their
+    turn too.
+    """
     return space.problem.num_ops >= LEAST_OPS and narrow_problem(space) is not None
 
 
@@ -226,7 +240,7 @@ def _narrow_problem(space: SearchSpace) -> NarrowProblem | None:
 
 
 def narrow_groups(space: SearchSpace, count: int = SEGMENTS) -> NarrowProblem:
-    """The coarse problem of narrow groups, whether or not it is worth it."""
+    """Return the coarse problem of narrow groups, whether or not it is worth it."""
     return _bundled(_unbundled(space, count))
 
 
@@ -251,27 +265,36 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     coarse = grouped(problem, group, segment)
     unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
     unit[segment] = coarse.unit_of[group]
-    return NarrowProblem(coarse, group, unit[:on_line], unit[on_line:])
+    return NarrowProblem(
+        problem=coarse,
+        group=group,
+        line=unit[:on_line],
+        loose=unit[on_line:],
+    )
 
 
 def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
-    """For ops that are not on the line the segment that is nearest, 0 for others. [n]
+    """Return the nearest segment for ops that are not on the line, 0 for others. [n]
 
     Ops of a unit that are far apart are no group.
     """
-    problem, coordinate = space.problem, coordinates(space)
+    problem = space.problem
+    coordinate = coordinates(space)
     begin = np.full(on_line, np.inf)
-    known = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
-    np.minimum.at(begin, segment[known], coordinate[known])
+    is_on_line = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    np.minimum.at(begin, segment[is_on_line], coordinate[is_on_line])
     loose = np.flatnonzero(segment >= on_line).astype(np.int32)
     origin = first_copy(problem, loose)
-    borders, place = np.sort(begin[np.isfinite(begin)]), np.zeros(problem.num_ops, dtype=np.int32)
+    borders = np.sort(begin[np.isfinite(begin)])
+    place = np.zeros(problem.num_ops, dtype=np.int32)
     place[loose] = np.searchsorted(borders, coordinate[loose if origin is None else origin])
     return place
 
 
 def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
-    """Segment of each unit, and how many are not of units that stand alone, which are last. [U]"""
+    """Return the segment of each unit, and how many are not of units that stand alone, which are
+    last. [U]
+    """
     problem = space.problem
     coordinate = coordinates(space)
     alone = far_apart(problem, coordinate, count)
@@ -285,25 +308,26 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     segment = np.empty(problem.num_units, dtype=np.int64)
     segment[line] = segments(space.mean_work[line], crossing, count)
     segment[alone] = count + np.arange(int(alone.sum()))
-    where = _alike(problem.unit_allowed)
-    key = segment * (int(where.max()) + 1) + where
-    known, segment = np.unique(key, return_inverse=True)
-    on_line = int((known < count * (int(where.max()) + 1)).sum())
+    allowed_class = _alike(problem.unit_allowed)
+    key = segment * (int(allowed_class.max()) + 1) + allowed_class
+    keys, segment = np.unique(key, return_inverse=True)
+    on_line = int((keys < count * (int(allowed_class.max()) + 1)).sum())
     return segment.astype(np.int32), on_line
 
 
 def _alike(rows: BoolArray) -> LongArray:
-    """Numbers of rows, equal ones for equal rows. [U]"""
+    """Return a number for each row, equal ones for equal rows. [U]"""
     if rows.all():
         return np.zeros(len(rows), dtype=np.int64)
     return np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)[1].ravel()
 
 
 def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
-    """Whether a cut at each place of the line would make groups of forward ops a cycle."""
+    """Return whether a cut at each place of the line would make groups of forward ops a cycle."""
     source, target, _ = problem.graph.edges
     forward = (problem.phase[source] == FORWARD) & (problem.phase[target] == FORWARD)
-    low, high = place[target], place[source]
+    low = place[target]
+    high = place[source]
     back = forward & (low >= 0) & (low < high)
     change = np.bincount(low[back], minlength=max(count, 1))
     change -= np.bincount(high[back], minlength=max(count, 1))
@@ -311,30 +335,34 @@ def _turned_back(problem: Problem, place: IntArray, count: int) -> BoolArray:
 
 
 def coordinates(space: SearchSpace) -> FloatArray:
-    """Coordinates of ops as ``SearchSpace`` has them but for those that are in wrong layers. [n]"""
-    problem, graph = space.problem, space.problem.graph
+    """Return the coordinates of ops as ``SearchSpace`` has them but for those that are in wrong
+    layers. [n]
+    """
+    problem = space.problem
+    graph = space.problem.graph
     forward = problem.phase == FORWARD
-    kept = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    updated = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     place = graph.position.astype(np.float64)
-    place = beside_consumers(*arrays, forward & kept[problem.unit_of], place)
+    place = beside_consumers(*arrays, forward & updated[problem.unit_of], place)
     inputs = (graph.predecessor_offset, graph.predecessor)
     place = follow_forward(graph.topological_order, *inputs, forward, place)
     return np.asarray(not_before_followers(*arrays, problem.phase == BACKWARD, place))
 
 
 def far_apart(problem: Problem, coordinate: FloatArray, count: int) -> BoolArray:
-    """Whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
+    """Return whether a unit's forward ops of one micro-batch are far apart in the graph. [U]"""
     forward = np.flatnonzero((problem.phase == FORWARD) & (problem.microbatch == 0))
     unit = problem.unit_of[forward]
     rank = np.empty(len(forward))
     rank[np.argsort(coordinate[forward], kind="stable")] = np.arange(len(forward))
-    low, high = np.full(problem.num_units, np.inf), np.full(problem.num_units, -np.inf)
+    low = np.full(problem.num_units, np.inf)
+    high = np.full(problem.num_units, -np.inf)
     np.minimum.at(low, unit, rank)
     np.maximum.at(high, unit, rank)
     return high - low > FAR * len(forward) / count
 
 
 def parallelism_lost(space: SearchSpace, coarse: CoarseProblem) -> float:
-    """Critical path of the groups over that of the ops, transfers free."""
+    """Return the critical path of the groups over that of the ops, transfers free."""
     return longest_path(coarse.problem) / max(longest_path(space.problem), 1e-300)

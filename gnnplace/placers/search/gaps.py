@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     empty_table,
+    inner,
     zero_floats,
     zero_int_table,
     zero_ints,
@@ -37,7 +37,7 @@ class Gaps(NamedTuple):
     Attributes:
         begins: seconds at which each slot begins. [C, CHUNK]
         ends: seconds at which it ends. [C, CHUNK]
-        held: slots in each chunk. [C]
+        num_slots: slots in each chunk. [C]
         chunk: chunks of each device in order of time. [D, C]
         widest: seconds of the widest gap before a slot of each of these chunks. [D, C]
         wider: the same of each ``BLOCK`` chunks. [D, C / BLOCK]
@@ -49,7 +49,7 @@ class Gaps(NamedTuple):
 
     begins: FloatArray
     ends: FloatArray
-    held: IntArray
+    num_slots: IntArray
     chunk: IntArray
     widest: FloatArray
     wider: FloatArray
@@ -61,7 +61,7 @@ class Gaps(NamedTuple):
 
 @inner()
 def empty_gaps(num_devices: int, slots: int) -> Gaps:
-    """Devices that are idle, with room for so many slots in all."""
+    """Return devices that are idle, with room for so many slots in all."""
     count = 2 * slots // CHUNK + num_devices + 1
     gaps = Gaps(
         empty_table(count, CHUNK),
@@ -84,25 +84,27 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
 
 @inner(_nrt=False)
 def end_before(gaps: Gaps, d: int, place: int) -> float:
-    """Seconds at which the slots before a chunk end; 0 where there are none."""
+    """Return the seconds at which the slots before a chunk end; 0 where there are none."""
     return gaps.until[d, place - 1] if place > 0 else 0.0
 
 
 @inner(_nrt=False)
 def end_of_all(gaps: Gaps, d: int) -> float:
-    """Seconds at which the last slot of a device ends; 0 where there is none."""
+    """Return the seconds at which the last slot of a device ends; 0 where there is none."""
     return gaps.until[d, gaps.places[d] - 1]
 
 
 @inner(_nrt=False)
 def least_start(gaps: Gaps, d: int, ready: float, cost: float) -> float:
-    """Seconds before which no gap begins that holds a job of at least ``cost``; no search."""
+    """Return the seconds before which no gap begins that holds a job of at least ``cost``; no
+    search.
+    """
     return ready if gaps.widest_of_all[d] >= cost else max(ready, end_of_all(gaps, d))
 
 
 @inner(_nrt=False)
 def ended(ends: FloatArray, count: int, ready: float) -> int:
-    """How many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
+    """Return how many of the first ``count`` of ``ends``, ascending, are at most ``ready``.
 
     It halves without asking which half is next, so the processor need not guess.
     """
@@ -122,8 +124,8 @@ def place_of(gaps: Gaps, d: int, ready: float) -> int:
 
 @inner(_nrt=False)
 def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
-    """The first place from ``place`` on with a gap of ``cost`` seconds; the number of places or
-    more if there is none.
+    """Return the first place from ``place`` on with a gap of ``cost`` seconds; the number of places
+    or more if there is none.
     """
     while place < gaps.places[d]:
         if gaps.wider[d, place // BLOCK] < cost:
@@ -147,36 +149,37 @@ def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, 
         place = wide_place(gaps, d, first, cost)
         while place <= last:
             row = gaps.chunk[d, place]
-            low = ended(gaps.ends[row], gaps.held[row], ready) if place == first else 0
+            low = ended(gaps.ends[row], gaps.num_slots[row], ready) if place == first else 0
             at = max(ready, gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place))
-            for k in range(low, gaps.held[row]):
+            for k in range(low, gaps.num_slots[row]):
                 if at + cost <= gaps.begins[row, k]:
                     return at, place, k
                 at = max(at, gaps.ends[row, k])
             place = wide_place(gaps, d, place + 1, cost)
-    return max(ready, end_of_all(gaps, d)), last, gaps.held[gaps.chunk[d, last]]
+    return max(ready, end_of_all(gaps, d)), last, gaps.num_slots[gaps.chunk[d, last]]
 
 
 @inner(_nrt=False)
 def widened(begin: float, before: float) -> float:
-    """Seconds of the gap between the end ``before`` and ``begin``, and a little more."""
+    """Return the seconds of the gap between the end ``before`` and ``begin``, and a little more."""
     return begin - before + ROUNDING * begin
 
 
 @inner(_nrt=False)
 def measured(gaps: Gaps, d: int, place: int) -> float:
-    """The widest gap of a chunk, found anew."""
-    row, widest = gaps.chunk[d, place], 0.0
-    before = end_before(gaps, d, place)
-    for k in range(gaps.held[row]):
-        widest = max(widest, widened(gaps.begins[row, k], before))
-        before = gaps.ends[row, k]
+    """Return the widest gap of a chunk, measured anew."""
+    row = gaps.chunk[d, place]
+    widest = 0.0
+    previous_end = end_before(gaps, d, place)
+    for k in range(gaps.num_slots[row]):
+        widest = max(widest, widened(gaps.begins[row, k], previous_end))
+        previous_end = gaps.ends[row, k]
     return widest
 
 
 @inner(_nrt=False)
 def measure_block(gaps: Gaps, d: int, block: int) -> None:
-    """Finds the widest gap of ``BLOCK`` chunks anew."""
+    """Measure the widest gap of ``BLOCK`` chunks anew."""
     widest = 0.0
     for place in range(block * BLOCK, min((block + 1) * BLOCK, gaps.places[d])):
         widest = max(widest, gaps.widest[d, place])
@@ -185,7 +188,7 @@ def measure_block(gaps: Gaps, d: int, block: int) -> None:
 
 @inner(_nrt=False)
 def measure_all(gaps: Gaps, d: int) -> None:
-    """Finds the widest gap of a device anew."""
+    """Measure the widest gap of a device anew."""
     widest = 0.0
     for block in range((gaps.places[d] - 1) // BLOCK + 1):
         widest = max(widest, gaps.wider[d, block])
@@ -194,13 +197,14 @@ def measure_all(gaps: Gaps, d: int) -> None:
 
 @inner(_nrt=False)
 def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
-    """Says that a chunk's widest gap is now another; blocks follow where it was theirs."""
-    block, before = place // BLOCK, gaps.widest[d, place]
+    """Note that a chunk's widest gap is now another; blocks follow where it was theirs."""
+    block = place // BLOCK
+    former = gaps.widest[d, place]
     gaps.widest[d, place] = widest
     wider = gaps.wider[d, block]
     if widest >= wider:
         gaps.wider[d, block] = widest
-    elif before >= wider:
+    elif former >= wider:
         measure_block(gaps, d, block)
     if gaps.wider[d, block] >= gaps.widest_of_all[d]:
         gaps.widest_of_all[d] = gaps.wider[d, block]
@@ -210,19 +214,20 @@ def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
 
 @inner(_nrt=False)
 def split(gaps: Gaps, d: int, place: int) -> None:
-    """Gives the upper half of a full chunk to a new one behind it."""
-    row, new = gaps.chunk[d, place], gaps.used[0]
-    half = gaps.held[row] // 2
-    for k in range(half, gaps.held[row]):
+    """Give the upper half of a full chunk to a new one behind it."""
+    row = gaps.chunk[d, place]
+    new = gaps.used[0]
+    half = gaps.num_slots[row] // 2
+    for k in range(half, gaps.num_slots[row]):
         gaps.begins[new, k - half], gaps.ends[new, k - half] = (
             gaps.begins[row, k],
             gaps.ends[row, k],
         )
-    gaps.held[new], gaps.held[row] = gaps.held[row] - half, half
-    for other in range(gaps.places[d], place + 1, -1):
-        gaps.chunk[d, other] = gaps.chunk[d, other - 1]
-        gaps.widest[d, other] = gaps.widest[d, other - 1]
-        gaps.until[d, other] = gaps.until[d, other - 1]
+    gaps.num_slots[new], gaps.num_slots[row] = gaps.num_slots[row] - half, half
+    for later in range(gaps.places[d], place + 1, -1):
+        gaps.chunk[d, later] = gaps.chunk[d, later - 1]
+        gaps.widest[d, later] = gaps.widest[d, later - 1]
+        gaps.until[d, later] = gaps.until[d, later - 1]
     gaps.chunk[d, place + 1] = new
     gaps.until[d, place + 1], gaps.until[d, place] = gaps.until[d, place], gaps.ends[row, half - 1]
     gaps.places[d] += 1
@@ -236,22 +241,23 @@ def split(gaps: Gaps, d: int, place: int) -> None:
 
 @inner(_nrt=False)
 def take(gaps: Gaps, d: int, place: int, slot: int, begin: float, end: float) -> None:
-    """Puts a slot where ``earliest_gap`` says; what it said of this device before is void."""
-    row, widest = gaps.chunk[d, place], gaps.widest[d, place]
-    before = gaps.ends[row, slot - 1] if slot > 0 else end_before(gaps, d, place)
-    last = slot == gaps.held[row]
-    taken = 0.0 if last else widened(gaps.begins[row, slot], before)
-    for k in range(gaps.held[row], slot, -1):
+    """Put a slot where ``earliest_gap`` says; what it said of this device before is void."""
+    row = gaps.chunk[d, place]
+    widest = gaps.widest[d, place]
+    previous_end = gaps.ends[row, slot - 1] if slot > 0 else end_before(gaps, d, place)
+    last = slot == gaps.num_slots[row]
+    taken = 0.0 if last else widened(gaps.begins[row, slot], previous_end)
+    for k in range(gaps.num_slots[row], slot, -1):
         gaps.begins[row, k], gaps.ends[row, k] = gaps.begins[row, k - 1], gaps.ends[row, k - 1]
     gaps.begins[row, slot], gaps.ends[row, slot] = begin, end
-    gaps.held[row] += 1
+    gaps.num_slots[row] += 1
     if not last and taken >= widest:
         note(gaps, d, place, measured(gaps, d, place))
-    elif widened(begin, before) > widest:
-        note(gaps, d, place, widened(begin, before))
+    elif widened(begin, previous_end) > widest:
+        note(gaps, d, place, widened(begin, previous_end))
     if last:
         gaps.until[d, place] = end
         if place + 1 < gaps.places[d]:
             note(gaps, d, place + 1, measured(gaps, d, place + 1))
-    if gaps.held[row] == CHUNK:
+    if gaps.num_slots[row] == CHUNK:
         split(gaps, d, place)

@@ -28,40 +28,51 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.placers.search.chunk_search import Start
 from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import BACKWARD, FORWARD, Problem
-from gnnplace.simulation.compiled import Compiled, compile_problem, lean, longest_path
-from gnnplace.simulation.kernels import ROUNDING
-from gnnplace.simulation.list_scheduling import reversed_problem
+from gnnplace.simulation import (
+    ROUNDING,
+    Compiled,
+    compile_problem,
+    lean,
+    longest_path,
+    reversed_problem,
+)
 
 WORTH = 0.75  # score of a start with fewer in flight over the seconds of that with all
 TRIED = (1, 2, 3, 4, 6, 8)  # micro-batches in flight
 
 
 def with_most_in_flight(problem: Problem, most: int) -> Problem:
-    """The problem with edges of no bytes that keep ``most`` micro-batches of a unit in flight."""
+    """Return the problem with edges of no bytes that keep ``most`` micro-batches of a unit in
+    flight.
+    """
     graph = problem.graph
-    before, after = _held_back(problem, most)
-    producer = np.concatenate([graph.producer, before])
+    producers, waiting_ops = _held_back(problem, most)
+    producer = np.concatenate([graph.producer, producers])
     by_producer = np.argsort(producer, kind="stable")
-    held_by = np.array([len(waiting) for waiting in after], dtype=np.int64)
+    held_by = np.array([len(waiting) for waiting in waiting_ops], dtype=np.int64)
     counts = np.concatenate([np.diff(graph.consumer_offset), held_by])
     begin = np.cumsum(counts) - counts
-    consumer = np.concatenate([graph.consumer, *after])
-    counts, begin = counts[by_producer], begin[by_producer]
+    consumer = np.concatenate([graph.consumer, *waiting_ops])
+    counts = counts[by_producer]
+    begin = begin[by_producer]
     offset = np.concatenate(([0], np.cumsum(counts)))
     taken = np.arange(offset[-1]) + np.repeat(begin - offset[:-1], counts)
-    held = ComputationGraph(
+    graph_in_flight = ComputationGraph(
         names=graph.names,
         producer=producer[by_producer].astype(np.int32),
-        size=np.concatenate([graph.size, np.zeros(len(before))])[by_producer],
+        size=np.concatenate([graph.size, np.zeros(len(producers))])[by_producer],
         consumer_offset=offset.astype(np.int32),
         consumer=consumer[taken].astype(np.int32),
     )
-    return replace(problem, graph=held)
+    return replace(problem, graph=graph_in_flight)
 
 
 def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
-    """Backward ops that others wait for, and the forward ops that wait for each of them."""
-    forward, backward = _of_phase(problem, FORWARD), _of_phase(problem, BACKWARD)
+    """Return the backward ops that others wait for, and the forward ops that wait for each
+    of them.
+    """
+    forward = _of_phase(problem, FORWARD)
+    backward = _of_phase(problem, BACKWARD)
     pairs = [
         (op, forward[unit, share + most])
         for (unit, share), ops in backward.items()
@@ -72,14 +83,22 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
 
 
 def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:
-    """Ops of a phase by unit and micro-batch."""
+    """Return the ops of a phase by unit and micro-batch."""
     ops = np.flatnonzero(problem.phase == phase).astype(np.int32)
-    unit, share = problem.unit_of[ops], problem.microbatch[ops]
-    by_key = np.lexsort((share, unit))
-    ops, unit, share = ops[by_key], unit[by_key], share[by_key]
-    begins = np.flatnonzero((np.diff(unit, prepend=-1) != 0) | (np.diff(share, prepend=-1) != 0))
-    keys = zip(unit[begins].tolist(), share[begins].tolist(), strict=True)
-    return dict(zip(keys, np.split(ops, begins[1:]), strict=True)) if len(ops) else {}
+    if len(ops) == 0:
+        return {}
+    unit = problem.unit_of[ops]
+    microbatch = problem.microbatch[ops]
+    by_key = np.lexsort((microbatch, unit))
+    ops = ops[by_key]
+    unit = unit[by_key]
+    microbatch = microbatch[by_key]
+
+    new_unit = np.diff(unit, prepend=-1) != 0
+    new_microbatch = np.diff(microbatch, prepend=-1) != 0
+    begins = np.flatnonzero(new_unit | new_microbatch)
+    keys = zip(unit[begins].tolist(), microbatch[begins].tolist(), strict=True)
+    return dict(zip(keys, np.split(ops, begins[1:]), strict=True))
 
 
 class InFlightSpace(SearchSpace):
@@ -102,14 +121,15 @@ class InFlightSpace(SearchSpace):
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """As ``SearchSpace`` has it, with the edges that hold forward ops back."""
-        made = lean(self.held, compile_problem(self.held))
-        return made, reversed_problem(made)
+        lean_problem = lean(self.held, compile_problem(self.held))
+        return lean_problem, reversed_problem(lean_problem)
 
 
 def fewer_in_flight(
     space: SearchSpace, ranked: Callable[[SearchSpace], Sequence[Start]]
 ) -> tuple[SearchSpace, Sequence[Start]]:
-    """The space to search in, with all or fewer micro-batches in flight, and its ranked starts.
+    """Return the space to search in, with all or fewer micro-batches in flight, and its ranked
+    starts.
 
     Args:
         space: the space with all of them.
@@ -123,13 +143,14 @@ def fewer_in_flight(
     if first.score <= seconds * (1.0 + ROUNDING):
         return best
     limit = WORTH * seconds
-    for most in TRIED:
-        if most >= space.problem.microbatches:
+    for limit_in_flight in TRIED:
+        if limit_in_flight >= space.problem.microbatches:
             break
-        held = InFlightSpace(space.problem, most)
-        if longest_path(held.held) >= limit:
+        candidate = InFlightSpace(space.problem, limit_in_flight)
+        if longest_path(candidate.held) >= limit:
             continue
-        starts = ranked(held)
+        starts = ranked(candidate)
         if starts[0].score < limit:
-            best, limit = (held, starts), starts[0].score
+            best = (candidate, starts)
+            limit = starts[0].score
     return best

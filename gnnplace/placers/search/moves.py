@@ -18,13 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import empty_floats
+from gnnplace.graph import empty_floats, inner, kernel
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.kernels import step_time_kernel
-from gnnplace.simulation.list_scheduling import list_schedule_in_kernel
-from gnnplace.simulation.memory import excess_kernel
+from gnnplace.simulation import Compiled, excess_kernel, list_schedule_in_kernel, step_time_kernel
 
 WINDOW = 60
 
@@ -46,13 +42,13 @@ class Neighbourhood(NamedTuple):
 
 @kernel
 def seed_kernel(seed: int) -> None:
-    """Seeds the kernels' random numbers."""
+    """Seed the kernels' random numbers."""
     np.random.seed(seed)
 
 
 @inner(_nrt=False)
 def threshold_of(now: float, temperature: float) -> float:
-    """The most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
+    """Return the most energy that is accepted after ``now``, as Metropolis et al. (1953) draw it.
 
     It is drawn before a move is tried: what is above it need not be known.
     """
@@ -67,7 +63,7 @@ def energy(
     order: IntArray,
     cutoff: float,
 ) -> float:
-    """Simulated seconds plus the penalty; inf above ``cutoff``."""
+    """Return the simulated seconds plus the penalty; inf above ``cutoff``."""
     if not neighbourhood.memory_matters:
         return step_time_kernel(compiled, device, order, cutoff)
     seconds, excess = excess_kernel(compiled, device, order, cutoff)
@@ -84,7 +80,7 @@ def energy_of(
     order: IntArray,
     cutoff: float,
 ) -> float:
-    """``energy`` for callers that are no kernels."""
+    """Return ``energy`` for callers that are no kernels."""
     if not neighbourhood.memory_matters:
         return float(step_time_kernel(compiled, device, order, cutoff))
     seconds, excess = excess_kernel(compiled, device, order, cutoff)
@@ -97,9 +93,12 @@ def energy_of(
 def window_of(
     compiled: Compiled, neighbourhood: Neighbourhood, order: IntArray, position: IntArray, op: int
 ) -> tuple[int, int]:
-    """First and last position that ``op`` may take between its inputs and its consumers."""
-    here = position[op]
-    low, high = max(0, here - WINDOW), min(len(order) - 1, here + WINDOW)
+    """Return the first and last position that ``op`` may take between its inputs and its
+    consumers.
+    """
+    current = position[op]
+    low = max(0, current - WINDOW)
+    high = min(len(order) - 1, current + WINDOW)
     for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
         low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
     for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
@@ -111,7 +110,7 @@ def window_of(
 
 @inner(_nrt=False)
 def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
-    """Moves the op at position ``origin`` to ``goal``, the ones between by one."""
+    """Move the op at position ``origin`` to ``goal``, the ones between by one."""
     op = order[origin]
     step = 1 if goal > origin else -1
     for k in range(origin, goal, step):
@@ -123,8 +122,9 @@ def shift(order: IntArray, position: IntArray, origin: int, goal: int) -> None:
 
 @inner(_nrt=False)
 def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bool:
-    """Whether a shift leaves every device's own sequence as it is."""
-    d, step = device[order[origin]], 1 if goal > origin else -1
+    """Return whether a shift leaves every device's own sequence as it is."""
+    d = device[order[origin]]
+    step = 1 if goal > origin else -1
     k = origin + step
     while k != goal + step and device[order[k]] != d:
         k += step
@@ -133,7 +133,7 @@ def passes_none(device: IntArray, order: IntArray, origin: int, goal: int) -> bo
 
 @inner(inline="always")
 def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntArray:
-    """The order that list scheduling makes where ``order`` says who goes first. [n]"""
+    """Return the order that list scheduling makes where ``order`` says who goes first. [n]"""
     priority = empty_floats(len(order))
     for k in range(len(order)):
         priority[order[k]] = -k
@@ -144,12 +144,15 @@ def renewed_order(compiled: Compiled, device: IntArray, order: IntArray) -> IntA
 def propose(
     neighbourhood: Neighbourhood, unit_device: IntArray, touched: IntArray
 ) -> tuple[int, int]:
-    """Units of a random move and the device they go to: how many are ``touched``, the target."""
+    """Propose units of a random move and the device they go to: how many are ``touched``, the
+    target.
+    """
     num_units, num_devices = neighbourhood.allowed.shape
     unit = np.random.randint(num_units)
     kind = np.random.random()
     target = np.random.randint(num_devices)
-    low, high = neighbourhood.edge_offset[unit], neighbourhood.edge_offset[unit + 1]
+    low = neighbourhood.edge_offset[unit]
+    high = neighbourhood.edge_offset[unit + 1]
     touched[0] = unit
     if kind < 0.5:
         if kind < 0.35 and high > low:
@@ -165,8 +168,8 @@ def propose(
     longest = max(1, int(num_units * 2.0 ** (-1.0 - 6.0 * np.random.random())))
     last = min(num_units, first + longest)
     if kind < 0.9:
-        before = np.random.random() < 0.5
-        edge = max(0, first - 1) if before else min(num_units - 1, last)
+        from_before = np.random.random() < 0.5
+        edge = max(0, first - 1) if from_before else min(num_units - 1, last)
         target = unit_device[neighbourhood.unit_order[edge]]
     for k in range(first, last):
         touched[k - first] = neighbourhood.unit_order[k]
@@ -182,7 +185,7 @@ def move_units(
     target: int,
     former: IntArray,
 ) -> int:
-    """Moves ``units`` to ``target`` where they may be there; how many moved.
+    """Move ``units`` to ``target`` where they may be there; return how many moved.
 
     ``former`` receives the device that each of them had, for ``undo_move``.
     """
@@ -206,7 +209,7 @@ def undo_move(
     units: IntArray,
     former: IntArray,
 ) -> None:
-    """Puts ``units`` back where ``move_units`` found them, the last one first."""
+    """Put ``units`` back where ``move_units`` found them, the last one first."""
     for i in range(len(units) - 1, -1, -1):
         unit = units[i]
         unit_device[unit] = former[i]
@@ -215,20 +218,20 @@ def undo_move(
 
 
 def neighbourhood(space: SearchSpace) -> Neighbourhood:
-    """The arrays that moves look up."""
+    """Return the arrays that moves look up."""
     edge_offset, neighbour = space.unit_edges
     op_offset, ops = space.unit_ops
     rank = np.empty_like(space.unit_order)
     rank[space.unit_order] = np.arange(len(rank), dtype=np.int32)
     return Neighbourhood(
-        op_offset,
-        ops,
-        edge_offset,
-        neighbour,
-        space.unit_order,
-        rank,
-        space.problem.unit_allowed,
-        space.problem.graph.producer.copy(),
-        space.penalty,
-        space.memory_matters,
+        op_offset=op_offset,
+        ops=ops,
+        edge_offset=edge_offset,
+        neighbour=neighbour,
+        unit_order=space.unit_order,
+        unit_rank=rank,
+        allowed=space.problem.unit_allowed,
+        producer=space.problem.graph.producer.copy(),
+        penalty=space.penalty,
+        memory_matters=space.memory_matters,
     )

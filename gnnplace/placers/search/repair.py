@@ -25,7 +25,8 @@ def repair(
     deadline: float = NO_BUDGET,
     most_ops: int = MOST_OPS_SIMULATED,
 ) -> tuple[IntArray, IntArray]:
-    """Devices and an order that fit, found from the given ones; unchanged if they fit already.
+    """Return devices and an order that fit, found from the given ones; unchanged if they fit
+    already.
 
     What comes back may still not fit: the caller simulates and says so. No move is tried after
     the deadline, nor when ``most_ops`` have been simulated, twice.
@@ -33,18 +34,33 @@ def repair(
     if space.fits(device, order):
         return device, order
     order = space.sequence(device)[1]
-    best = _move_units(space, device, order, deadline, most_ops)
+    best = _move_units(
+        space=space,
+        device=device,
+        order=order,
+        deadline=deadline,
+        most_ops=most_ops,
+    )
     if space.simulator.excess(*best)[1] > 0 and not expired(deadline):
         packed = space.spread(pack(space))
         best = min(
-            (best, _move_units(space, packed, space.sequence(packed)[1], deadline, most_ops)),
+            (
+                best,
+                _move_units(
+                    space=space,
+                    device=packed,
+                    order=space.sequence(packed)[1],
+                    deadline=deadline,
+                    most_ops=most_ops,
+                ),
+            ),
             key=lambda pair: space.score(*pair),
         )
     return best[0], best[1]
 
 
 def unit_bytes(space: SearchSpace) -> FloatArray:
-    """State of each unit plus all bytes that it produces. [U]"""
+    """Return the state of each unit plus all bytes that it produces. [U]"""
     problem = space.problem
     graph = problem.graph
     unit = problem.unit_of[graph.producer]
@@ -53,25 +69,28 @@ def unit_bytes(space: SearchSpace) -> FloatArray:
 
 
 def pack(space: SearchSpace) -> IntArray:
-    """Units in the order of their coordinates, cut where each device's share of bytes is full. [U]
+    """Put units in the order of their coordinates on devices, cut where each device's share of
+    bytes is full. [U]
 
     Bytes are state and everything a unit produces; shares follow the devices' memory.
     """
-    problem, size = space.problem, unit_bytes(space)
+    problem = space.problem
+    size = unit_bytes(space)
     memory = np.minimum(problem.cluster.memory, size.sum())
     limits = np.cumsum(memory) / memory.sum() * size.sum()
     middle = np.cumsum(size[space.unit_order]) - size[space.unit_order] / 2
-    chosen = np.empty(problem.num_units, dtype=np.int32)
-    chosen[space.unit_order] = np.minimum(
+    unit_device = np.empty(problem.num_units, dtype=np.int32)
+    unit_device[space.unit_order] = np.minimum(
         np.searchsorted(limits, middle, side="right"), problem.num_devices - 1
     )
-    return space.allow(chosen)
+    return space.allow(unit_device)
 
 
 def _move_units(
     space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
 ) -> tuple[IntArray, IntArray]:
-    unit_device, score = space.device_of_units(device), space.score(device, order)
+    unit_device = space.device_of_units(device)
+    score = space.score(device, order)
     tries = int(np.clip(most_ops // space.problem.num_ops, 30, 3_000))
     while tries > 0 and not expired(deadline):
         over = space.simulator.run(space.spread(unit_device), order).peak_memory
@@ -92,18 +111,33 @@ def _move_units(
 
 
 def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> list[Move]:
-    """Moves off the fullest device: single units by bytes, and blocks at its chunk's two ends."""
+    """Return moves off the fullest device: single units by bytes, and blocks at its chunk's two
+    ends.
+    """
     full = int(over.argmax())
-    mine = space.unit_order[unit_device[space.unit_order] == full]
-    size = unit_bytes(space)[mine]
-    enough = np.flatnonzero(size >= over[full])
-    largest, just_enough = np.argsort(-size)[:3], enough[np.argsort(size[enough])][:3]
-    parts = [mine[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+    excess = over[full]
+    full_units = space.unit_order[unit_device[space.unit_order] == full]
+    size = unit_bytes(space)[full_units]
+
+    # Single units: the largest, and the smallest that are enough.
+    enough = np.flatnonzero(size >= excess)
+    largest = np.argsort(-size)[:3]
+    just_enough = enough[np.argsort(size[enough])][:3]
+    parts = [full_units[k : k + 1] for k in dict.fromkeys([*largest, *just_enough])]
+
+    # Blocks from either end of the device's units, of a quarter of the excess and of all of it.
     for share in (0.25, 1.0):
-        front = int(np.searchsorted(size.cumsum(), share * over[full])) + 1
-        back = int(np.searchsorted(size[::-1].cumsum(), share * over[full])) + 1
-        parts += [mine[:front], mine[-back:]]
+        wanted = share * excess
+        front = int(np.searchsorted(size.cumsum(), wanted)) + 1
+        back = int(np.searchsorted(size[::-1].cumsum(), wanted)) + 1
+        parts += [full_units[:front], full_units[-back:]]
+
     targets = [int(target) for target in np.argsort(over)[:3] if target != full]
     allowed = space.problem.unit_allowed
-    moves = [(part[allowed[part, target]], target) for part in parts for target in targets]
-    return [move for move in moves if len(move[0])]
+    moves: list[Move] = []
+    for part in parts:
+        for target in targets:
+            units = part[allowed[part, target]]
+            if len(units):
+                moves.append((units, target))
+    return moves

@@ -31,7 +31,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import InfeasibleError
-from gnnplace.graph.kernels import (
+from gnnplace.graph import (
     flows_between,
     flows_of_ops,
     follow_forward,
@@ -39,17 +39,19 @@ from gnnplace.graph.kernels import (
     sum_of_finite,
 )
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation import Compiled, Simulator, steps_so_far
-from gnnplace.simulation.compiled import lean
-from gnnplace.simulation.kernels import ROUNDING
-from gnnplace.simulation.list_scheduling import (
+from gnnplace.simulation import (
+    ROUNDING,
+    Compiled,
+    Simulator,
+    lean,
     list_schedule,
     mean_upward_rank,
+    most_memory,
     priorities,
     reversed_problem,
+    steps_so_far,
     turn_order,
 )
-from gnnplace.simulation.memory import most_memory
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
@@ -58,7 +60,7 @@ _counts: list[Iterator[int]] = []
 
 
 def now() -> float:
-    """Seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
+    """Return the seconds of ``time.perf_counter()``; within ``counted`` how often it was asked.
 
     Within ``simulation.step_count.counted_steps``, the number of simulated steps.
     """
@@ -70,7 +72,7 @@ def now() -> float:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Within it a budget is so many looks at the clock, the same on every machine."""
+    """Make a budget so many looks at the clock within it, the same on every machine."""
     _counts.append(count(1))
     try:
         yield
@@ -79,7 +81,7 @@ def counted() -> Iterator[None]:
 
 
 def expired(deadline: float) -> bool:
-    """Whether a budget is used up; never so without a budget."""
+    """Return whether a budget is used up; never so without a budget."""
     return NO_BUDGET < deadline <= now()
 
 
@@ -101,7 +103,7 @@ class SearchSpace:
         self.compiled = self.simulator.compiled
 
     def check_possible(self) -> None:
-        """Checks that every unit has a device that its kind, pins, classmates and memory allow.
+        """Check that every unit has a device that its kind, pins, classmates and memory allow.
 
         Raises:
             InfeasibleError: naming the op and what is in the way.
@@ -118,8 +120,10 @@ class SearchSpace:
             self._check_memory()
 
     def _check_memory(self) -> None:
-        """Checks that every op that takes time fits a device that may run it, all else away."""
-        problem, need, memory = self.problem, self.working_set, self.compiled.memory
+        """Check that every op that takes time fits a device that may run it, all else away."""
+        problem = self.problem
+        need = self.working_set
+        memory = self.compiled.memory
         large = np.flatnonzero(need > memory.min() * (1 + ROUNDING))
         fits = need[large, None] <= memory * (1 + ROUNDING)
         times = problem.times[large]
@@ -136,7 +140,8 @@ class SearchSpace:
     @cached_property
     def working_set(self) -> FloatArray:
         """Bytes on an op's device while it runs: state of its unit, inputs, outputs. [n]"""
-        problem, graph = self.problem, self.problem.graph
+        problem = self.problem
+        graph = self.problem.graph
         need = problem.unit_state[problem.unit_of]
         need += np.bincount(graph.producer, graph.size, problem.num_ops)
         taken = graph.size[graph.consumption_tensor]
@@ -162,14 +167,16 @@ class SearchSpace:
     def speed(self) -> FloatArray:
         """Relative speed of each device on the units it may have; 0 if none. [D]"""
         allowed = self.problem.unit_allowed
-        own, mean = sum_of_finite(self.work), self.mean_work @ allowed
+        device_work = sum_of_finite(self.work)
+        mean = self.mean_work @ allowed
         idle = allowed.any(axis=0).astype(np.float64)
-        return np.where(own > 0, mean / np.maximum(own, 1e-300), idle)
+        return np.where(device_work > 0, mean / np.maximum(device_work, 1e-300), idle)
 
     @cached_property
     def coordinate(self) -> FloatArray:
         """Coordinate of each op, as the module's text says. [n]"""
-        graph, forward = self.problem.graph, self.problem.phase == FORWARD
+        graph = self.problem.graph
+        forward = self.problem.phase == FORWARD
         inputs = (graph.predecessor_offset, graph.predecessor)
         place = graph.position.astype(np.float64)
         return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
@@ -232,16 +239,18 @@ class SearchSpace:
         return turn_order(self.problem)
 
     def spread(self, unit_device: IntArray) -> IntArray:
-        """Device of each op from the device of each unit. [n]"""
+        """Return the device of each op from the device of each unit. [n]"""
         return np.asarray(unit_device)[self.problem.unit_of].astype(np.int32)
 
     def device_of_units(self, device: IntArray) -> IntArray:
-        """Device of each unit from the device of each op. [U]"""
+        """Return the device of each unit from the device of each op. [U]"""
         offset, ops = self.unit_ops
         return device[ops[offset[:-1]]]
 
     def allow(self, unit_device: IntArray) -> IntArray:
-        """The same devices, but units that may not be there go where they take least time. [U]"""
+        """Return the same devices, but units that may not be there go where they take least time.
+        [U]
+        """
         unit_device = np.array(unit_device, dtype=np.int32)
         wrong = ~self.problem.unit_allowed[np.arange(len(unit_device)), unit_device]
         unit_device[wrong] = self.work[wrong].argmin(axis=1)
@@ -255,15 +264,17 @@ class SearchSpace:
     @cached_property
     def lean(self) -> tuple[Compiled, Compiled]:
         """The problem and the reversed problem without what others imply, for list schedules."""
-        made = lean(self.problem, self.compiled)
-        return made, reversed_problem(made)
+        lean_problem = lean(self.problem, self.compiled)
+        return lean_problem, reversed_problem(lean_problem)
 
     def fits(self, device: IntArray, order: IntArray) -> bool:
-        """Whether a placement is within all memory."""
+        """Return whether a placement is within all memory."""
         return not self.memory_matters or self.simulator.excess(device, order)[1] == 0
 
     def score(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
-        """Predicted seconds, plus a penalty for memory above the limits; inf above ``cutoff``."""
+        """Return the predicted seconds, plus a penalty for memory above the limits; inf above
+        ``cutoff``.
+        """
         if not self.memory_matters:
             return self.simulator.step_time(device, order, cutoff)
         seconds, excess = self.simulator.excess(device, order, cutoff)
@@ -272,7 +283,8 @@ class SearchSpace:
     def sequence(
         self, device: IntArray, extra: Sequence[FloatArray] = (), cutoff: float = np.inf
     ) -> tuple[float, IntArray]:
-        """The best order found for given devices, and its score; inf where none is worth a look.
+        """Return the score and the best order found for given devices; inf where none is worth a
+        look.
 
         List scheduling by every known priority and those in ``extra``, and turns, until the step
         takes no longer than the work of one device.
@@ -282,21 +294,23 @@ class SearchSpace:
             extra: more priorities. Each [n].
             cutoff: score above which the caller does not want to know.
         """
-        best, chosen = np.inf, self.turn_order
+        best = np.inf
+        best_order = self.turn_order
         times = self.compiled.times[np.arange(len(device)), device]
-        least = float(np.bincount(device, times).max())
-        if least > cutoff * (1.0 + ROUNDING):
-            return best, chosen
+        busiest = float(np.bincount(device, times).max())
+        if busiest > cutoff * (1.0 + ROUNDING):
+            return best, best_order
         for priority in (*extra, *self.priorities, None):
             order = self.turn_order
             if priority is not None:
                 order = list_schedule(self.compiled, device, priority)
             score = self.score(device, order, min(best, cutoff))
             if score < best:
-                best, chosen = score, order
-            if best <= least * (1.0 + ROUNDING):
+                best = score
+                best_order = order
+            if best <= busiest * (1.0 + ROUNDING):
                 break
-        return best, chosen
+        return best, best_order
 
 
 @dataclass(frozen=True)
@@ -316,13 +330,13 @@ class Found:
     bound: float = 0.0
 
 
-def better(space: SearchSpace, one: Found, other: Found) -> Found:
-    """The one of less score; the first among equals."""
-    return min(one, other, key=lambda found: space.score(found.device, found.order))
+def better(space: SearchSpace, first: Found, second: Found) -> Found:
+    """Return the one of less score; the first among equals."""
+    return min(first, second, key=lambda found: space.score(found.device, found.order))
 
 
 def rank_order(space: SearchSpace) -> IntArray:
-    """Ops by descending upward rank; topological position breaks ties. [n]"""
+    """Return the ops by descending upward rank; topological position breaks ties. [n]"""
     rank = mean_upward_rank(space.problem)
     return np.lexsort((space.problem.graph.position, -rank)).astype(np.int32)
 
@@ -330,19 +344,21 @@ def rank_order(space: SearchSpace) -> IntArray:
 def with_own_order(
     space: SearchSpace, device: IntArray, start: FloatArray, deadline: float = NO_BUDGET
 ) -> Found:
-    """The devices with the better of the scheduler's own order and list-scheduled ones.
+    """Return the devices with the better of the scheduler's own order and list-scheduled ones.
 
     Of a large problem its own alone after the deadline.
     """
-    own = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
+    scheduled_order = np.lexsort((space.problem.graph.position, start)).astype(np.int32)
     if space.problem.num_ops > LARGE and expired(deadline):
-        return Found(device, own)
+        return Found(device, scheduled_order)
     score, order = space.sequence(device)
-    return Found(device, own if space.score(device, own) < score else order)
+    return Found(device, scheduled_order if space.score(device, scheduled_order) < score else order)
 
 
 def unit_mean(problem: Problem, coordinate: FloatArray) -> FloatArray:
-    """Mean coordinate of each unit's forward ops, or of all its ops if it has none. [U]"""
+    """Return the mean coordinate of each unit's forward ops, or of all its ops if it has
+    none. [U]
+    """
     forward = (problem.phase == FORWARD).astype(np.float64)
     has_forward = np.bincount(problem.unit_of, forward, problem.num_units) > 0
     weight = np.where(has_forward[problem.unit_of], forward, 1.0)

@@ -25,10 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import full_ints, zero_floats
+from gnnplace.graph import full_ints, kernel, zero_floats
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation.transfer import DELAY, PACE, SENDS, with_messages
+from gnnplace.simulation import DELAY, PACE, SENDS, with_messages
 
 
 class Flows(NamedTuple):
@@ -64,8 +63,9 @@ class Flows(NamedTuple):
 
 
 def make_flows(space: SearchSpace) -> Flows:
-    """The flows of a problem."""
-    problem, cluster = space.problem, space.problem.cluster
+    """Return the flows of a problem."""
+    problem = space.problem
+    cluster = space.problem.cluster
     grouped = _grouped(space)
     producer = np.array([p for p, _ in grouped], dtype=np.int32)
     sizes = [len(readers) for _, readers in grouped]
@@ -93,8 +93,9 @@ def make_flows(space: SearchSpace) -> Flows:
 
 
 def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float]]:
-    """Number and bytes of the tensors by their unit and the other units that read them."""
-    graph, unit_of = space.problem.graph, space.problem.unit_of
+    """Return number and bytes of the tensors by their unit and the other units that read them."""
+    graph = space.problem.graph
+    unit_of = space.problem.unit_of
     flows: dict[tuple[int, tuple[int, ...]], list[float]] = {}
     for tensor, producer in enumerate(unit_of[graph.producer].tolist()):
         readers = np.unique(unit_of[graph.consumers(tensor)])
@@ -107,7 +108,7 @@ def _grouped(space: SearchSpace) -> dict[tuple[int, tuple[int, ...]], list[float
 
 
 def restricted(flows: Flows, devices: IntArray) -> Flows:
-    """The same units on some of the devices alone, renumbered in the order given."""
+    """Return the same units on some of the devices alone, renumbered in the order given."""
     pairs = np.ix_(devices, devices)
     return flows._replace(
         work=np.ascontiguousarray(flows.work[:, devices]),
@@ -119,19 +120,22 @@ def restricted(flows: Flows, devices: IntArray) -> Flows:
 
 @kernel
 def loads(flows: Flows, device: IntArray) -> FloatArray:
-    """Seconds of each device for the device of each unit; inf where that is impossible. [D]"""
+    """Return the seconds of each device for the device of each unit; inf where that is impossible.
+    [D]
+    """
     load = zero_floats(len(flows.memory))
     for u in range(len(device)):
         load[device[u]] += flows.work[u, device[u]]
-    seen = full_ints(len(load), -1)
+    last_flow = full_ints(len(load), -1)
     for k in range(len(flows.producer)):
         source = device[flows.producer[k]]
-        seen[source] = k
+        last_flow[source] = k
         for j in range(flows.offset[k], flows.offset[k + 1]):
             target = device[flows.reader[j]]
-            if seen[target] != k:
-                seen[target] = k
-                latency, pace = flows.latency[source, target], flows.pace[source, target]
+            if last_flow[target] != k:
+                last_flow[target] = k
+                latency = flows.latency[source, target]
+                pace = flows.pace[source, target]
                 cost = with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
                 load[source] += cost
                 load[target] += cost
@@ -139,11 +143,11 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
 
 
 def interval(flows: Flows, device: IntArray) -> float:
-    """The largest load; inf where a unit may not be, or a link is missing."""
+    """Return the largest load; inf where a unit may not be, or a link is missing."""
     return float(loads(flows, np.asarray(device, dtype=np.int32)).max())
 
 
 def state_excess(flows: Flows, device: IntArray) -> float:
-    """Bytes of state above the devices' memory, all devices together."""
+    """Return the bytes of state above the devices' memory, all devices together."""
     resident = np.bincount(device, flows.state, len(flows.memory))
     return float(np.maximum(resident - flows.memory, 0.0).sum())

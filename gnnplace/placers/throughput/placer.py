@@ -80,10 +80,11 @@ class Throughput(Placer):
         if not search.proven:
             search.improve()
         if not search.proven:
-            units, devices = space.problem.num_units, space.problem.num_devices
+            units = space.problem.num_units
+            devices = space.problem.num_devices
             if units * np.log(devices) <= np.log(FEW):  # annealing may be too cold for its optimum
-                for chosen in product(range(devices), repeat=units):
-                    search.take(np.array(chosen, dtype=np.int32))
+                for unit_device in product(range(devices), repeat=units):
+                    search.take(np.array(unit_device, dtype=np.int32))
         return search.found()
 
     def _result(
@@ -104,14 +105,16 @@ class ContiguousThroughput(Throughput):
 
 
 def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
-    """A result of any placer with the interval of its placement. ``space``: its problem's."""
+    """Return a result of any placer with the interval of its placement. ``space``: its
+    problem's.
+    """
     value = interval(make_flows(space), space.device_of_units(result.placement.device))
     bound = min(simple_bound(space), value)
     return ThroughputResult(**result.__dict__ | {"interval": value, "interval_bound": bound})
 
 
 def simple_bound(space: SearchSpace) -> float:
-    """Seconds that some device is busy at least: all work shared out, or one unit's."""
+    """Return the seconds that some device is busy at least: all work shared out, or one unit's."""
     shared = lower_bounds(space.problem).work
     return max(shared, float(space.work.min(axis=1).max()) * (1 - 1e-12))
 
@@ -120,7 +123,9 @@ class _Search:
     """One search: the best devices of units so far, and what is proven."""
 
     def __init__(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> None:
-        self.space, self.rng, self.deadline = space, rng, deadline
+        self.space = space
+        self.rng = rng
+        self.deadline = deadline
         self.flows = make_flows(space)
         self.sorts: Sorts = sorts_of(self.flows)
         self.bound = simple_bound(space)
@@ -139,52 +144,57 @@ class _Search:
         return self.value <= self.bound * (1 + PROVEN)
 
     def take(self, device: IntArray) -> bool:
-        """Keeps devices that fit and are better; says whether they are."""
+        """Keep devices that fit and are better; return whether they are."""
         value = interval(self.flows, device)
         if value >= self.value or state_excess(self.flows, device) > 0:
             return False
-        self.device, self.value = device.astype(np.int32), value
+        self.device = device.astype(np.int32)
+        self.value = value
         return True
 
     def contiguous(self) -> None:
-        """The best contiguous split, of all devices and of those that look alike."""
+        """Find the best contiguous split, of all devices and of those that look alike."""
         blocks = make_blocks(self.space)
         best = min(self._split_over(*view, blocks) for view in self._views())
         if best < np.inf:
             self.note = f"best contiguous split {best:.6g} s"
 
     def _split_over(self, devices: IntArray, dear: bool, blocks: Blocks) -> float:
-        """The least interval of splits over some devices; see ``_views``."""
+        """Return the least interval of splits over some devices; see ``_views``."""
         part = restricted(self.flows, devices)
         sorts = sorts_of(part, dear=dear)
         best = np.inf
         for order in self._orders(blocks):
             tried = split(part, sorts, order, self.value * (1 + 1e-12))
             if tried is not None:
-                chosen = self._swapped(devices[tried.device])
-                best = min(best, interval(self.flows, chosen))
-                if self.take(chosen):
+                unit_device = self._swapped(devices[tried.device])
+                best = min(best, interval(self.flows, unit_device))
+                if self.take(unit_device):
                     self.order = order
             if self.proven or expired(self.deadline):
                 break
         return best
 
     def _swapped(self, device: IntArray) -> IntArray:
-        """The same stages on the best devices that swaps of two lead to; equal links need none."""
-        best, value = device, interval(self.flows, device)
+        """Return the same stages on the best devices that swaps of two lead to; equal links need
+        none.
+        """
+        best = device
+        value = interval(self.flows, device)
         count = len(self.flows.memory)
-        known = self.sorts.equal or count > MOST_SWAPPED
-        for a, b in () if known else combinations(range(count), 2):
+        skips_swaps = self.sorts.equal or count > MOST_SWAPPED
+        for a, b in () if skips_swaps else combinations(range(count), 2):
             label = np.arange(count, dtype=np.int32)
             label[[a, b]] = b, a
             swapped = label[best]
             fits = state_excess(self.flows, swapped) == 0
             if fits and interval(self.flows, swapped) < value:
-                best, value = swapped, interval(self.flows, swapped)
+                best = swapped
+                value = interval(self.flows, swapped)
         return best
 
     def _views(self) -> list[tuple[IntArray, bool]]:
-        """Devices to split over, and whether at the price of the dearest links.
+        """Return the devices to split over, and whether at the price of the dearest links.
 
         Where links are equal one view is exact. Where not, what a stage pays depends on where the
         others are: all devices at their cheapest and at their dearest links, and the devices of
@@ -197,34 +207,48 @@ class _Search:
         count = len(self.sorts.counts)
         if 1 < count <= MOST_SORTS:
             for size in range(1, count):
-                for chosen in combinations(range(count), size):
-                    part = np.flatnonzero(np.isin(self.sorts.of, chosen)).astype(np.int32)
+                for subset in combinations(range(count), size):
+                    part = np.flatnonzero(np.isin(self.sorts.of, subset)).astype(np.int32)
                     views.append((part, False))
         return views
 
     def _orders(self, blocks: Blocks) -> list[IntArray]:
-        """Orders to split: by coordinate, and topological ones."""
+        """Return the orders to split: by coordinate, and topological ones."""
         space = self.space
-        flat = np.array([u for part in blocks.units for u in part], dtype=np.int32)
-        position = np.empty(len(flat))
+        by_blocks = np.array([unit for units in blocks.units for unit in units], dtype=np.int32)
+
+        # Written backwards, so that a unit has the position of the first of its ops.
+        position = np.empty(len(by_blocks))
         position[space.problem.unit_of[::-1]] = space.problem.graph.position[::-1]
-        orders = [space.unit_order, flat, np.argsort(position, kind="stable").astype(np.int32)]
-        orders.append(depth_first(blocks))
-        most = int(np.clip(DRAWN_WORK // len(flat) ** 2, 4, 200))
-        orders += [depth_first(blocks, self.rng) for _ in range(most)]
-        return list({order.tobytes(): order for order in orders}.values())
+        by_position = np.argsort(position, kind="stable").astype(np.int32)
+
+        orders = [space.unit_order, by_blocks, by_position, depth_first(blocks)]
+        num_drawn = int(np.clip(DRAWN_WORK // len(by_blocks) ** 2, 4, 200))
+        for _ in range(num_drawn):
+            orders.append(depth_first(blocks, self.rng))
+        distinct = {order.tobytes(): order for order in orders}
+        return list(distinct.values())
 
     def improve(self) -> None:
-        """Annealing, from the best so far and from one device."""
-        timed, now = self.deadline > NO_BUDGET, time.perf_counter()
+        """Anneal from the best so far and from one device."""
+        timed = self.deadline > NO_BUDGET
+        begin = time.perf_counter()
         one = self.space.allow(np.zeros(self.space.problem.num_units, dtype=np.int32))
         for share, start in ((0.5, self.device), (1.0, one)):
-            until = now + share * (self.deadline - now) if timed else NO_BUDGET
+            until = begin + share * (self.deadline - begin) if timed else NO_BUDGET
             if not self.proven and (not timed or until > time.perf_counter()):
-                self.take(local_search(self.flows, self.order, start, self.rng, until))
+                self.take(
+                    local_search(
+                        flows=self.flows,
+                        order=self.order,
+                        start=start,
+                        rng=self.rng,
+                        deadline=until,
+                    )
+                )
 
     def found(self) -> Found:
-        """What is handed back: devices that fit when they run, in the best order known."""
+        """Return devices that fit when they run, in the best order known."""
         device, order = self._fitting()
         value = interval(self.flows, self.space.device_of_units(device))
         note = "optimal" if value <= self.bound * (1 + PROVEN) else ""
@@ -234,11 +258,11 @@ class _Search:
     def _fitting(self) -> tuple[IntArray, IntArray]:
         space = self.space
         for share in SHARES:
-            chosen = self.device
+            unit_device = self.device
             if share < 1.0:
                 args = (self.flows, self.order, self.device, self.rng, NO_BUDGET)
-                chosen = local_search(*args, share=share)
-            device = space.spread(chosen)
+                unit_device = local_search(*args, share=share)
+            device = space.spread(unit_device)
             order = space.sequence(device)[1]
             if space.fits(device, order):
                 return device, order
@@ -260,7 +284,7 @@ SEARCHES: tuple[tuple[str, type[Throughput]], ...] = (
 
 
 def make_throughput_placer(name: str, **options: Any) -> Placer:
-    """A placer for throughput: ``contiguous`` splits alone, or the ``best`` that is found.
+    """Return a placer for throughput: ``contiguous`` splits alone, or the ``best`` that is found.
 
     Raises:
         InputError: an option, for they have none.
@@ -268,12 +292,12 @@ def make_throughput_placer(name: str, **options: Any) -> Placer:
     """
     base, written = parse_name(name)
     if base not in PLACERS:
-        known = ", ".join(PLACERS)
+        names = ", ".join(PLACERS)
         raise UnsupportedError(
-            f"placer {base!r} minimises the step time; for objective 'throughput' use {known}"
+            f"placer {base!r} minimises the step time; for objective 'throughput' use {names}"
         )
-    given = {key: value for key, value in options.items() if value is not None}
-    return PLACERS[base].made(written | given)
+    set_options = {key: value for key, value in options.items() if value is not None}
+    return PLACERS[base].made(written | set_options)
 
 
 def intervals(
@@ -284,7 +308,7 @@ def intervals(
     seed: int,
     progress: Callable[[str], None] | None = None,
 ) -> list[ThroughputResult | Failure]:
-    """Intervals of the searches for throughput, then of placements that others found.
+    """Return the intervals of the searches for throughput, then of placements that others found.
 
     Args:
         problem: the problem that all of them place.
@@ -294,20 +318,20 @@ def intervals(
         progress: called with a line before each search.
     """
     space = SearchSpace(problem)
-    found: list[ThroughputResult | Failure] = []
+    results: list[ThroughputResult | Failure] = []
     for label, kind in SEARCHES:
         if progress is not None:
             progress(f"placing with {label}")
-        found.append(_searched(label, kind(), space, budget, seed))
-    return found + [
-        other if isinstance(other, tuple) else with_interval(space, other) for other in others
+        results.append(_searched(label, kind(), space, budget, seed))
+    return results + [
+        result if isinstance(result, tuple) else with_interval(space, result) for result in others
     ]
 
 
 def _searched(
     label: str, placer: Placer, space: SearchSpace, budget: float, seed: int
 ) -> ThroughputResult | Failure:
-    """What a search finds, under the name that comparisons show."""
+    """Return what a search finds, under the name that comparisons show."""
     try:
         result = placer.place(space.problem, budget=budget, seed=seed, space=space)
     except GnnplaceError as error:

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_ints, greatest, zero_int_table
+from gnnplace.graph import copy_to, empty_ints, greatest, inner, kernel, zero_int_table
 from gnnplace.placers.search.moves import seed_kernel, threshold_of
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import Flows, loads
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 MEAN = 0.05  # of the mean load in the energy
 HOT, FALL = 0.02, 300.0  # First temperature, of the start's energy; how far it falls.
@@ -32,7 +31,7 @@ PENALTY = 10.0  # energies of the start, for a whole cluster's memory in excess
 
 @kernel
 def count_readers(flows: Flows, device: IntArray) -> IntArray:
-    """Readers of each flow on each device. [F, D]"""
+    """Return the readers of each flow on each device. [F, D]"""
     readers = zero_int_table(len(flows.producer), len(flows.memory))
     for k in range(len(flows.producer)):
         for j in range(flows.offset[k], flows.offset[k + 1]):
@@ -44,10 +43,11 @@ def count_readers(flows: Flows, device: IntArray) -> IntArray:
 def add_flow(
     flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
 ) -> None:
-    """Adds what one flow loads devices with, or takes it off (``sign`` -1)."""
+    """Add what one flow loads devices with, or take it off (``sign`` -1)."""
     for d in range(len(load)):
         if d != source and readers[index, d] > 0:
-            latency, pace = flows.latency[source, d], flows.pace[source, d]
+            latency = flows.latency[source, d]
+            pace = flows.pace[source, d]
             cost = sign * with_messages(0.0, flows.tensors[index], flows.size[index], latency, pace)
             load[source] += cost
             load[d] += cost
@@ -63,7 +63,7 @@ def move(
     load: FloatArray,
     resident: FloatArray,
 ) -> None:
-    """Puts a unit on another device; everything that depends on it follows."""
+    """Put a unit on another device; everything that depends on it follows."""
     source = device[unit]
     for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
         k = flows.unit_flow[j]
@@ -83,18 +83,20 @@ def move(
 
 @inner()
 def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
-    """What annealing lowers."""
-    excess, most, total = 0.0, load[0], 0.0
+    """Return what annealing lowers."""
+    excess = 0.0
+    largest = load[0]
+    total = 0.0
     for d in range(len(load)):
         excess += max(0.0, resident[d] - flows.memory[d])
-        most = max(most, load[d])
+        largest = max(largest, load[d])
         total += load[d]
-    return most + MEAN * (total / len(load)) + penalty * excess
+    return largest + MEAN * (total / len(load)) + penalty * excess
 
 
 @inner(_nrt=False)
 def fits(flows: Flows, resident: FloatArray) -> bool:
-    """Whether state fits on every device."""
+    """Return whether state fits on every device."""
     over = False
     for d in range(len(resident)):
         over |= resident[d] > flows.memory[d]
@@ -103,8 +105,11 @@ def fits(flows: Flows, resident: FloatArray) -> bool:
 
 @inner()
 def neighbour(flows: Flows, unit: int) -> int:
-    """A random unit that makes what ``unit`` reads or reads what it makes; itself if none."""
-    first, last = flows.unit_offset[unit], flows.unit_offset[unit + 1]
+    """Return a random unit that makes what ``unit`` reads or reads what it makes; itself if
+    none.
+    """
+    first = flows.unit_offset[unit]
+    last = flows.unit_offset[unit + 1]
     if first == last:
         return unit
     k = flows.unit_flow[np.random.randint(first, last)]
@@ -122,8 +127,9 @@ def propose(
     units: IntArray,
     goals: IntArray,
 ) -> int:
-    """Writes the units of a random move and the devices they go to; returns how many."""
-    unit, num_devices = np.random.randint(len(device)), len(flows.memory)
+    """Write the units of a random move and the devices they go to; return how many."""
+    unit = np.random.randint(len(device))
+    num_devices = len(flows.memory)
     kind = np.random.random()
     units[0], goals[0] = unit, np.random.randint(num_devices)
     if kind < 0.4:
@@ -132,8 +138,8 @@ def propose(
     if kind < 0.6:
         return 1
     if kind < 0.8:
-        other = np.random.randint(len(device))
-        goals[0], units[1], goals[1] = device[other], other, device[unit]
+        partner = np.random.randint(len(device))
+        goals[0], units[1], goals[1] = device[partner], partner, device[unit]
         return 2
     length = 1 + int(len(device) * 2.0 ** (-1.0 - 6.0 * np.random.random()))
     first = rank[unit]
@@ -189,8 +195,10 @@ def anneal_kernel(
     """
     order, rank, device, readers, load, resident, best_device = state
     size = max(2, len(device))
-    units, goals, former = empty_ints(size), empty_ints(size), empty_ints(size)
-    now = energy(flows, load, resident, penalty)
+    units = empty_ints(size)
+    goals = empty_ints(size)
+    former = empty_ints(size)
+    current = energy(flows, load, resident, penalty)
     for _ in range(moves):
         count = propose(flows, order, rank, device, units, goals)
         changed = 0
@@ -202,12 +210,12 @@ def anneal_kernel(
         if changed == 0:
             continue
         tried = energy(flows, load, resident, penalty)
-        if tried > threshold_of(now, temperature):
+        if tried > threshold_of(current, temperature):
             for i in range(count - 1, -1, -1):
                 if device[units[i]] != former[i]:
                     move(flows, units[i], former[i], device, readers, load, resident)
             continue
-        now = tried
+        current = tried
         if greatest(load) < best and fits(flows, resident):
             best = greatest(load)
             copy_to(best_device, device)
@@ -215,7 +223,7 @@ def anneal_kernel(
 
 
 def fresh_loads(flows: Flows, device: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Seconds and resident bytes of each device, summed anew. [D], [D]"""
+    """Return the seconds and resident bytes of each device, summed anew. [D], [D]"""
     resident = np.bincount(device, flows.state, len(flows.memory))
     return loads(flows, device), resident.astype(np.float64)
 
@@ -229,7 +237,8 @@ def local_search(
     *,
     share: float = 1.0,
 ) -> IntArray:
-    """The best devices of units found from ``start`` that fit; ``start`` itself if none is better.
+    """Return the best devices of units found from ``start`` that fit; ``start`` itself if none is
+    better.
 
     Args:
         flows: the units, and what travels between them.
@@ -240,7 +249,8 @@ def local_search(
         share: the share of the memory that state may take.
     """
     tight = _finite(flows._replace(memory=flows.memory * share))
-    device, best_device = start.astype(np.int32), start.astype(np.int32)
+    device = start.astype(np.int32)
+    best_device = start.astype(np.int32)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
     readers = count_readers(tight, device)
@@ -249,13 +259,24 @@ def local_search(
     scale = float(load.max())
     penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
     seed_kernel(int(rng.integers(2**31)))
-    timed, begin, per_call, turn = deadline > NO_BUDGET, time.perf_counter(), 2_000, 0
+    timed = deadline > NO_BUDGET
+    begin = time.perf_counter()
+    per_call = 2_000
+    turn = 0
     while time.perf_counter() < deadline if timed else turn < ROUNDS:
         called = time.perf_counter()
         part = (called - begin) / (deadline - begin) if timed else turn / ROUNDS
         best = anneal_kernel(
             tight,
-            AnnealingState(order, rank, device, readers, load, resident, best_device),
+            AnnealingState(
+                order=order,
+                rank=rank,
+                device=device,
+                readers=readers,
+                load=load,
+                resident=resident,
+                best_device=best_device,
+            ),
             penalty,
             HOT * scale * FALL**-part,
             per_call if timed else MOVES_WITHOUT_BUDGET // ROUNDS,
@@ -272,9 +293,9 @@ def local_search(
 
 
 def _finite(flows: Flows) -> Flows:
-    """The flows with missing links so dear that nothing uses them, but not infinite."""
+    """Return the flows with missing links so dear that nothing uses them, but not infinite."""
     dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
     linked = np.isfinite(flows.latency)
-    known = flows.latency[linked]
-    dear += 1e3 * (float(known.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
+    latencies = flows.latency[linked]
+    dear += 1e3 * (float(latencies.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
     return flows._replace(latency=np.where(linked, flows.latency, dear))

@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     copy_to,
     empty_floats,
     empty_longs,
     empty_table,
     full_ints,
+    kernel,
     zero_floats,
     zero_longs,
 )
@@ -49,7 +49,7 @@ from gnnplace.placers.throughput.stages import (
     true_largest,
 )
 from gnnplace.problem import BACKWARD
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -71,12 +71,12 @@ class Blocks(NamedTuple):
     """
 
     units: list[list[int]]
-    before: list[list[int]]
-    after: list[list[int]]
+    predecessors: list[list[int]]
+    successors: list[list[int]]
 
 
 def precedence(space: SearchSpace) -> nx.DiGraph:
-    """Which unit precedes which, as the module's text says; it may have cycles."""
+    """Return which unit precedes which, as the module's text says; it may have cycles."""
     import networkx as nx
 
     problem = space.problem
@@ -94,7 +94,7 @@ def precedence(space: SearchSpace) -> nx.DiGraph:
 
 
 def _folded(space: SearchSpace) -> bool:
-    """Whether backward ops stay with their forward ops: some colocation class says so."""
+    """Return whether backward ops stay with their forward ops: some colocation class says so."""
     problem = space.problem
     backward = problem.phase == BACKWARD
     has = [
@@ -104,26 +104,28 @@ def _folded(space: SearchSpace) -> bool:
 
 
 def make_blocks(space: SearchSpace) -> Blocks:
-    """The strongly connected components of ``precedence``."""
+    """Return the strongly connected components of ``precedence``."""
     import networkx as nx
 
-    whole = nx.condensation(precedence(space))
-    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(whole))}
-    units = [sorted(whole.nodes[node]["members"]) for node in rank]
-    before = [sorted(rank[p] for p in whole.predecessors(node)) for node in rank]
-    after = [sorted(rank[p] for p in whole.successors(node)) for node in rank]
-    return Blocks(units, before, after)
+    components = nx.condensation(precedence(space))
+    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(components))}
+    units = [sorted(components.nodes[node]["members"]) for node in rank]
+    predecessors = [sorted(rank[p] for p in components.predecessors(node)) for node in rank]
+    successors = [sorted(rank[p] for p in components.successors(node)) for node in rank]
+    return Blocks(units, predecessors, successors)
 
 
 def depth_first(blocks: Blocks, rng: np.random.Generator | None = None) -> IntArray:
-    """A topological order of units that ends a branch before the next; drawn with ``rng``. [U]"""
-    missing = [len(many) for many in blocks.before]
+    """Return a topological order of units that ends a branch before the next; drawn with ``rng``.
+    [U]
+    """
+    missing = [len(blocks_before) for blocks_before in blocks.predecessors]
     ready = [b for b, number in enumerate(missing) if number == 0][::-1]
     order: list[int] = []
     while ready:
         block = ready.pop() if rng is None else ready.pop(int(rng.integers(len(ready))))
         order += blocks.units[block]
-        for c in reversed(blocks.after[block]):
+        for c in reversed(blocks.successors[block]):
             missing[c] -= 1
             if missing[c] == 0:
                 ready.append(c)
@@ -147,7 +149,7 @@ class Split(NamedTuple):
 
 
 def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
-    """The best contiguous split of ``order`` found; None if none is below ``upper``.
+    """Return the best contiguous split of ``order`` found; None if none is below ``upper``.
 
     Args:
         flows: the units, and what travels between them.
@@ -164,30 +166,50 @@ def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) ->
     relaxed = float(best[-1, -1])
     if not np.isfinite(relaxed):
         return None
-    most = int(np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES))
-    table = SplitTable(order, block, cost, best, strides[:-1].astype(np.int64))
-    stage, stage_sort, found, nodes = descend(flows, sorts, table, upper, most)
-    if found == np.inf:
+    max_nodes = int(
+        np.clip(NODE_WORK // (len(order) + len(flows.reader)), FEWEST_NODES, MOST_NODES)
+    )
+    table = SplitTable(
+        order=order,
+        block=block,
+        cost=cost,
+        best=best,
+        strides=strides[:-1].astype(np.int64),
+    )
+    stage, stage_sort, largest, nodes = descend(flows, sorts, table, upper, max_nodes)
+    if largest == np.inf:
         return None
     device = _assigned(flows, sorts, stage, stage_sort)
-    proven = nodes < most and sorts.equal and len(order) == block[-1] + 1
-    return Split(device, interval(flows, device), relaxed, proven)
+    proven = nodes < max_nodes and sorts.equal and len(order) == block[-1] + 1
+    return Split(
+        device=device,
+        interval=interval(flows, device),
+        relaxed=relaxed,
+        proven=proven,
+    )
 
 
 def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArray:
-    """Block of each position of the order: one a unit, or runs of about equal work. [U]"""
+    """Return the block of each position of the order: one a unit, or runs of about equal
+    work. [U]
+    """
     work = states * len(sorts.counts)
-    most = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
-    if len(order) <= most:
+    max_blocks = int(min(MOST_BLOCKS, max(16, np.sqrt(MOST_WORK / work))))
+    if len(order) <= max_blocks:
         return np.arange(len(order), dtype=np.int32)
-    seconds = np.where(np.isfinite(sorts.work), sorts.work, 0.0).mean(axis=1)[order]
-    share = np.cumsum(seconds + seconds.sum() / len(order))
-    raw = np.minimum((share / share[-1] * most).astype(np.int64), most - 1)
-    return np.unique(raw, return_inverse=True)[1].astype(np.int32)
+    finite_work = np.where(np.isfinite(sorts.work), sorts.work, 0.0)
+    seconds = finite_work.mean(axis=1)[order]
+    # Half of a unit's weight is its work, half is one unit: blocks without work stay small too.
+    weight = np.cumsum(seconds + seconds.sum() / len(order))
+    position = weight / weight[-1] * max_blocks
+    block = np.minimum(position.astype(np.int64), max_blocks - 1)
+    return np.unique(block, return_inverse=True)[1].astype(np.int32)
 
 
 def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
-    """Device of each unit: the stages of a sort take its devices as listed, first to last."""
+    """Return the device of each unit: the stages of a sort take its devices as listed, first to
+    last.
+    """
     free = [list(np.flatnonzero(sorts.of == t)) for t in range(len(sorts.counts))]
     device = np.zeros(len(stage), dtype=np.int32)
     # Stages are numbered from the last one on.
@@ -199,8 +221,11 @@ def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray)
 
 @kernel
 def recurrence(cost: FloatArray, counts: IntArray, strides: LongArray) -> FloatArray:
-    """The least largest cost of the first j blocks on the devices of each state. [S, B + 1]"""
-    num_sorts, num_blocks = cost.shape[0], cost.shape[1] - 1
+    """Return the least largest cost of the first j blocks on the devices of each state. [S,
+    B + 1]
+    """
+    num_sorts = cost.shape[0]
+    num_blocks = cost.shape[1] - 1
     states = 1
     for t in range(num_sorts):
         states *= counts[t] + 1
@@ -247,28 +272,35 @@ def descend(
     upper: float,
     most: int,
 ) -> tuple[IntArray, IntArray, float, int]:
-    """Depth first over stages, the last one first; children by their bound, least first.
+    """Search depth first over stages, the last one first; children by their bound, least first.
 
     Returns:
         Stage of each unit (0 is the last) [U], sort of each stage, -1 if unused [D], the largest
         load (inf if none is below ``upper``), and nodes visited, ``most`` if it was stopped.
     """
     order, block, cost, best, strides = table
-    num_blocks, num_devices = cost.shape[1] - 1, len(sorts.of)
+    num_blocks = cost.shape[1] - 1
+    num_devices = len(sorts.of)
     num_sorts = len(sorts.counts)
-    found_stage, found_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
-    found, nodes = np.inf, 0
+    found_stage = full_ints(len(order), -1)
+    found_sort = full_ints(num_devices, -1)
+    best_load = np.inf
+    nodes = 0
     bound_to_beat = upper
-    stage, stage_sort = full_ints(len(order), -1), full_ints(num_devices, -1)
+    stage = full_ints(len(order), -1)
+    stage_sort = full_ints(num_devices, -1)
     # A level's children: bound, first block, sort; the next to visit; what the level came with.
     width = num_blocks * num_sorts
     child_bound = empty_table(num_devices + 1, width)
     child = np.empty((num_devices + 1, width), np.int64)
     bounds, children = empty_floats(width), empty_longs(width)  # as they are listed
-    amount, turn = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
-    end_of, state_of = zero_longs(num_devices + 1), zero_longs(num_devices + 1)
+    amount = zero_longs(num_devices + 1)
+    turn = zero_longs(num_devices + 1)
+    end_of = zero_longs(num_devices + 1)
+    state_of = zero_longs(num_devices + 1)
     value_of = zero_floats(num_devices + 1)
-    level, fresh = 0, True
+    level = 0
+    fresh = True
     end_of[0], state_of[0], value_of[0] = num_blocks, best.shape[0] - 1, 0.0
     while level >= 0:
         # 1. A level that is entered lists its children: each first block and sort of a stage that
@@ -278,12 +310,15 @@ def descend(
             nodes += 1
             if nodes >= most:
                 break
-            end, s, total = end_of[level], state_of[level], 0
+            end = end_of[level]
+            s = state_of[level]
+            total = 0
             counts, sizes = stage_costs(flows, sorts, order, block, stage, end, level)
             for t in range(num_sorts):
                 if (s // strides[t]) % (sorts.counts[t] + 1) == 0:
                     continue
-                work, p = 0.0, len(order) - 1
+                work = 0.0
+                p = len(order) - 1
                 while p >= 0 and block[p] >= end:
                     p -= 1
                 for i in range(end - 1, -1, -1):
@@ -294,8 +329,8 @@ def descend(
                         break
                     if cost[t, i, end] == np.inf:
                         continue
-                    own = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
-                    value = max(own, value_of[level], best[s - strides[t], i])
+                    load = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
+                    value = max(load, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
                         bounds[total], children[total] = value, i * num_sorts + t
                         total += 1
@@ -316,7 +351,8 @@ def descend(
             level -= 1
             continue
         turn[level] += 1
-        i, t = child[level, k] // num_sorts, child[level, k] % num_sorts
+        i = child[level, k] // num_sorts
+        t = child[level, k] % num_sorts
         for p in range(len(order)):
             if i <= block[p] < end_of[level]:
                 stage[order[p]] = level
@@ -325,12 +361,14 @@ def descend(
         if i == 0:
             value = true_largest(flows, sorts, stage, stage_sort)
             if value < bound_to_beat:
-                bound_to_beat, found = value, value
+                bound_to_beat = value
+                best_load = value
                 copy_to(found_stage, stage)
                 copy_to(found_sort, stage_sort)
         elif level + 1 < num_devices:
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]
             value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
-            level, fresh = level + 1, True
-    return found_stage, found_sort, found, nodes
+            level = level + 1
+            fresh = True
+    return found_stage, found_sort, best_load, nodes

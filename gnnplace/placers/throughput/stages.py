@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import full_ints, greatest, zero_flags, zero_floats, zero_ints
+from gnnplace.graph import full_ints, greatest, inner, kernel, zero_flags, zero_floats, zero_ints
 from gnnplace.placers.throughput.load import Flows
-from gnnplace.simulation.transfer import with_messages
+from gnnplace.simulation import with_messages
 
 
 class Sorts(NamedTuple):
@@ -42,7 +41,7 @@ class Sorts(NamedTuple):
 
 
 def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
-    """The sorts of the devices of a problem.
+    """Return the sorts of the devices of a problem.
 
     Args:
         flows: the units, and what travels between them.
@@ -65,27 +64,31 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     apart = ~np.eye(len(flows.memory), dtype=bool)
     same = [len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)]
     return Sorts(
-        of,
-        np.ascontiguousarray(flows.work[:, first]),
-        flows.memory[first],
-        latency[first],
-        pace[first],
-        np.bincount(of).astype(np.int32),
-        all(same) and bool(np.isfinite(flows.latency).all()),
+        of=of,
+        work=np.ascontiguousarray(flows.work[:, first]),
+        memory=flows.memory[first],
+        latency=latency[first],
+        pace=pace[first],
+        counts=np.bincount(of).astype(np.int32),
+        equal=all(same) and bool(np.isfinite(flows.latency).all()),
     )
 
 
 def _price(matrix: FloatArray, linked: BoolArray, dear: bool) -> FloatArray:
-    """Least or largest entry of each row over the links to other devices, 0 without any. [D]"""
+    """Return the least or largest entry of each row over the links to other devices, 0 without any.
+    [D]
+    """
     apart = linked & ~np.eye(len(matrix), dtype=bool)
     worst, pick = (-np.inf, np.max) if dear else (np.inf, np.min)
-    found = pick(np.where(apart, matrix, worst), axis=1)
-    return np.where(np.isfinite(found), found, 0.0)
+    prices = pick(np.where(apart, matrix, worst), axis=1)
+    return np.where(np.isfinite(prices), prices, 0.0)
 
 
 @inner()
 def crosses(made: bool, read: int, readers: int) -> int:
-    """1 if a flow crosses a stage's border, made inside or not, with ``read`` readers inside."""
+    """Return 1 if a flow crosses a stage's border, made inside or not, with ``read`` readers
+    inside.
+    """
     if made:
         return 1 if read < readers else 0
     return 1 if read > 0 else 0
@@ -95,21 +98,22 @@ def crosses(made: bool, read: int, readers: int) -> int:
 def add_unit(
     flows: Flows, unit: int, sign: int, made: BoolArray, read: IntArray
 ) -> tuple[float, float]:
-    """Adds a unit to a stage, or takes it out (``sign`` -1).
+    """Add a unit to a stage, or take it out (``sign`` -1).
 
     Returns:
         By how much the number and the bytes of the tensors that cross its border change.
     """
-    count, size = 0.0, 0.0
+    count = 0.0
+    size = 0.0
     for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
         k = flows.unit_flow[j]
         readers = flows.offset[k + 1] - flows.offset[k]
-        before = crosses(made[k], read[k], readers)
+        crossed = crosses(made[k], read[k], readers)
         if flows.producer[k] == unit:
             made[k] = sign > 0
         else:
             read[k] += sign
-        change = crosses(made[k], read[k], readers) - before
+        change = crosses(made[k], read[k], readers) - crossed
         count += change * flows.tensors[k]
         size += change * flows.size[k]
     return count, size
@@ -119,8 +123,11 @@ def add_unit(
 def segment_costs(
     flows: Flows, sorts: Sorts, order: IntArray, block: IntArray, upper: float
 ) -> FloatArray:
-    """Seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B + 1, B + 1]"""
-    num_units, num_sorts = len(order), len(sorts.counts)
+    """Return the seconds of blocks i..j-1 as one stage on each sort; inf above ``upper``. [T, B +
+    1, B + 1]
+    """
+    num_units = len(order)
+    num_sorts = len(sorts.counts)
     num_blocks = block[num_units - 1] + 1
     cost = np.full((num_sorts, num_blocks + 1, num_blocks + 1), np.inf)
     for t in range(num_sorts):
@@ -129,18 +136,22 @@ def segment_costs(
     for begin in range(num_units):
         if begin > 0 and block[begin] == block[begin - 1]:
             continue
-        made = zero_flags(len(flows.producer))
+        made_inside = zero_flags(len(flows.producer))
         read = zero_ints(len(flows.producer))
-        work, state, count, size = zero_floats(num_sorts), 0.0, 0.0, 0.0
+        work = zero_floats(num_sorts)
+        state = 0.0
+        count = 0.0
+        size = 0.0
         for p in range(begin, num_units):
-            change = add_unit(flows, order[p], 1, made, read)
-            count, size = count + change[0], size + change[1]
+            change = add_unit(flows, order[p], 1, made_inside, read)
+            count = count + change[0]
+            size = size + change[1]
             state += flows.state[order[p]]
-            least = np.inf
+            least_work = np.inf
             for t in range(num_sorts):
                 work[t] += sorts.work[order[p], t]
-                least = min(least, work[t])
-            if least > upper:
+                least_work = min(least_work, work[t])
+            if least_work > upper:
                 break
             if p + 1 < num_units and block[p + 1] == block[p]:
                 continue
@@ -161,25 +172,28 @@ def stage_costs(
     end: int,
     own: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """Tensors and bytes that cross the border of blocks i..end-1.
+    """Return the tensors and bytes that cross the border of blocks i..end-1.
 
     Sends count once for each later stage with a reader, and once for all earlier ones.
 
     Returns:
         Number and bytes for each first block i. [end] each
     """
-    made = zero_flags(len(flows.producer))
+    made_inside = zero_flags(len(flows.producer))
     read = zero_ints(len(flows.producer))
-    counts, sizes = zero_floats(end), zero_floats(end)
-    seen = full_ints(own + 1, -1)
-    count, size = 0.0, 0.0
+    counts = zero_floats(end)
+    sizes = zero_floats(end)
+    last_flow = full_ints(own + 1, -1)
+    count = 0.0
+    size = 0.0
     last = len(order) - 1
     while last >= 0 and block[last] >= end:
         last -= 1
     for p in range(last, -1, -1):
         unit = order[p]
-        change = add_unit(flows, unit, 1, made, read)
-        count, size = count + change[0], size + change[1]
+        change = add_unit(flows, unit, 1, made_inside, read)
+        count = count + change[0]
+        size = size + change[1]
         for j in range(flows.unit_offset[unit], flows.unit_offset[unit + 1]):
             k = flows.unit_flow[j]
             if flows.producer[k] != unit:
@@ -187,8 +201,8 @@ def stage_costs(
             later = 0
             for r in range(flows.offset[k], flows.offset[k + 1]):
                 at = stage[flows.reader[r]]
-                if 0 <= at < own and seen[at] != k:
-                    seen[at] = k
+                if 0 <= at < own and last_flow[at] != k:
+                    last_flow[at] = k
                     later += 1
             if later > 1:
                 count += (later - 1) * flows.tensors[k]
@@ -199,21 +213,22 @@ def stage_costs(
 
 @inner()
 def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
-    """The largest load of a whole split, every stage at its sort's link costs."""
+    """Return the largest load of a whole split, every stage at its sort's link costs."""
     load = zero_floats(len(stage_sort))
     for u in range(len(stage)):
         load[stage[u]] += sorts.work[u, stage_sort[stage[u]]]
-    seen = full_ints(len(stage_sort), -1)
+    last_flow = full_ints(len(stage_sort), -1)
     for k in range(len(flows.producer)):
         source = stage[flows.producer[k]]
-        seen[source] = k
+        last_flow[source] = k
         for r in range(flows.offset[k], flows.offset[k + 1]):
             target = stage[flows.reader[r]]
-            if seen[target] != k:
-                seen[target] = k
+            if last_flow[target] != k:
+                last_flow[target] = k
                 for end in (source, target):
                     t = stage_sort[end]
-                    latency, pace = sorts.latency[t], sorts.pace[t]
+                    latency = sorts.latency[t]
+                    pace = sorts.pace[t]
                     load[end] += with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
     return greatest(load)
 
@@ -225,7 +240,7 @@ def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) 
     for u in range(len(stage)):
         if stage[u] == own:
             load += sorts.work[u, place]
-    seen = full_ints(own + 2, -1)
+    last_flow = full_ints(own + 2, -1)
     for k in range(len(flows.producer)):
         source = stage[flows.producer[k]]
         number = 0
@@ -233,8 +248,8 @@ def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) 
             target = stage[flows.reader[r]]
             if source == own and target != own:
                 slot = own + 1 if target < 0 else target
-                if seen[slot] != k:
-                    seen[slot] = k
+                if last_flow[slot] != k:
+                    last_flow[slot] = k
                     number += 1
             elif source != own and target == own:
                 number = 1

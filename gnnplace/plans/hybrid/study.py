@@ -25,8 +25,7 @@ from gnnplace.plans.hybrid.convergence import (
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
 from gnnplace.plans.hybrid.splits import SplitRow, Splitter, device_counts, group_sizes
-from gnnplace.policy.placing import place
-from gnnplace.policy.warming import warm
+from gnnplace.policy import place, warm
 from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
 from gnnplace.tracing import CaptureOptions
 

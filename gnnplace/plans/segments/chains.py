@@ -39,9 +39,7 @@ from gnnplace.plans.segments.recording import precision_of
 from gnnplace.plans.segments.sized import SizedModelCosts, with_decoder, with_sizes
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.sharding import LayerGraph, record_calls, split_graph
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
     ADDED,

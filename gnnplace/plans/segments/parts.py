@@ -29,8 +29,7 @@ from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
 from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.sharding.captured.layout import parts_of
-from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.sharding import LayerGraph, parts_of
 from gnnplace.torch_names import FakeTensorMode, pytree
 from gnnplace.tracing import PARAMETER, CallGraph, CallRef, make_fake_mode
 

@@ -18,10 +18,11 @@ from gnnplace.errors import MismatchError, suggestion
 from gnnplace.plans.plan import StageEntry, border_words
 from gnnplace.plans.segments.chain import Segment
 from gnnplace.plans.segments.stage_calls import StageCalls
-from gnnplace.sharding.captured.layout import (
+from gnnplace.sharding import (
     PARTIAL,
     REPLICATED,
     Configuration,
+    LayerGraph,
     Layout,
     Mesh,
     Place,
@@ -30,7 +31,6 @@ from gnnplace.sharding.captured.layout import (
     parts_of,
     read_layout,
 )
-from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.tracing import PARAMETER, CallGraph, Rule
 
 WHOLE_WORDS = ("R", "R", "R")

@@ -40,12 +40,13 @@ from gnnplace.plans.segments.placements import (
 )
 from gnnplace.plans.segments.recording import Recorded
 from gnnplace.plans.segments.splits import Given, SegmentProblem, styles_of, sum_of
-from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured.layout import (
+from gnnplace.sharding import (
     CALL,
     Configuration,
+    LayerGraph,
     Layout,
     Mesh,
+    best_strategy,
     gradient_layout,
     is_gathered,
     made_layout,
@@ -53,7 +54,6 @@ from gnnplace.sharding.captured.layout import (
     parts_of,
     read_layout,
 )
-from gnnplace.sharding.captured.split import LayerGraph
 from gnnplace.tracing import (
     BUFFER,
     EXPERTS,

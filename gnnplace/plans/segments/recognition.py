@@ -22,7 +22,7 @@ from torch import nn
 
 from gnnplace.plans.decoders.decoder import CAUSAL, DecoderSizes, from_config
 from gnnplace.plans.plan import layer_of
-from gnnplace.sharding.captured.split import LayerGraph
+from gnnplace.sharding import LayerGraph
 from gnnplace.tracing import LayerCall, LayerValue
 from gnnplace.zoo import Workload
 

@@ -19,8 +19,7 @@ import torch
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.profiling.description import Description, describe
-from gnnplace.sharding.captured.layout import Configuration
-from gnnplace.sharding.run.runner import run_part
+from gnnplace.sharding import Configuration, run_part
 from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing import (
     BACKWARD,

@@ -30,22 +30,25 @@ from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
 from gnnplace.plans.segments.placements import TOKENS
-from gnnplace.sharding import ShardingProblem
-from gnnplace.sharding.captured.costs import MeshMachine, move
-from gnnplace.sharding.captured.layout import (
+from gnnplace.sharding import (
     PARTIAL,
+    CapturedProblem,
     Configuration,
     Layout,
+    MeshMachine,
     Shape,
+    ShardingProblem,
     SplitGraph,
     SplitOp,
+    captured_tables,
+    completed,
     gradient_layout,
     is_gathered,
     made_layout,
+    move,
     parts_in,
     read_layout,
 )
-from gnnplace.sharding.captured.problem import CapturedProblem, captured_tables, completed
 from gnnplace.tracing import DISPATCH, PARAMETER, SPREAD
 
 if TYPE_CHECKING:
@@ -309,7 +312,7 @@ class SegmentProblem(CapturedProblem):
         for link in self.links:
             if link.parameter:
                 continue
-            before, after = link.before[chosen[link.u]], link.after[chosen[link.v]]
+            before, after = link.sources[chosen[link.u]], link.targets[chosen[link.v]]
             ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
             there += ahead
             inside += ahead if link.v in places else 0.0

@@ -24,14 +24,21 @@ from itertools import zip_longest
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import COORDINATE, EARLY, IN_TIME
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints, full_table, greatest, zero_int_table
-from gnnplace.placers.search.chunks import device_ranking
+from gnnplace.graph import (
+    COORDINATE,
+    EARLY,
+    IN_TIME,
+    empty_ints,
+    full_table,
+    greatest,
+    kernel,
+    zero_int_table,
+)
+from gnnplace.placers import device_ranking
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.problem import Problem
-from gnnplace.simulation.list_scheduling import mean_transfer_times
+from gnnplace.simulation import mean_transfer_times
 
 # The decoder picks the next op itself: see ``ready_queue``.
 RULES = {IN_TIME: ready_queue.IN_TIME, EARLY: ready_queue.EARLY}
@@ -65,14 +72,14 @@ class Aim:
 
 
 def device_limits(num_devices: int) -> list[int]:
-    """Numbers of devices to aim at: powers of two, and all. Ascending."""
+    """Return the numbers of devices to aim at: powers of two, and all. Ascending."""
     return sorted(
         {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
     )
 
 
 def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> list[Aim]:
-    """All aims of a problem under these orders, of all devices and of fewer by turns.
+    """Return all aims of a problem under these orders, of all devices and of fewer by turns.
 
     Of fewer devices one comes first, then one aim of each number before a second of any: else all
     that are decoded on 32 devices would be of 32. Where there are micro-batches chunks come before
@@ -81,30 +88,32 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
     """
     limits = device_limits(problem.num_devices)[1:]
     several = problem.microbatches > 1
-    many = problem.microbatches > 1 or problem.num_devices > 2 * MOST_EVERY
-    # Of walks without chunks: few devices afford one more.
-    free = [o for o in orders if o != COORDINATE and not (many and o == "downward-rank")]
+    costly = several or problem.num_devices > 2 * MOST_EVERY
+
+    # 1. Walks without chunks: few devices afford one more.
+    free = [o for o in orders if o != COORDINATE and not (costly and o == "downward-rank")]
     result = [Aim(order, limit) for limit in limits for order in free]
-    leaning = [order for order in free if order in LEAN_ORDERS][: 1 if several else 2]
-    result += [
-        Aim(order, limits[-1], lean=lean)
-        for order in (leaning if limits else [])
-        for lean in range(1, len(LEANS))
-    ]
+    if limits:
+        leaning = [order for order in free if order in LEAN_ORDERS]
+        for order in leaning[: 1 if several else 2]:
+            for lean in range(1, len(LEANS)):
+                result.append(Aim(order, limits[-1], lean=lean))
+
+    # 2. Chunks along the coordinate.
     if COORDINATE in orders:
         every = sorted({*range(2, min(problem.num_devices, MOST_EVERY) + 1), *limits})
-        rounds = ROUNDS if problem.microbatches > 1 else ROUNDS[:1]
-        result += [
-            Aim(COORDINATE, limit, r)
-            for limit in every
-            for r in (rounds if limit in limits else rounds[:2])
-        ]
+        rounds = ROUNDS if several else ROUNDS[:1]
+        for limit in every:
+            for num_rounds in rounds if limit in limits else rounds[:2]:
+                result.append(Aim(COORDINATE, limit, num_rounds))
         if tight and not several:
             result += [Aim(COORDINATE, limit, lean=ANY_LOAD) for limit in limits]
+
+    # 3. Aims of all devices and of fewer by turns; of fewer, one of each number before a second.
     result.sort(key=lambda aim: (aim.order == COORDINATE) != several)
     of_all = [aim for aim in result if aim.limit == problem.num_devices]
-    limit = [aim.limit for aim in result]
-    turn = {aim: limit[:i].count(aim.limit) for i, aim in enumerate(result)}
+    all_limits = [aim.limit for aim in result]
+    turn = {aim: all_limits[:i].count(aim.limit) for i, aim in enumerate(result)}
     fewer = [aim for aim in result if aim.limit < problem.num_devices]
     fewer.sort(key=lambda aim: (turn[aim], aim.limit not in limits, -aim.limit))
     turns = zip_longest(of_all, [Aim(orders[0], 1), *fewer])
@@ -119,22 +128,25 @@ OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does
 def chunk_plan(
     graph: WalkGraph, limit: int, rounds: int, margin: float = 0.0, any_load: bool = False
 ) -> IntArray:
-    """Device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
+    """Return the device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
 
     ``margin`` times the bytes at the peak have to fit. With ``any_load`` the plan has the least
     sum of the chunks' costs, not the least greatest: for steps that are no pipeline.
     """
     devices = np.sort(device_ranking(graph.space)[:limit])
-    order, times = graph.unit_order, graph.forward.unit_time[:, devices]
+    order = graph.unit_order
+    times = graph.forward.unit_time[:, devices]
     work = np.where(np.isfinite(times), times, graph.forward.unit_work[:, None])[order]
-    done = np.concatenate((np.zeros((1, len(devices))), np.cumsum(work, axis=0)))
+    work_before = np.concatenate((np.zeros((1, len(devices))), np.cumsum(work, axis=0)))
     crossing = crossing_seconds(graph)
-    cuts = _thinned(done[:, 0], crossing)
+    cuts = _thinned(work_before[:, 0], crossing)
     walk = graph.forward
     need = np.concatenate(([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order])))
     room = walk.memory[devices] / rounds
     chunks = len(devices) * rounds
-    cut_after = bottleneck_cuts(done[cuts], crossing[cuts], need[cuts], room, chunks, any_load)
+    cut_after = bottleneck_cuts(
+        work_before[cuts], crossing[cuts], need[cuts], room, chunks, any_load
+    )
     chunk = np.searchsorted(cuts[cut_after], np.arange(len(order)), side="right")
     plan = np.empty(len(order), np.int32)
     plan[order] = devices[chunk % len(devices)]
@@ -142,19 +154,21 @@ def chunk_plan(
 
 
 def crossing_seconds(graph: WalkGraph) -> FloatArray:
-    """Seconds of transfers between the first i units in order and the others. [U + 1]
+    """Return the seconds of transfers between the first i units in order and the rest. [U + 1]
 
     A tensor crosses once each way however many consumers it has there; all micro-batches count.
     """
-    g, count = graph.graph, len(graph.unit_order)
+    g = graph.graph
+    count = len(graph.unit_order)
     rank = np.empty(count, np.int64)
     rank[graph.unit_order] = np.arange(count)
-    made = rank[graph.unit[g.producer]]
-    used = rank[graph.unit[g.consumer]]
+    produced = rank[graph.unit[g.producer]]
+    consumed = rank[graph.unit[g.consumer]]
     tensor = g.consumption_tensor
-    first, last = made.copy(), made.copy()
-    np.minimum.at(first, tensor, used)
-    np.maximum.at(last, tensor, used)
+    first = produced.copy()
+    last = produced.copy()
+    np.minimum.at(first, tensor, consumed)
+    np.maximum.at(last, tensor, consumed)
     seconds = mean_transfer_times(graph.problem, g.size) * graph.problem.microbatches
     steps = np.zeros(count + 2)
     np.add.at(steps, first + 1, seconds)
@@ -163,7 +177,7 @@ def crossing_seconds(graph: WalkGraph) -> FloatArray:
 
 
 def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
-    """Cuts to choose from, ascending, both ends among them."""
+    """Return the cuts to choose from, ascending, both ends among them."""
     count = len(done)
     if count <= MOST_CUTS:
         return np.arange(count, dtype=np.int32)
@@ -175,25 +189,26 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
 
 @kernel
 def bottleneck_cuts(
-    done: FloatArray,
+    work_before: FloatArray,
     crossing: FloatArray,
     need: FloatArray,
     room: FloatArray,
     chunks: int,
     summed: bool,
 ) -> IntArray:
-    """Which cuts end the chunks but the last, for the least greatest or summed cost. [chunks - 1]
+    """Return which cuts end the chunks but the last, for the least greatest or summed cost. [chunks
+    - 1]
 
     Args:
-        done: work before each cut on each of k devices. [cuts, k]
+        work_before: work before each cut on each of k devices. [cuts, k]
         crossing: seconds of the transfers over each cut. [cuts]
         need: bytes before each cut. [cuts]
         room: bytes of a chunk on each of k devices. [k]
         chunks: how many; chunk c is on device c mod k.
         summed: whether costs add up.
     """
-    cuts, num_devices = done.shape
-    everything = greatest(done[-1]) + greatest(crossing)
+    cuts, num_devices = work_before.shape
+    everything = greatest(work_before[-1]) + greatest(crossing)
     best = full_table(chunks + 1, cuts, np.inf)
     came = zero_int_table(chunks + 1, cuts)
     best[0, 0] = 0.0
@@ -201,11 +216,15 @@ def bottleneck_cuts(
         d = (c - 1) % num_devices
         for j in range(cuts):
             for i in range(j, -1, -1):
-                own = done[j, d] - done[i, d]
-                if own > best[c, j]:
+                work = work_before[j, d] - work_before[i, d]
+                if work > best[c, j]:
                     break
-                moved = crossing[i] + crossing[j] if i < j else 0.0
-                cost = own + moved / 2.0 if summed else max(own, moved) + OVERLAP * min(own, moved)
+                transfers = crossing[i] + crossing[j] if i < j else 0.0
+                cost = (
+                    work + transfers / 2.0
+                    if summed
+                    else max(work, transfers) + OVERLAP * min(work, transfers)
+                )
                 cost += TOO_MUCH * everything * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
                 value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
                 if value < best[c, j]:

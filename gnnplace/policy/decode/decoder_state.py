@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     full_floats,
     full_ints,
     full_table,
+    inner,
     zero_flags,
     zero_floats,
     zero_ints,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.transfer import (
+from gnnplace.simulation import (
     DELAY,
     PACE,
     Links,
@@ -98,7 +98,7 @@ class PartialSchedule(NamedTuple):
         state: bytes of state on each device. [D]
         peak: bytes of the tensors of each device's units at the peak. [D]
         used: whether a device has any unit. [D]
-        now: number of used devices; device of the decision before, -1 none. [2]
+        usage: number of used devices; device of the decision before, -1 none. [2]
         sums: work decided; work decided on the current device without a break. [2]
     """
 
@@ -108,7 +108,7 @@ class PartialSchedule(NamedTuple):
     state: FloatArray
     peak: FloatArray
     used: BoolArray
-    now: IntArray
+    usage: IntArray
     sums: FloatArray
 
 
@@ -134,7 +134,7 @@ class Goal(NamedTuple):
 
 @inner()
 def nothing_booked(num_ops: int, num_tensors: int, num_devices: int, links: Links) -> Booked:
-    """An empty schedule."""
+    """Return an empty schedule."""
     return Booked(
         full_floats(num_ops, -1.0),
         full_table(num_tensors, num_devices, -1.0),
@@ -146,10 +146,10 @@ def nothing_booked(num_ops: int, num_tensors: int, num_devices: int, links: Link
 
 @inner()
 def start_state(walk: Walk) -> PartialSchedule:
-    """The state before the first decision."""
+    """Return the state before the first decision."""
     m, num_devices = walk.time.shape
-    now = zero_ints(2)
-    now[1] = -1
+    usage = zero_ints(2)
+    usage[1] = -1
     return PartialSchedule(
         full_ints(len(walk.unit_work), -1),
         nothing_booked(m, walk.num_tensors, num_devices, walk.links),
@@ -157,7 +157,7 @@ def start_state(walk: Walk) -> PartialSchedule:
         zero_floats(num_devices),
         zero_floats(num_devices),
         zero_flags(num_devices),
-        now,
+        usage,
         zero_floats(2),
     )
 
@@ -166,17 +166,19 @@ def start_state(walk: Walk) -> PartialSchedule:
 def candidates(
     walk: Walk, state: PartialSchedule, unit: int, limit: int, margin: float, allowed: BoolArray
 ) -> int:
-    """Devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number of devices.
+    """Return the devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number
+    of devices.
 
     A condition that no device meets is dropped, the last one first. ``margin`` times the
     bytes at the peak have to fit. Returns the number of candidates.
     """
-    num_devices, unit = len(state.load), Index(unit)
+    num_devices = len(state.load)
+    unit = Index(unit)
     count = 0
     for strictness in range(4, -1, -1):
         for d in range(num_devices):
             good = np.isfinite(walk.unit_time[unit, d])
-            if good and strictness >= 4 and state.now[0] >= limit:
+            if good and strictness >= 4 and state.usage[0] >= limit:
                 good = state.used[d]
             if good and strictness >= 2:
                 need = state.state[d] + walk.unit_state[unit]
@@ -201,7 +203,7 @@ def candidates(
 
 @inner(_nrt=False)
 def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
-    """Puts unit ``unit`` on device ``d``."""
+    """Put unit ``unit`` on device ``d``."""
     state.device[unit] = d
     state.load[d] += (
         walk.unit_time[unit, d] if np.isfinite(walk.unit_time[unit, d]) else walk.unit_work[unit]
@@ -210,10 +212,10 @@ def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
     state.peak[d] += walk.unit_peak[unit]
     if not state.used[d]:
         state.used[d] = True
-        state.now[0] += 1
-    if state.now[1] != d:
+        state.usage[0] += 1
+    if state.usage[1] != d:
         state.sums[1] = 0.0
-        state.now[1] = d
+        state.usage[1] = d
     state.sums[0] += walk.unit_work[unit]
     state.sums[1] += walk.unit_work[unit]
 
@@ -238,7 +240,8 @@ class InputTensor(NamedTuple):
 def foresee(
     links: Links, booked: Booked, given: InputTensor, d: int, delays: float, seen: FloatArray
 ) -> bool:
-    """What an input would mean for an op on device ``d``; whether it is there already.
+    """Add up what an input would mean for an op on device ``d``; return whether it is there
+    already.
 
     Args:
         links: the links.
@@ -249,10 +252,12 @@ def foresee(
         seen: changed: ``READY`` .. ``SENDING`` of each device. [SCRATCH, D]
     """
     j, tensor, size, e = given
-    at, there = booked.finish[j], e == d
-    if not there and booked.arrival[tensor, d] >= 0.0:
-        there, at = True, max(at, booked.arrival[tensor, d])
-    elif not there and linked(links, e, d):
+    at = booked.finish[j]
+    local = e == d
+    if not local and booked.arrival[tensor, d] >= 0.0:
+        local = True
+        at = max(at, booked.arrival[tensor, d])
+    elif not local and linked(links, e, d):
         begin = fetch_begin(links, booked.channel_free, booked.sent, j, e, d, at)
         seen[WAIT, d] = max(seen[WAIT, d], begin - at)
         seen[MOVE, d] += size * links.costs[e, d, PACE] + delays * links.costs[e, d, DELAY]
@@ -262,17 +267,18 @@ def foresee(
         if links.sends_cost:
             seen[SENDING, d] += send_time(links, e, d, size)
     seen[READY, d] = max(seen[READY, d], at)
-    return there
+    return local
 
 
 @inner(_nrt=False)
 def bring(links: Links, booked: Booked, given: InputTensor, d: int) -> tuple[float, float]:
-    """When an input is on device ``d``, sent there if need be, and seconds to receive it.
+    """Return when an input is on device ``d``, sent there if need be, and seconds to receive it.
 
     Arguments as of ``foresee``.
     """
     j, tensor, size, e = given
-    at, extra = booked.finish[j], 0.0
+    at = booked.finish[j]
+    extra = 0.0
     if e != d:
         if booked.arrival[tensor, d] < 0.0 and linked(links, e, d):
             queues = SendQueues(booked.channel_free, booked.free, booked.sent)
@@ -285,17 +291,21 @@ def bring(links: Links, booked: Booked, given: InputTensor, d: int) -> tuple[flo
 
 @inner(_nrt=False)
 def book(walk: Walk, state: PartialSchedule, i: int) -> None:
-    """Appends visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
+    """Append visited op ``i`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(i)
-    d, booked = Index(state.device[Index(walk.unit[i])]), state.booked
-    ready, extra = 0.0, 0.0
+    d = Index(state.device[Index(walk.unit[i])])
+    booked = state.booked
+    ready = 0.0
+    extra = 0.0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
-        j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
+        j = Index(walk.before_op[k])
+        tensor = Index(walk.before_tensor[k])
         if booked.finish[j] < 0.0:
             continue
         e = Index(state.device[Index(walk.unit[j])])
         at, received = bring(walk.links, booked, InputTensor(j, tensor, walk.before_size[k], e), d)
-        ready, extra = max(ready, at), extra + received
+        ready = max(ready, at)
+        extra = extra + received
     time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale
     booked.finish[i] = max(booked.free[d], ready) + extra + time
     booked.free[d] = booked.finish[i]

@@ -26,17 +26,17 @@ import numpy as np
 
 from gnnplace.arrays import IntArray, SingleArray
 from gnnplace.errors import InputError
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_ints,
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers import SearchSpace, now
-from gnnplace.placers.search.chunks import device_ranking
+from gnnplace.placers import SearchSpace, device_ranking, now
 from gnnplace.policy.decode import ready_queue
 from gnnplace.policy.decode.aims import DECODED, RULES, Aim
 from gnnplace.policy.decode.decoder_state import (
@@ -80,7 +80,7 @@ def take_off(walk: Walk, state: PartialSchedule, unit: int, units_on: IntArray) 
     units_on[device] -= 1
     if units_on[device] == 0:
         state.used[device] = False
-        state.now[0] -= 1
+        state.usage[0] -= 1
     return old
 
 
@@ -109,7 +109,8 @@ def best_move(
         old: The device that the unit left.
         stay: Score that another device must be better by.
     """
-    best, choice = -np.inf, old
+    best = -np.inf
+    choice = old
     noisy = len(noise) > 0
     if room.allowed[old]:
         best = score(weights, room.features, old) + stay
@@ -122,7 +123,8 @@ def best_move(
         if noisy:
             value += noise[unit, d]
         if value > best:
-            best, choice = value, d
+            best = value
+            choice = d
     return choice
 
 
@@ -156,7 +158,7 @@ def improve(
     for unit in range(num_units):
         decide(walk, state, unit, present[unit])
         units_on[present[unit]] += 1
-    state.now[1] = -1  # the walk has not decided anything yet
+    state.usage[1] = -1  # the walk has not decided anything yet
     state.sums[1] = 0.0
     # A unit is looked at where it is booked first: nothing of it stands in the schedule yet.
     first = full_ints(num_units, -1)
@@ -169,7 +171,8 @@ def improve(
         zero_table(SCRATCH, num_devices),
         zero_single_table(num_devices, NUM_DYNAMIC),
     )
-    num_booked, count = 0, 0
+    num_booked = 0
+    count = 0
     for op in decoding.order:
         unit = walk.unit[op]
         if visited[unit]:
@@ -273,7 +276,8 @@ class ImprovingRollouts(Rollouts):
             noise: Added to the scores. [U, D]
             margin: On the bytes at the peak, for the memory mask; None for the first.
         """
-        num_units, num_devices = self.space.problem.num_units, self.space.problem.num_devices
+        num_units = self.space.problem.num_units
+        num_devices = self.space.problem.num_devices
         margin = self.margins[0] if margin is None else margin
         decoding = Decoding(
             order=self.order(aim.order),

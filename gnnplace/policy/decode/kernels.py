@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     copy_rows,
     copy_to,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_table,
@@ -52,7 +53,7 @@ from gnnplace.policy.decode.ready_queue import (
 )
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.naming import NamedRow, named_columns, names_of
-from gnnplace.simulation.transfer import DELAY, PACE, free_at, linked, seconds_between
+from gnnplace.simulation import DELAY, PACE, free_at, linked, seconds_between
 
 HERE, NEAR, FLOW = range(SENDING + 1, SENDING + 4)
 SCRATCH = FLOW + 1  # numbers a device that ``observe`` adds up
@@ -61,7 +62,9 @@ MOST = 4.0  # ratios to the ideal share of a device are cut off here
 
 @inner(_nrt=False)
 def log_above(value: float) -> float:
-    """``log(1 + value)`` in single precision, as features are: a third of the time of ``log1p``."""
+    """Return ``log(1 + value)`` in single precision, as features are: a third of the time of
+    ``log1p``.
+    """
     return np.log(np.float32(1.0 + value))
 
 
@@ -76,40 +79,54 @@ def observe(
     scratch: FloatArray,
     out: SingleArray,
 ) -> None:
-    """Features of every candidate device for the unit of visited op ``i``. ``out``: [D, F].
+    """Write the features of every candidate device for the unit of visited op ``i``. ``out``: [D,
+    F].
 
     ``scratch``: room for ``SCRATCH`` numbers a device. [SCRATCH, D]
     """
-    limit, rounds = goal.limit, goal.rounds
-    num_devices, i, booked = len(state.load), Index(i), state.booked
+    limit = goal.limit
+    rounds = goal.rounds
+    num_devices = len(state.load)
+    i = Index(i)
+    booked = state.booked
     u = Index(walk.unit[i])
-    scale, ideal = walk.scale, walk.work / limit
+    scale = walk.scale
+    ideal = walk.work / limit
     run = (state.sums[1] + walk.unit_work[u]) / (ideal / rounds)
     links = walk.links
     for k in range(SCRATCH):
         for d in range(num_devices):
             scratch[k, d] = 0.0
-    ready, wait, move, extra = scratch[READY], scratch[WAIT], scratch[MOVE], scratch[EXTRA]
-    sending, here, near, flow = scratch[SENDING], scratch[HERE], scratch[NEAR], scratch[FLOW]
+    ready = scratch[READY]
+    wait = scratch[WAIT]
+    move = scratch[MOVE]
+    extra = scratch[EXTRA]
+    sending = scratch[SENDING]
+    num_local = scratch[HERE]
+    near = scratch[NEAR]
+    flow = scratch[FLOW]
     # When the op's inputs are on each device, and what it takes to bring them there.
     inputs = 0
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
-        j, tensor = Index(walk.before[k]), Index(walk.before_tensor[k])
+        j = Index(walk.before_op[k])
+        tensor = Index(walk.before_tensor[k])
         if booked.finish[j] < 0.0:
             continue
         inputs += 1
-        e, size = Index(state.device[Index(walk.unit[j])]), walk.before_size[k]
-        given = InputTensor(j, tensor, size, e)
+        e = Index(state.device[Index(walk.unit[j])])
+        size = walk.before_size[k]
+        input_tensor = InputTensor(j, tensor, size, e)
         for d in range(num_devices):
-            if allowed[d] and foresee(links, booked, given, Index(d), 1.0, scratch):
-                here[d] += 1.0
+            if allowed[d] and foresee(links, booked, input_tensor, Index(d), 1.0, scratch):
+                num_local[d] += 1.0
     # What the unit exchanges with its placed neighbours.
     near_all = 0.0
     for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):
         if state.device[Index(walk.flow_unit[k])] < 0:
             continue
         e = Index(state.device[Index(walk.flow_unit[k])])
-        into, out_of = max(walk.flow_in[k], 0.0), max(walk.flow_out[k], 0.0)
+        into = max(walk.flow_in[k], 0.0)
+        out_of = max(walk.flow_out[k], 0.0)
         near[e] += into + out_of
         near_all += into + out_of
         for d in range(num_devices):
@@ -120,8 +137,13 @@ def observe(
                 if walk.flow_out[k] >= 0.0:
                     flow[d] += links.costs[d, e, DELAY]
     # The best of all candidates, which features compare each one with.
-    least_start, least_finish, least_ready = np.inf, np.inf, np.inf
-    least_time, least_load, most_load, least_device = np.inf, np.inf, 0.0, np.inf
+    least_start = np.inf
+    least_finish = np.inf
+    least_ready = np.inf
+    least_time = np.inf
+    least_load = np.inf
+    most_load = 0.0
+    least_device = np.inf
     for d in range(num_devices):
         most_load = max(most_load, state.load[d])
         if allowed[d]:
@@ -133,7 +155,7 @@ def observe(
             least_load = min(least_load, state.load[d])
             least_device = min(least_device, walk.device_time[d])
     # The features of each candidate.
-    current = state.now[1]
+    current = state.usage[1]
     over = max(0.0, run - 1.0) if goal.chunks else 0.0
     progress = state.sums[0] / walk.work
     for d in range(num_devices):
@@ -157,7 +179,7 @@ def observe(
             MOST, (end - least_finish) / ideal
         )
         f["share of placed neighbours' bytes there"] = near[d] / near_all if near_all > 0.0 else 0.0
-        f["share of this op's inputs there"] = here[d] / inputs if inputs > 0 else 0.0
+        f["share of this op's inputs there"] = num_local[d] / inputs if inputs > 0 else 0.0
         f["load after, of the ideal share"] = min(MOST, load / ideal)
         f["load after, above the ideal share"] = min(MOST, max(0.0, load / ideal - 1.0))
         f["raise of the greatest load"] = min(MOST, max(0.0, (load - most_load) / ideal))
@@ -180,10 +202,13 @@ def observe(
         f["work since the device changed, with this unit, there"] = (
             min(MOST, run) if d == current else 0.0
         )
-        f["path through this op, of the bound"] = min(MOST, (end + walk.after[i]) / walk.bound)
+        f["path through this op, of the bound"] = min(
+            MOST, (end + walk.tail_seconds[i]) / walk.bound
+        )
         f["link from the device before is busy"] = 0.0
         f["mean transfer from the device before, or to all"] = 0.0
-        source, target = Index(current), Index(d)
+        source = Index(current)
+        target = Index(d)
         if current >= 0 and d != current and linked(links, source, target):
             busy = free_at(links, booked.channel_free, source, target) - least_start
             f["link from the device before is busy"] = log_above(max(0.0, busy) / scale)
@@ -195,7 +220,7 @@ def observe(
         f["one over the number of devices aimed at"] = 1.0 / limit
         f["devices aimed at, of all"] = limit / num_devices
         f["work decided, of all"] = progress
-        f["devices used, of those aimed at"] = min(1.0, state.now[0] / limit)
+        f["devices used, of those aimed at"] = min(1.0, state.usage[0] / limit)
         f["work since the device changed, with this unit"] = min(MOST, run)
         f["the same above a chunk's share, there, in chunks"] = (
             min(MOST, over) if d == current else 0.0
@@ -220,7 +245,7 @@ NUM_DYNAMIC = len(DYNAMIC)
 
 @inner(fastmath={"contract", "reassoc"}, _nrt=False)
 def score(weights: SingleArray, features: SingleArray, d: int) -> float:
-    """Weighted sum of the features of candidate ``d``. [F], [D, F]"""
+    """Return the weighted sum of the features of candidate ``d``. [F], [D, F]"""
     total = np.float32(0.0)
     for f in range(len(weights)):
         total += features[d, f] * weights[f]
@@ -229,7 +254,7 @@ def score(weights: SingleArray, features: SingleArray, d: int) -> float:
 
 @inner(_nrt=False)
 def only(allowed: BoolArray) -> int:
-    """The first candidate, or the first device where there is none."""
+    """Return the first candidate, or the first device where there is none."""
     for d in range(len(allowed)):
         if allowed[d]:
             return d
@@ -240,14 +265,18 @@ def only(allowed: BoolArray) -> int:
 def greatest_score(
     weights: SingleArray, features: SingleArray, allowed: BoolArray, noise: SingleArray, unit: int
 ) -> int:
-    """The candidate of the greatest score; arguments as of ``decode``. ``features``: [D, F]"""
-    best, choice = -np.inf, only(allowed)
+    """Return the candidate of the greatest score; arguments as of ``decode``. ``features``:
+    [D, F]
+    """
+    best = -np.inf
+    choice = only(allowed)
     for d in range(len(allowed)):
         if allowed[d]:
             value = score(weights, features, d)
             value += noise[unit, d] if len(noise) > 0 else np.float32(0.0)
             if value > best:
-                best, choice = value, d
+                best = value
+                choice = d
     return choice
 
 
@@ -279,7 +308,8 @@ def look(
     record: DecisionRecord,
     count: int,
 ) -> int:
-    """The candidates of a decision and what is seen of them; recorded where there are rows for it.
+    """Find the candidates of a decision and their features; record them where there are rows for
+    it.
 
     Args:
         walk: the problem, as flat arrays in the walk's direction.
@@ -293,8 +323,10 @@ def look(
     Returns:
         The number of candidates; 1 where nothing has to be decided or recorded.
     """
-    goal, unit = decoding.goal, walk.unit[i]
-    recorded, number = len(record.features) > 0, 1
+    goal = decoding.goal
+    unit = walk.unit[i]
+    recorded = len(record.features) > 0
+    number = 1
     if recorded or decoding.forced[unit] < 0:
         number = candidates(walk, state, unit, goal.limit, decoding.margin, room.allowed)
     if recorded or number > 1:
@@ -316,12 +348,15 @@ def decide_all(
     record: DecisionRecord,
     room: DecisionRoom,
 ) -> int:
-    """The loop of ``decode``, where nothing is allocated; the number of decisions.
+    """Run the loop of ``decode``, where nothing is allocated; return the number of decisions.
 
     Arguments are those of ``decode`` and of ``look``, and the state and the queue to begin with.
     """
-    order, goal = decoding.order, decoding.goal
-    by_time, far, count = goal.rule != FIXED, len(walk.unit) > FAR, 0
+    order = decoding.order
+    goal = decoding.goal
+    by_time = goal.rule != FIXED
+    far = len(walk.unit) > FAR
+    count = 0
     for k in range(len(walk.unit)):
         i = next_op(walk, s, queue, order, goal.rule) if by_time else order[k]
         if far:
@@ -349,7 +384,7 @@ def decode(
     decoding: Decoding,
     record: DecisionRecord,
 ) -> tuple[PartialSchedule, int]:
-    """Decides a device for every unit.
+    """Decide a device for every unit.
 
     Args:
         walk: the problem, as flat arrays in the walk's direction.
@@ -361,7 +396,9 @@ def decode(
         The final state, and the number of decisions.
     """
     num_devices = walk.time.shape[1]
-    s, queue = start_state(walk), start_queue(walk, decoding.order, decoding.goal.rule != FIXED)
-    now, scratch = zero_single_table(num_devices, NUM_DYNAMIC), zero_table(SCRATCH, num_devices)
-    room = DecisionRoom(zero_flags(num_devices), scratch, now)
+    s = start_state(walk)
+    queue = start_queue(walk, decoding.order, decoding.goal.rule != FIXED)
+    features = zero_single_table(num_devices, NUM_DYNAMIC)
+    scratch = zero_table(SCRATCH, num_devices)
+    room = DecisionRoom(zero_flags(num_devices), scratch, features)
     return s, decide_all(walk, s, queue, weights, decoding, record, room)

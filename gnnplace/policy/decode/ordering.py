@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.placers import SearchSpace
-from gnnplace.simulation.list_scheduling import justify, list_schedule
+from gnnplace.simulation import justify, list_schedule
 
 
 def order_by_justification(

@@ -25,19 +25,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import ahead, inner
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
+    ahead,
     empty_ints,
     heap_pop,
     heap_push,
+    inner,
     zero_floats,
     zero_ints,
     zero_longs,
 )
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.simulation.transfer import arrival, fetch_begin, linked, receive_time
+from gnnplace.simulation import arrival, fetch_begin, linked, receive_time
 
 if TYPE_CHECKING:
     from gnnplace.policy.decode.decoder_state import PartialSchedule
@@ -56,7 +57,7 @@ class ReadyQueue(NamedTuple):
         size: number of ops in the heap. [1]
         rank: place of each op in the order. [m]
         offset: where each op's consumptions start. [m + 1]
-        after: ops that consume what an op makes, by ``offset``.
+        consumer: ops that consume what an op makes, by ``offset``.
         missing: inputs that are not booked yet. [m]
         ready: latest finish of inputs. [m]
         key: heap of the ranks of ops whose bounds are not later than the first free device. [m]
@@ -69,7 +70,7 @@ class ReadyQueue(NamedTuple):
     size: LongArray
     rank: LongArray
     offset: IntArray
-    after: IntArray
+    consumer: IntArray
     missing: IntArray
     ready: FloatArray
     key: FloatArray
@@ -79,12 +80,18 @@ class ReadyQueue(NamedTuple):
 
 @inner()
 def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
-    """The queue of a walk that goes with time; an empty one if it is not ``wanted``."""
+    """Return the queue of a walk that goes with time; an empty one if it is not ``wanted``."""
     m = len(walk.unit) if wanted else 0
     offset = zero_ints(m + 1)
-    missing, ready, rank = zero_ints(m), zero_floats(m), zero_longs(m)
-    bound, waiting, size = zero_floats(m), zero_ints(m), zero_longs(1)
-    key, due, spare = zero_floats(m), zero_ints(m), zero_longs(2)
+    missing = zero_ints(m)
+    ready = zero_floats(m)
+    rank = zero_longs(m)
+    bound = zero_floats(m)
+    waiting = zero_ints(m)
+    size = zero_longs(1)
+    key = zero_floats(m)
+    due = zero_ints(m)
+    spare = zero_longs(2)
     spare[0] = SPARE
     if not wanted:
         return ReadyQueue(
@@ -93,54 +100,61 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
     zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
-    for j in walk.before:
+    for j in walk.before_op:
         offset[j + 1] += 1
     for i in range(m):
         offset[i + 1] += offset[i]
-    at, after = offset[:-1].copy(), empty_ints(len(walk.before))
+    at = offset[:-1].copy()
+    consumer = empty_ints(len(walk.before_op))
     for i in range(m):
         missing[i] = walk.before_offset[i + 1] - walk.before_offset[i]
         if missing[i] == 0:
             heap_push(bound, waiting, zero, size[0], 0.0, rank[i])
             size[0] += 1
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
-            after[at[walk.before[k]]] = i
-            at[walk.before[k]] += 1
-    return ReadyQueue(bound, waiting, size, rank, offset, after, missing, ready, key, due, spare)
+            consumer[at[walk.before_op[k]]] = i
+            at[walk.before_op[k]] += 1
+    return ReadyQueue(bound, waiting, size, rank, offset, consumer, missing, ready, key, due, spare)
 
 
 @inner(_nrt=False)
 def put_back(queue: ReadyQueue, bound: float, rank: int) -> None:
-    """Adds the op of that rank to the heap."""
+    """Add the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1
 
 
 @inner(_nrt=False)
 def release(queue: ReadyQueue, i: int, finish: float) -> None:
-    """Takes note that op ``i`` finishes then; ops without missing inputs join the heap."""
+    """Take note that op ``i`` finishes then; ops without missing inputs join the heap."""
     for k in range(queue.offset[i], queue.offset[i + 1]):
-        other = queue.after[k]
-        queue.ready[other] = max(queue.ready[other], finish)
-        queue.missing[other] -= 1
-        if queue.missing[other] == 0:
-            put_back(queue, queue.ready[other], queue.rank[other])
+        consumer = queue.consumer[k]
+        queue.ready[consumer] = max(queue.ready[consumer], finish)
+        queue.missing[consumer] -= 1
+        if queue.missing[consumer] == 0:
+            put_back(queue, queue.ready[consumer], queue.rank[consumer])
 
 
 @inner(_nrt=False)
 def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
-    """Seconds at which op ``i`` could start on the device where that is first."""
-    u, best, links = walk.unit[i], np.inf, walk.links
+    """Return the seconds at which op ``i`` could start on the device where that is first."""
+    u = walk.unit[i]
+    best = np.inf
+    links = walk.links
     booked = state.booked
     for d in range(len(booked.free)):
         if state.device[u] >= 0 and state.device[u] != d:
             continue
         if not np.isfinite(walk.unit_time[u, d]) or booked.free[d] >= best:
             continue
-        ready, extra = booked.free[d], 0.0
+        ready = booked.free[d]
+        extra = 0.0
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
-            j, tensor = walk.before[k], walk.before_tensor[k]
-            e, at, target = Index(state.device[walk.unit[j]]), booked.finish[j], Index(d)
+            j = walk.before_op[k]
+            tensor = walk.before_tensor[k]
+            e = Index(state.device[walk.unit[j]])
+            at = booked.finish[j]
+            target = Index(d)
             if e != target:
                 if booked.arrival[tensor, d] >= 0.0:
                     at = max(at, booked.arrival[tensor, d])
@@ -159,8 +173,9 @@ def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
 
 @inner(_nrt=False)
 def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray) -> int:
-    """The first op by rank that starts as soon as a device is free; -1 if there is none."""
-    soonest, zero = np.inf, np.int64(0)
+    """Return the first op by rank that starts as soon as a device is free; -1 if there is none."""
+    soonest = np.inf
+    zero = np.int64(0)
     for free in state.booked.free:
         soonest = min(soonest, free)
     while queue.size[0] > 0 and queue.bound[0] <= soonest:
@@ -183,7 +198,7 @@ def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntAr
 def next_op(
     walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, rule: int
 ) -> int:
-    """Takes the next op by ``rule``, IN_TIME or EARLY."""
+    """Take the next op by ``rule``, IN_TIME or EARLY."""
     queue.spare[0] += REFRESHED
     if rule == EARLY:
         due = take_due(walk, state, queue, order)
@@ -207,7 +222,7 @@ def next_op(
 def approach(
     walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, k: int, by_time: bool
 ) -> None:
-    """Asks for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
+    """Ask for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
     if by_time:
         if queue.spare[1] > 2:
             for place in range(1, 3):
@@ -220,14 +235,14 @@ def approach(
 
 @inner(_nrt=False)
 def approach_places(walk: Walk, queue: ReadyQueue, i: int, by_time: bool) -> None:
-    """Asks for an op's own rows, and for where those of its neighbours are."""
+    """Ask for an op's own rows, and for where those of its neighbours are."""
     i = Index(i)
     u = Index(walk.unit[i])
     ahead(walk.before_offset, i)
     ahead(walk.time, i)
     ahead(walk.unit_time, u)
     ahead(walk.flow_offset, u)
-    ahead(walk.after, i)
+    ahead(walk.tail_seconds, i)
     ahead(walk.unit_work, u)
     ahead(walk.unit_state, u)
     ahead(walk.unit_peak, u)
@@ -239,15 +254,15 @@ def approach_places(walk: Walk, queue: ReadyQueue, i: int, by_time: bool) -> Non
 def approach_values(
     walk: Walk, state: PartialSchedule, queue: ReadyQueue, i: int, by_time: bool
 ) -> None:
-    """Asks for what is known of an op's inputs, neighbours and consumers."""
+    """Ask for what is known of an op's inputs, neighbours and consumers."""
     i = Index(i)
     u = Index(walk.unit[i])
     ahead(state.booked.finish, i)
     ahead(state.device, u)
     for k in range(Index(walk.before_offset[i]), Index(walk.before_offset[i + ONE])):
-        ahead(state.booked.finish, walk.before[k])
+        ahead(state.booked.finish, walk.before_op[k])
         ahead(state.booked.arrival, walk.before_tensor[k])
-        ahead(state.device, walk.unit[Index(walk.before[k])])
+        ahead(state.device, walk.unit[Index(walk.before_op[k])])
         ahead(walk.before_size, k)
     for k in range(Index(walk.flow_offset[u]), Index(walk.flow_offset[u + ONE])):
         ahead(state.device, walk.flow_unit[k])
@@ -255,6 +270,6 @@ def approach_values(
         ahead(walk.flow_out, k)
     if by_time:
         for k in range(Index(queue.offset[i]), Index(queue.offset[i + ONE])):
-            ahead(queue.ready, queue.after[k])
-            ahead(queue.missing, queue.after[k])
-            ahead(queue.rank, queue.after[k])
+            ahead(queue.ready, queue.consumer[k])
+            ahead(queue.missing, queue.consumer[k])
+            ahead(queue.rank, queue.consumer[k])

@@ -16,9 +16,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import COORDINATE, Direction
-from gnnplace.placers import Found, SearchSpace, now
-from gnnplace.placers.interleaved import round_priority
-from gnnplace.placers.search.space import LARGE
+from gnnplace.placers import LARGE, Found, SearchSpace, now, round_priority
 from gnnplace.policy.decode import kernels, ready_queue
 from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
 from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule
@@ -26,7 +24,7 @@ from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.ordering import best_order, order_by_justification
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.weights import PolicyWeights
-from gnnplace.simulation.list_scheduling import justify
+from gnnplace.simulation import justify
 
 if TYPE_CHECKING:  # who trains has parameters of torch, who places has arrays
     from torch import Tensor
@@ -83,14 +81,14 @@ class Decisions:
         allowed: the candidates. [S, D]
         step: visited op of each decision. [S]
         unit: unit of each decision. [S]
-        chosen: device of each decision. [S]
+        device: device of each decision. [S]
     """
 
     features: SingleArray
     allowed: BoolArray
     step: IntArray
     unit: IntArray
-    chosen: IntArray
+    device: IntArray
 
 
 def weight_array(weights: Tensor | SingleArray) -> SingleArray:
@@ -114,7 +112,9 @@ class Rollouts:
         policy: PlacementPolicy | PolicyWeights,
         orders: tuple[str, ...] = DECODED,
     ) -> None:
-        self.space, self.policy, self.orders = space, policy, orders
+        self.space = space
+        self.policy = policy
+        self.orders = orders
         self.graph = WalkGraph(space)
         self.weights = weight_array(policy.decoder)
         self.orders_made: dict[str, IntArray] = {}
@@ -127,14 +127,21 @@ class Rollouts:
         return possible_aims(self.space.problem, self.orders, tight=self.space.memory_matters)
 
     def goal(self, aim: Aim, margin: float = 0.0) -> Goal:
-        """An aim as the decoder takes it: micro-batches by coordinate go in chunks."""
+        """Return an aim as the decoder takes it: micro-batches by coordinate go in chunks."""
         chunks = aim.order == COORDINATE and aim.limit > 1
         plan = self.plan(aim, margin, chunks=chunks)
         rule = RULES.get(aim.order, ready_queue.FIXED)
-        return Goal(aim.limit, aim.rounds, int(chunks), plan, aim.lean, rule)
+        return Goal(
+            limit=aim.limit,
+            rounds=aim.rounds,
+            chunks=int(chunks),
+            plan=plan,
+            lean=aim.lean,
+            rule=rule,
+        )
 
     def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
-        """The chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
+        """Return the chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
         key = (
             (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD) if chunks else (0, 0, 0.0, False)
         )
@@ -144,7 +151,7 @@ class Rollouts:
         return self.plans[key]
 
     def order(self, name: str) -> IntArray:
-        """Visited ops in a traversal order, made once. [m]"""
+        """Return the visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
             self.orders_made[name] = self.graph.order("upward-rank" if name in RULES else name)
         return self.orders_made[name]
@@ -152,7 +159,7 @@ class Rollouts:
     def walk(
         self, aim: Aim, *, noise: SingleArray | None = None, margin: float | None = None
     ) -> Walked:
-        """One decode.
+        """Decode once.
 
         Args:
             aim: what to aim at.
@@ -160,11 +167,19 @@ class Rollouts:
             margin: on the bytes at the peak, for the memory mask; None for the first.
         """
         margin = self.margins[0] if margin is None else margin
-        state = self._decode(aim, noise, None, margin, 0)[0]
+        state = self._decode(
+            aim=aim,
+            noise=noise,
+            forced=None,
+            margin=margin,
+            rows=0,
+        )[0]
         return Walked(state.device, self._booked(aim, state.booked.finish))
 
     def _booked(self, aim: Aim, finish: FloatArray) -> IntArray | None:
-        """Ops in the order of their booked times, if that is an order of the whole graph. [n]"""
+        """Return the ops in the order of their booked times, if that is an order of the whole
+        graph. [n]
+        """
         if len(finish) < self.space.problem.num_ops:
             return None
         direction = self.graph.direction(aim.order)
@@ -175,20 +190,34 @@ class Rollouts:
         return np.lexsort((self.graph.graph.position, finish)).astype(np.int32)
 
     def watch(self, aim: Aim, forced: IntArray) -> Decisions:
-        """What the decoder sees while it follows (or, where -1, makes) the decisions ``forced``."""
-        state, seen, masks, step, count = self._decode(
-            aim, None, forced, self.margins[0], self.space.problem.num_units
+        """Return what the decoder sees while it follows (or, where -1, makes) the decisions
+        ``forced``.
+        """
+        state, features, masks, step, count = self._decode(
+            aim=aim,
+            noise=None,
+            forced=forced,
+            margin=self.margins[0],
+            rows=self.space.problem.num_units,
         )
         unit = self.graph.unit[step[:count]]
-        return Decisions(seen[:count], masks[:count], step[:count], unit, state.device[unit])
+        return Decisions(
+            features=features[:count],
+            allowed=masks[:count],
+            step=step[:count],
+            unit=unit,
+            device=state.device[unit],
+        )
 
     def _decode(
         self, aim: Aim, noise: SingleArray | None, forced: IntArray | None, margin: float, rows: int
     ) -> tuple[PartialSchedule, SingleArray, BoolArray, IntArray, int]:
         walk = self.graph.walk(aim.order)
-        num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
-        seen = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)
-        masks, step = np.zeros((rows, num_devices), np.bool_), np.zeros(rows, np.int32)
+        num_devices = walk.time.shape[1]
+        num_units = len(walk.unit_work)
+        features = np.zeros((rows, num_devices, len(DYNAMIC)), np.float32)
+        masks = np.zeros((rows, num_devices), np.bool_)
+        step = np.zeros(rows, np.int32)
         state, count = kernels.decode(
             walk,
             self.weights,
@@ -199,9 +228,9 @@ class Rollouts:
                 noise=np.zeros((0, num_devices), np.float32) if noise is None else noise,
                 forced=np.full(num_units, -1, np.int32) if forced is None else forced,
             ),
-            DecisionRecord(seen, masks, step),
+            DecisionRecord(features, masks, step),
         )
-        return state, seen, masks, step, count
+        return state, features, masks, step, count
 
     def finish(
         self,
@@ -234,7 +263,8 @@ class Rollouts:
 
     def justified(self, placement: Found) -> Decoded:
         """Return a placement of another placer, justified; the aim has its note as its order."""
-        compiled, device = self.space.compiled, placement.device
+        compiled = self.space.compiled
+        device = placement.device
         justified = justify(compiled, self.space.reversed, device, placement.order)
         score, order = best_order(self.space, device, [placement.order, justified])
         unit_device = self.space.device_of_units(device)
@@ -242,43 +272,49 @@ class Rollouts:
         return self.decoded(score, unit_device, order, aim)
 
     def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
-        """A placement of that score, and whether it fits."""
+        """Return a placement of that score, and whether it fits."""
         fits = self.space.fits(self.space.spread(unit_device), order)
-        return Decoded(score, unit_device, order, aim, fits)
+        return Decoded(
+            score=score,
+            unit_device=unit_device,
+            order=order,
+            aim=aim,
+            fits=fits,
+        )
 
     def round_priority(self, rounds: int) -> FloatArray:
-        """Priority of ops by the round that their place in the graph belongs to. [n]"""
+        """Return the priority of ops by the round that their place in the graph belongs to. [n]"""
         of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
     def decode(self, aim: Aim, margin: float | None = None, deadline: float = np.inf) -> Decoded:
-        """The policy's first choice under one aim, simulated."""
+        """Return the policy's first choice under one aim, simulated."""
         return self.finish(aim, self.walk(aim, margin=margin), deadline)
 
     def noise(self, rng: np.random.Generator, temperature: float) -> SingleArray:
-        """Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
+        """Draw Gumbel noise that makes the best score a draw from the softmax. [U, D]"""
         shape = (self.space.problem.num_units, self.space.problem.num_devices)
         return (temperature * rng.gumbel(size=shape)).astype(np.float32)
 
     def greedy(self, deadline: float = np.inf, most: int = MOST_AIMS) -> list[Decoded]:
-        """First choices under the first ``most`` aims, the best first.
+        """Return first choices under the first ``most`` aims, the best first.
 
         With a deadline more aims are tried while less than ``SHARE`` of the time is gone; after it
         none is.
         """
-        found: list[Decoded] = []
+        choices: list[Decoded] = []
         begun = now()
         until = begun + SHARE * (deadline - begun) if deadline < np.inf else begun
         for tried, aim in enumerate(self.aims):
-            if not found or now() < (deadline if tried < most else until):
-                found += self.widened(aim, deadline)
-        return sorted(found, key=SCORE)
+            if not choices or now() < (deadline if tried < most else until):
+                choices += self.widened(aim, deadline)
+        return sorted(choices, key=SCORE)
 
     def widened(self, aim: Aim, deadline: float = np.inf) -> list[Decoded]:
-        """First choices under one aim with wider and wider margins, until one fits the memory."""
-        found: list[Decoded] = []
+        """Decode under one aim with wider and wider margins, until one fits the memory."""
+        decodes: list[Decoded] = []
         for margin in self.margins:
-            found.append(self.decode(aim, margin, deadline))
-            if found[-1].fits:
+            decodes.append(self.decode(aim, margin, deadline))
+            if decodes[-1].fits:
                 break
-        return found
+        return decodes

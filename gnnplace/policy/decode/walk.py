@@ -25,17 +25,27 @@ from gnnplace.graph import (
     Direction,
     direction,
     downward_rank,
+    follow_forward,
+    full_floats,
+    grouped,
+    kernel,
+    sum_of_finite,
     traversal,
     upward_rank,
+    zero_flags,
+    zero_floats,
 )
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import full_floats, zero_flags, zero_floats
-from gnnplace.graph.kernels import follow_forward, grouped, sum_of_finite
 from gnnplace.placers import SearchSpace
 from gnnplace.problem import FORWARD, Problem
-from gnnplace.simulation.compiled import mean_times
-from gnnplace.simulation.list_scheduling import mean_transfer_times
-from gnnplace.simulation.transfer import DELAY, PACE, Links, reversed_links, without_gaps
+from gnnplace.simulation import (
+    DELAY,
+    PACE,
+    Links,
+    mean_times,
+    mean_transfer_times,
+    reversed_links,
+    without_gaps,
+)
 
 NEAR_PEAK = 0.9  # of the most bytes alive
 
@@ -47,11 +57,11 @@ class Walk(NamedTuple):
         unit: placement unit of each visited op. [m]
         time: seconds on each device, inf where it cannot run. [m, D]
         before_offset: where each op's inputs (in walking direction) start. [m + 1]
-        before: the visited op at the other end of each input.
+        before_op: the visited op that makes each input.
         before_tensor: tensor of each input, 0..T-1.
         before_size: bytes of each input.
         num_tensors: the number of tensors, T.
-        after: longest path after each op in walking direction, in seconds. [m]
+        tail_seconds: longest path after each op in walking direction. [m]
         unit_time: seconds of all ops of a unit on each device, inf where not allowed. [U, D]
         unit_work: seconds of all ops of a unit, mean over its devices. [U]
         unit_state: bytes that stay. [U]
@@ -74,11 +84,11 @@ class Walk(NamedTuple):
     unit: IntArray
     time: FloatArray
     before_offset: IntArray
-    before: IntArray
+    before_op: IntArray
     before_tensor: IntArray
     before_size: FloatArray
     num_tensors: int
-    after: FloatArray
+    tail_seconds: FloatArray
     unit_time: FloatArray
     unit_work: FloatArray
     unit_state: FloatArray
@@ -114,26 +124,27 @@ class WalkGraph:
         """Visited ops, as indices of the problem. [m]"""
         problem = self.problem
         first = problem.microbatch == 0
-        seen = np.zeros(problem.num_units, dtype=bool)
-        seen[problem.unit_of[first]] = True
-        return np.flatnonzero(first | ~seen[problem.unit_of]).astype(np.int32)
+        covered = np.zeros(problem.num_units, dtype=bool)
+        covered[problem.unit_of[first]] = True
+        return np.flatnonzero(first | ~covered[problem.unit_of]).astype(np.int32)
 
     @cached_property
     def graph(self) -> ComputationGraph:
-        """The graph of visited ops, with the tensors between them."""
-        whole = self.problem.graph
-        if len(self.ops) == whole.num_ops:
-            return whole
-        local = np.full(whole.num_ops, -1, dtype=np.int32)
+        """Graph of visited ops, with the tensors between them."""
+        full_graph = self.problem.graph
+        if len(self.ops) == full_graph.num_ops:
+            return full_graph
+        local = np.full(full_graph.num_ops, -1, dtype=np.int32)
         local[self.ops] = np.arange(len(self.ops), dtype=np.int32)
-        kept = np.flatnonzero(local[whole.producer] >= 0)
-        tensor, consumer = whole.consumption_tensor, local[whole.consumer]
-        inside = (consumer >= 0) & (local[whole.producer][tensor] >= 0)
-        counts = np.bincount(tensor[inside], minlength=whole.num_tensors)[kept]
+        tensors = np.flatnonzero(local[full_graph.producer] >= 0)
+        tensor = full_graph.consumption_tensor
+        consumer = local[full_graph.consumer]
+        inside = (consumer >= 0) & (local[full_graph.producer][tensor] >= 0)
+        counts = np.bincount(tensor[inside], minlength=full_graph.num_tensors)[tensors]
         return ComputationGraph(
-            names=tuple(whole.names[i] for i in self.ops),
-            producer=local[whole.producer[kept]],
-            size=whole.size[kept],
+            names=tuple(full_graph.names[i] for i in self.ops),
+            producer=local[full_graph.producer[tensors]],
+            size=full_graph.size[tensors],
             consumer_offset=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
             consumer=consumer[inside].astype(np.int32),
         )
@@ -174,14 +185,14 @@ class WalkGraph:
         walk = self.forward
         return walk._replace(
             **_inputs(self.graph, backwards=True),
-            after=self.down,
+            tail_seconds=self.down,
             flow_in=walk.flow_out,
             flow_out=walk.flow_in,
             links=reversed_links(walk.links),
         )
 
     def walk(self, order: str) -> Walk:
-        """The walk in the direction of the traversal order of that name."""
+        """Return the walk in the direction of the traversal order of that name."""
         backwards = self.direction(order) == Direction.CONSUMERS
         return self.backward if backwards else self.forward
 
@@ -191,7 +202,7 @@ class WalkGraph:
         return {}
 
     def direction(self, order: str) -> Direction:
-        """Which ends of tensors the traversal order of that name lists first."""
+        """Return which ends of tensors the traversal order of that name lists first."""
         if order in ORDERS:
             return ORDERS[order].direction
         return direction(self.graph, self.order(order))
@@ -206,14 +217,16 @@ class WalkGraph:
         smallest of its other inputs'. ``SearchSpace`` has positions instead, which change with the
         listing.
         """
-        g, forward = self.graph, self.problem.phase[self.ops] == FORWARD
+        g = self.graph
+        forward = self.problem.phase[self.ops] == FORWARD
         arrays = (g.topological_order, g.successor_offset, g.successor)
         latest = latest_starts(*arrays, forward, self.cost)
         main = latest >= 0.0
         latest[~main] = latest.max()  # where it stays for what has no inputs
         inputs = (g.predecessor_offset, g.predecessor)
         coordinate = follow_forward(g.topological_order, *inputs, main, latest)
-        weight, count = np.where(main, 1.0, np.where(forward, 1e-6, 1e-12)), self.problem.num_units
+        weight = np.where(main, 1.0, np.where(forward, 1e-6, 1e-12))
+        count = self.problem.num_units
         total = np.bincount(self.unit, weight * coordinate, count)
         mean = np.asarray(total / np.bincount(self.unit, weight, count))  # [U]
         return np.asarray(np.round(mean / (float(latest.max()) or 1.0), 9))  # true ties
@@ -236,7 +249,8 @@ class WalkGraph:
         return np.asarray(place / max(float(work.sum()), 1e-300))
 
     def order(self, name: str) -> IntArray:
-        """Visited ops in a traversal order; ``coordinate`` visits a layer's ops together. [m]
+        """Return the visited ops in a traversal order; ``coordinate`` visits a layer's ops
+        together. [m]
 
         Raises:
             InputError: there is no such order.
@@ -256,50 +270,56 @@ class WalkGraph:
 def latest_starts(
     order: IntArray, offset: IntArray, successor: IntArray, forward: BoolArray, cost: FloatArray
 ) -> FloatArray:
-    """Latest start of each forward op in seconds; -1 if it leads to no late end, or is not one. [m]
+    """Return the latest start of each forward op in seconds; -1 if it leads to no late end, or is
+    not one. [m]
 
     An end is a forward op without forward successors; it is late in the second half of the longest
     path. ``order`` is topological.
     """
     m = len(order)
-    before, after, leads = zero_floats(m), full_floats(m, -1.0), zero_flags(m)
+    earliest = zero_floats(m)
+    remaining = full_floats(m, -1.0)
+    leads = zero_flags(m)
     longest = 0.0
     for op in order:
         if not forward[op]:
             continue
-        done = before[op] + cost[op]
-        longest = max(longest, done)
+        finish = earliest[op] + cost[op]
+        longest = max(longest, finish)
         for k in range(offset[op], offset[op + 1]):
             if forward[successor[k]]:
                 leads[op] = True
-                before[successor[k]] = max(before[successor[k]], done)
+                earliest[successor[k]] = max(earliest[successor[k]], finish)
     for i in range(m - 1, -1, -1):
         op = order[i]
         if not forward[op]:
             continue
-        if not leads[op] and before[op] + cost[op] >= longest / 2:
-            after[op] = 0.0
+        if not leads[op] and earliest[op] + cost[op] >= longest / 2:
+            remaining[op] = 0.0
         for k in range(offset[op], offset[op + 1]):
-            other = successor[k]
-            if forward[other] and after[other] >= 0.0:
-                after[op] = max(after[op], after[other] + cost[other])
+            consumer = successor[k]
+            if forward[consumer] and remaining[consumer] >= 0.0:
+                remaining[op] = max(remaining[op], remaining[consumer] + cost[consumer])
     for i in range(m):
-        after[i] = max(longest - after[i] - cost[i], -1.0) if after[i] >= 0.0 else -1.0
-    return after
+        remaining[i] = max(longest - remaining[i] - cost[i], -1.0) if remaining[i] >= 0.0 else -1.0
+    return remaining
 
 
 def _build(graph: WalkGraph) -> Walk:
-    problem, space, cluster = graph.problem, graph.space, graph.problem.cluster
+    problem = graph.problem
+    space = graph.space
+    cluster = graph.problem.cluster
     work = max(float(space.mean_work.sum()), 1e-300)
     every = len(graph.ops) == problem.num_ops
     flow = space.unit_flows
-    links, units = without_gaps(space.compiled.links), problem.unit_of[problem.graph.producer]
+    links = without_gaps(space.compiled.links)
+    units = problem.unit_of[problem.graph.producer]
     mean_bytes = float(graph.graph.size.mean()) if graph.graph.num_tensors else 0.0
     return Walk(
         unit=graph.unit,
         time=problem.times if every else problem.times[graph.ops],
         **_inputs(graph.graph, backwards=False),
-        after=graph.up - graph.cost,
+        tail_seconds=graph.up - graph.cost,
         unit_time=space.work,
         unit_work=space.mean_work,
         unit_state=problem.unit_state,
@@ -323,11 +343,11 @@ def _build(graph: WalkGraph) -> Walk:
 def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
     tensor = graph.consumption_tensor
     ends = (graph.producer[tensor], graph.consumer.copy())
-    other, mine = ends[::-1] if backwards else ends
-    offset, by_op = grouped(mine, graph.num_ops)
+    source, reader = ends[::-1] if backwards else ends
+    offset, by_op = grouped(reader, graph.num_ops)
     return {
         "before_offset": offset,
-        "before": other[by_op],
+        "before_op": source[by_op],
         "before_tensor": tensor[by_op],
         "before_size": graph.size[tensor[by_op]],
         "num_tensors": graph.num_tensors,
@@ -335,26 +355,31 @@ def _inputs(graph: ComputationGraph, *, backwards: bool) -> dict[str, Any]:
 
 
 def unit_peak(graph: WalkGraph) -> FloatArray:
-    """Bytes of each unit's tensors that are alive when most are, were there one device. [U]
+    """Return the bytes of each unit's tensors that are alive when most are, were there one device.
+    [U]
 
     One device takes ops by phase, and in a phase by upward rank. A tensor of an earlier phase than
     its last consumer's is there once for each micro-batch, since they are all in flight. Bytes are
     means over the time at which at least ``NEAR_PEAK`` of the most is alive. Zeros where memory
     does not matter.
     """
-    problem, g = graph.problem, graph.graph
+    problem = graph.problem
+    g = graph.graph
     if not graph.space.memory_matters or g.num_tensors == 0:
         return np.zeros(problem.num_units)
     phase = problem.phase[graph.ops]
     at = np.empty(g.num_ops, np.int64)
     at[np.lexsort((-graph.up, phase))] = np.arange(g.num_ops)
-    first, last = at[g.producer], at[g.producer]
+    first = at[g.producer]
+    last = at[g.producer]
     last_phase = phase[g.producer].copy()
     np.maximum.at(last, g.consumption_tensor, at[g.consumer])
     np.maximum.at(last_phase, g.consumption_tensor, phase[g.consumer])
-    held = np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
-    changes = np.bincount(first, held, g.num_ops + 1) - np.bincount(last + 1, held, g.num_ops + 1)
+    alive_bytes = np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
+    changes = np.bincount(first, alive_bytes, g.num_ops + 1) - np.bincount(
+        last + 1, alive_bytes, g.num_ops + 1
+    )
     alive = np.cumsum(changes)[:-1]
     near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
     share = (near[last + 1] - near[first]) / near[-1]
-    return np.asarray(np.bincount(graph.unit[g.producer], held * share, problem.num_units))
+    return np.asarray(np.bincount(graph.unit[g.producer], alive_bytes * share, problem.num_units))

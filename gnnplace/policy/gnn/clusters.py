@@ -26,11 +26,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import ONE, Index, zero_single_table, zero_singles
+from gnnplace.graph import ONE, Index, inner, kernel, zero_single_table, zero_singles
 from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk, WalkGraph
-from gnnplace.simulation.list_scheduling import mean_transfer_times
+from gnnplace.simulation import mean_transfer_times
 
 AIMS = (16, 4, 1)  # clusters a device that levels aim at, the last level at two for all devices
 NUM_LEVELS = len(AIMS) + 1
@@ -56,14 +55,16 @@ class Clusters(NamedTuple):
 
 
 def clusters_of(graph: WalkGraph) -> Clusters:
-    """The clusters of a problem."""
-    walk, num_devices = graph.forward, graph.problem.num_devices
+    """Return the clusters of a problem."""
+    walk = graph.forward
+    num_devices = graph.problem.num_devices
     flow = flow_seconds(graph)
     unit = np.repeat(np.arange(len(walk.unit_work)), np.diff(walk.flow_offset))
     rank = np.argsort(graph.unit_order)
-    source, target = rank[unit], rank[walk.flow_unit]
-    once = source < target
-    edges = (source[once], target[once], flow[once])
+    source = rank[unit]
+    target = rank[walk.flow_unit]
+    forward = source < target
+    edges = (source[forward], target[forward], flow[forward])
     aims = [max(2, aim * num_devices) for aim in AIMS] + [2]
     of = nested(*edges, walk.unit_work[graph.unit_order], aims)[:, rank]
     of += np.concatenate(([0], np.cumsum(of.max(axis=1) + 1)[:-1]))[:, None]
@@ -72,7 +73,12 @@ def clusters_of(graph: WalkGraph) -> Clusters:
     apart = of[:, unit] != of[:, walk.flow_unit]
     outside = sums(of[:, unit].ravel(), (apart * flow).ravel(), count)
     work = np.maximum(work, 1e-6 * walk.work / len(walk.unit_work))
-    return Clusters(of.astype(np.int32), work, outside, flow)
+    return Clusters(
+        of=of.astype(np.int32),
+        work=work,
+        outside=outside,
+        flow=flow,
+    )
 
 
 def sums(of: LongArray, values: FloatArray, count: int) -> FloatArray:
@@ -81,19 +87,22 @@ def sums(of: LongArray, values: FloatArray, count: int) -> FloatArray:
 
 
 def flow_seconds(graph: WalkGraph) -> FloatArray:
-    """Seconds of transfers between units over the cluster's mean link, all copies, both ways."""
-    walk, copies = graph.forward, graph.problem.microbatches
+    """Return the seconds of transfers between units over the cluster's mean link, all copies, both
+    ways.
+    """
+    walk = graph.forward
+    copies = graph.problem.microbatches
     seconds = np.zeros(len(walk.flow_unit))
     for size in (walk.flow_in, walk.flow_out):
-        some = size >= 0.0
-        seconds[some] += copies * mean_transfer_times(graph.problem, size[some] / copies)
+        flows = size >= 0.0
+        seconds[flows] += copies * mean_transfer_times(graph.problem, size[flows] / copies)
     return seconds
 
 
 def nested(
     source: LongArray, target: LongArray, seconds: FloatArray, work: FloatArray, aims: list[int]
 ) -> LongArray:
-    """Cluster of each unit at each level, numbered from 0 at each. [levels, U]
+    """Return the cluster of each unit at each level, numbered from 0 at each. [levels, U]
 
     Args:
         source: the unit of lesser number of each pair that exchanges something. [E]
@@ -102,31 +111,36 @@ def nested(
         work: seconds of each unit. [U]
         aims: wished numbers of clusters, descending.
     """
-    root, work = np.arange(len(work), dtype=np.int64), work.copy()
-    whole, level_of = float(work.sum()), dict[int, LongArray]()
+    root = np.arange(len(work), dtype=np.int64)
+    work = work.copy()
+    total_work = float(work.sum())
+    level_of = dict[int, LongArray]()
     steps = sorted({*aims, *_doubled(aims[0], len(work)), *_doubled(2, aims[0])}, reverse=True)
     for aim in steps:
         for _ in range(PASSES):
             source, target, seconds = _between(root[source], root[target], seconds, len(work))
-            least = np.maximum(np.minimum(work[source], work[target]), 1e-300)
-            ratio = np.round(np.log(np.maximum(seconds, 1e-300) / least), DIGITS)
+            smaller_work = np.maximum(np.minimum(work[source], work[target]), 1e-300)
+            ratio = np.round(np.log(np.maximum(seconds, 1e-300) / smaller_work), DIGITS)
             by_ratio = np.lexsort((target, source, -ratio))
-            unite(source, target, by_ratio, SLACK * whole / aim, root, work)
+            unite(source, target, by_ratio, SLACK * total_work / aim, root, work)
         level_of[aim] = np.unique(root, return_inverse=True)[1]
     return np.stack([level_of[aim] for aim in aims]).astype(np.int64)
 
 
 def _doubled(first: int, limit: int) -> list[int]:
-    """``first`` and its doubles below ``limit``."""
+    """Return ``first`` and its doubles below ``limit``."""
     return [first * 2**k for k in range(64) if first * 2**k < limit]
 
 
 def _between(
     source: LongArray, target: LongArray, seconds: FloatArray, count: int
 ) -> tuple[LongArray, LongArray, FloatArray]:
-    """Pairs of clusters once each, the lesser number first, and what they exchange in sum."""
+    """Return the pairs of clusters once each, the lesser number first, and what they exchange in
+    sum.
+    """
     apart = source != target
-    low, high = np.minimum(source, target)[apart], np.maximum(source, target)[apart]
+    low = np.minimum(source, target)[apart]
+    high = np.maximum(source, target)[apart]
     pair, place = np.unique(low * count + high, return_inverse=True)
     return pair // count, pair % count, sums(place, seconds[apart], len(pair))
 
@@ -140,7 +154,7 @@ def unite(
     root: LongArray,
     work: FloatArray,
 ) -> None:
-    """Unites pairs in an order where no more work than ``most`` comes together.
+    """Unite pairs in an order where no more work than ``most`` comes together.
 
     Args:
         source: a cluster of each pair, by its root. [E]
@@ -151,13 +165,15 @@ def unite(
         work: changed: seconds of each root's cluster. [U]
     """
     for k in order:
-        one, other = source[k], target[k]
-        while root[one] != one:
-            one = root[one]
-        while root[other] != other:
-            other = root[other]
-        if one != other and work[one] + work[other] <= most:
-            low, high = min(one, other), max(one, other)
+        first = source[k]
+        second = target[k]
+        while root[first] != first:
+            first = root[first]
+        while root[second] != second:
+            second = root[second]
+        if first != second and work[first] + work[second] <= most:
+            low = min(first, second)
+            high = max(first, second)
             root[high] = low
             work[low] += work[high]
     for u in range(len(root)):
@@ -196,7 +212,7 @@ class HeldClusters(NamedTuple):
 
 @inner()
 def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
-    """Before the first decision."""
+    """Return what devices hold before the first decision: nothing."""
     count = len(clusters.work)
     return HeldClusters(
         zero_single_table(count, num_devices),
@@ -208,34 +224,38 @@ def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
 
 @inner(_nrt=False)
 def hold(walk: Walk, clusters: Clusters, held: HeldClusters, unit: int, device: int) -> None:
-    """Takes note that a unit is on a device."""
+    """Take note that a unit is on a device."""
     unit = Index(unit)
     for level in range(NUM_LEVELS):
-        mine = Index(clusters.of[level, unit])
-        held.work[mine, device] += walk.unit_work[unit]
-        held.decided[mine] += walk.unit_work[unit]
+        cluster = Index(clusters.of[level, unit])
+        held.work[cluster, device] += walk.unit_work[unit]
+        held.decided[cluster] += walk.unit_work[unit]
         for k in range(Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])):
-            other = Index(clusters.of[level, Index(walk.flow_unit[k])])
-            if other != mine:
-                held.near[other, device] += clusters.flow[k]
-                held.far[other] += clusters.flow[k]
+            neighbour = Index(clusters.of[level, Index(walk.flow_unit[k])])
+            if neighbour != cluster:
+                held.near[neighbour, device] += clusters.flow[k]
+                held.far[neighbour] += clusters.flow[k]
 
 
 @inner(_nrt=False)
 def observe_held(
     clusters: Clusters, held: HeldClusters, unit: int, allowed: BoolArray, out: SingleArray
 ) -> None:
-    """Features of every candidate device for a unit, behind ``observe``'s. ``out``: [D, F]"""
+    """Write the features of every candidate device for a unit, behind ``observe``'s. ``out``: [D,
+    F]
+    """
     unit = Index(unit)
     for level in range(NUM_LEVELS):
-        mine, f = Index(clusters.of[level, unit]), NUM_DYNAMIC + 4 * level
-        work, outside = clusters.work[mine], max(clusters.outside[mine], 1e-30)
+        cluster = Index(clusters.of[level, unit])
+        f = NUM_DYNAMIC + 4 * level
+        work = clusters.work[cluster]
+        outside = max(clusters.outside[cluster], 1e-30)
         for d in range(len(allowed)):
             if not allowed[d]:
                 for k in range(f, f + 4):
                     out[d, k] = 0.0
                 continue
-            out[d, f] = held.work[mine, d] / work
-            out[d, f + 1] = held.decided[mine] / work
-            out[d, f + 2] = held.near[mine, d] / outside
-            out[d, f + 3] = log_above(max(0.0, held.far[mine] - held.near[mine, d]) / work)
+            out[d, f] = held.work[cluster, d] / work
+            out[d, f + 1] = held.decided[cluster] / work
+            out[d, f + 2] = held.near[cluster, d] / outside
+            out[d, f + 3] = log_above(max(0.0, held.far[cluster] - held.near[cluster, d]) / work)

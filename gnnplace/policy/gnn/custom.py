@@ -36,7 +36,7 @@ _trusting = ContextVar("trusting", default=False)
 
 @contextmanager
 def trusting(everything: bool = True) -> Iterator[None]:
-    """Within it any class that a description names is imported."""
+    """Import any class that a description names, within it."""
     token = _trusting.set(everything)
     try:
         yield
@@ -45,23 +45,23 @@ def trusting(everything: bool = True) -> Iterator[None]:
 
 
 def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
-    """``class_path`` and ``init_args`` of a class, or of a class with some of its arguments.
+    """Return ``class_path`` and ``init_args`` of a class, or of a class with some of its arguments.
 
     Raises:
         InputError: it is something else, or an argument cannot be written to a file.
     """
     arguments: Mapping[str, Any] = {}
-    made: Any = encoder
+    encoder_class: Any = encoder
     if isinstance(encoder, functools.partial):
         named = (encoder.func, *encoder.args)  # a parser has its own function first
-        made = next((one for one in named if inspect.isclass(one)), made)
+        encoder_class = next((one for one in named if inspect.isclass(one)), encoder_class)
         arguments = encoder.keywords
-    if not inspect.isclass(made):
+    if not inspect.isclass(encoder_class):
         raise InputError(
-            f"encoder {made!r}: give a class, or functools.partial of a class, so that the "
-            "checkpoint can name it"
+            f"encoder {encoder_class!r}: give a class, or functools.partial of a class, so that "
+            "the checkpoint can name it"
         )
-    path = f"{made.__module__}.{made.__qualname__}"
+    path = f"{encoder_class.__module__}.{encoder_class.__qualname__}"
     if "<locals>" in path or path.startswith("__main__."):
         raise InputError(
             f"encoder {path}: a checkpoint cannot name it; write the class to a file of its own"
@@ -69,7 +69,7 @@ def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
     return {"class_path": path, "init_args": {k: _plain(k, v) for k, v in arguments.items()}}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -81,8 +81,8 @@ def _plain(name: str, value: Any) -> Any:
     raise InputError(f"encoder: {name} is a {type(value).__name__}; give plain values or classes")
 
 
-def made(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
-    """The encoder of a description, and the width of its states.
+def build_encoder(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
+    """Build the encoder of a description; return it and the width of its states.
 
     Args:
         description: what ``described`` gives.
@@ -93,7 +93,7 @@ def made(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
     """
     from gnnplace.policy.gnn.pyg import no_files_left
 
-    what = f"encoder {description.get('class_path')}"
+    label = f"encoder {description.get('class_path')}"
     factory = _factory(description, "encoder")
     try:
         with no_files_left():
@@ -101,12 +101,12 @@ def made(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{what}: cannot be made: {said(error)}") from None
-    return encoder, _tried(encoder, inputs, what)
+        raise InputError(f"{label}: cannot be made: {said(error)}") from None
+    return encoder, _tried(encoder, inputs, label)
 
 
 def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
-    """A class with its arguments, as of a description at a key ``where``."""
+    """Return a class with its arguments, as of a description at a key ``where``."""
     keys = set(description) if isinstance(description, dict) else set()
     if not keys <= {"class_path", "init_args"} or not isinstance(
         description.get("class_path"), str
@@ -115,14 +115,14 @@ def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     path = description["class_path"]
     check_trusted(path, f"{where} {path}")
     module, _, name = path.rpartition(".")
-    found: Any = find_callable(module, name, f"{where} {path}")
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+    encoder_class: Any = find_callable(module, name, f"{where} {path}")
+    if not (inspect.isclass(encoder_class) and issubclass(encoder_class, nn.Module)):
         raise InputError(f"{where} {path}: it is no subclass of torch.nn.Module")
     arguments = {
         key: _argument(value, f"{where}.init_args.{key}")
         for key, value in (description.get("init_args") or {}).items()
     }
-    return functools.partial(found, **arguments)
+    return functools.partial(encoder_class, **arguments)
 
 
 def _argument(value: Any, where: str) -> Any:
@@ -132,7 +132,7 @@ def _argument(value: Any, where: str) -> Any:
 
 
 def check_trusted(path: str, what: str) -> None:
-    """Refuses to import what a stranger's file may name.
+    """Refuse to import what a stranger's file may name.
 
     Args:
         path: a dotted name, or a file's path.
@@ -145,9 +145,10 @@ def check_trusted(path: str, what: str) -> None:
         return
     with importable(path):
         places = _places(path)
-    here = Path.cwd().resolve()
+    working_folder = Path.cwd().resolve()
     if not places or any(
-        one.exists() and here in one.parents and "site-packages" not in one.parts for one in places
+        one.exists() and working_folder in one.parents and "site-packages" not in one.parts
+        for one in places
     ):
         return  # what is nowhere is told by who imports it
     raise InputError(
@@ -157,17 +158,17 @@ def check_trusted(path: str, what: str) -> None:
 
 
 def _places(path: str) -> list[Path]:
-    """Where the code of a dotted name or a file lies; nothing is imported."""
+    """Return where the code of a dotted name or a file lies; nothing is imported."""
     if path.endswith(SUFFIX):
         return [Path(path).resolve()]
-    found = importlib.util.find_spec(path.partition(".")[0])
-    if found is None:
+    spec = importlib.util.find_spec(path.partition(".")[0])
+    if spec is None:
         return []
-    return [Path(p).resolve() for p in found.submodule_search_locations or [str(found.origin)]]
+    return [Path(p).resolve() for p in spec.submodule_search_locations or [str(spec.origin)]]
 
 
 def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
-    """The width of an encoder's states.
+    """Return the width of an encoder's states.
 
     Raises:
         InputError: it fails on a tiny graph, gives no state an op, or mixes graphs.
@@ -188,9 +189,9 @@ def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
         )
         raise InputError(f"{what}: fails on a graph of 5 ops: {said(error)}{hint}") from None
     if not isinstance(together, Tensor) or together.dim() != 2 or len(together) != 8:
-        told = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
+        answer = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
         raise InputError(
-            f"{what}: gives {told} for 8 ops; it must give a state of each, [8, width]"
+            f"{what}: gives {answer} for 8 ops; it must give a state of each, [8, width]"
         )
     if not torch.allclose(together, torch.cat(alone), rtol=CLOSE, atol=CLOSE):
         raise InputError(f"{what}: states of a graph depend on the others of its batch")
@@ -198,13 +199,13 @@ def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
 
 
 def _tiny(inputs: int, ops: int, seed: int) -> EncoderInputs:
-    """A chain with random features."""
+    """Return a chain with random features."""
     generator = torch.Generator().manual_seed(seed)
     chain = torch.arange(ops)
     return EncoderInputs(
-        torch.randn(ops, inputs, generator=generator),
-        torch.stack([chain[:-1], chain[1:]]),
-        torch.rand(ops - 1, 1, generator=generator),
-        (chain * NUM_BUCKETS) // ops,
-        (chain // 2).repeat(NUM_POOLED, 1),
+        x=torch.randn(ops, inputs, generator=generator),
+        edge_index=torch.stack([chain[:-1], chain[1:]]),
+        edge_attr=torch.rand(ops - 1, 1, generator=generator),
+        bucket=(chain * NUM_BUCKETS) // ops,
+        clusters=(chain // 2).repeat(NUM_POOLED, 1),
     )

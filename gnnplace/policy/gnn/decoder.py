@@ -55,7 +55,8 @@ class Decoder(nn.Module):
     def forward(
         self, states: Tensor, devices: Tensor, features: Tensor, allowed: Tensor, chosen: Tensor
     ) -> Tensor:
-        """Scores of all decisions of some decodes of one problem, -inf where not allowed. [B, S, D]
+        """Return the scores of all decisions of some decodes of one problem, -inf where not
+        allowed. [B, S, D]
 
         Args:
             states: the encoder's states of the op of each decision. [B, S, state]
@@ -73,15 +74,15 @@ class Decoder(nn.Module):
         return (second @ self.last).masked_fill(~allowed, -torch.inf)
 
     def memory(self, values: Tensor, chosen: Tensor, num_devices: int) -> Tensor:
-        """Memory of each device at each decision: of the decisions before. [B, S, D, K]
+        """Return the memory of each device at each decision: of the decisions before. [B, S, D, K]
 
         Args:
             values: what the encoder says of the op of each decision. [B, S, K]
             chosen: the device of each decision. [B, S]
             num_devices: the number of devices, D.
         """
-        there = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
-        added = there[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])
+        on_device = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
+        added = on_device[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])
         return added.cumsum(dim=-3) - added
 
 
@@ -101,25 +102,25 @@ class DeviceCount(nn.Module):
         self.last = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, states: Tensor, num_devices: int) -> Tensor:
-        """Score of each of ``device_limits(num_devices)`` for one problem. [limits]
+        """Return the score of each of ``device_limits(num_devices)`` for one problem. [limits]
 
         Args:
             states: the encoder's states of the problem. [m, state]
             num_devices: devices of the cluster, D.
         """
         limits = limit_features(num_devices).to(states.device)
-        whole = torch.cat([states.mean(dim=0), states.amax(dim=0)])
-        first = torch.relu(self.graph(whole) + self.limit(limits))
+        pooled = torch.cat([states.mean(dim=0), states.amax(dim=0)])
+        first = torch.relu(self.graph(pooled) + self.limit(limits))
         scores: Tensor = self.last(torch.relu(self.mixed(first)))[:, 0]
         return scores
 
     def choice(self, states: Tensor, num_devices: int) -> int:
-        """The number of devices of the greatest score, the greater one of equals."""
+        """Return the number of devices of the greatest score, the greater one of equals."""
         scores = self(states, num_devices).tolist()
         return max(zip(scores, device_limits(num_devices), strict=True))[1]
 
 
 def limit_features(num_devices: int) -> Tensor:
-    """What is known of each number of devices, named by ``LIMIT``. [limits, len(LIMIT)]"""
+    """Return what is known of each number of devices, named by ``LIMIT``. [limits, len(LIMIT)]"""
     limits = np.array(device_limits(num_devices), np.float32)
     return torch.from_numpy(np.stack([1 / limits, limits / num_devices, np.log(limits)], axis=1))

@@ -78,12 +78,12 @@ class EncoderInputs(NamedTuple):
         return 1
 
     def to(self, device: torch.device) -> EncoderInputs:
-        """The same on a device."""
+        """Return the same inputs on a device."""
         return EncoderInputs(*(one.to(device) for one in self))
 
 
 def aggregated(values: Tensor, index: Tensor, size: int, how: str = "mean") -> Tensor:
-    """Mean or maximum of the rows of each group; zero for a group of none. [size, H]
+    """Return the mean or maximum of the rows of each group; zero for a group of none. [size, H]
 
     Args:
         values: [rows, H]
@@ -109,7 +109,7 @@ class Messages(nn.Module):
         self.edge = nn.Linear(1, hidden)
 
     def forward(self, values: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """Aggregated messages of each op; zero without an edge. [m, hidden]"""
+        """Return the aggregated messages of each op; zero without an edge. [m, hidden]"""
         source, target = edge_index
         message = torch.relu(self.other(values)[source] + self.edge(edge_attr))
         return aggregated(message, target, len(values), self.aggregation)
@@ -132,29 +132,38 @@ class MessageLayer(nn.Module):
         )
 
     def forward(self, values: Tensor, data: GraphBatch) -> Tensor:
-        """New states of all ops. ``values``: [m, hidden]"""
-        y, graphs = self.norm(values), data.num_graphs
+        """Return new states of all ops. ``values``: [m, hidden]"""
+        y = self.norm(values)
+        graphs = data.num_graphs
         pooled = aggregated(y, data.bucket, graphs * NUM_BUCKETS)
-        whole = aggregated(y, data.batch, graphs)
+        graph_mean = aggregated(y, data.batch, graphs)
         lanes = pooled.view(graphs, NUM_BUCKETS, -1).transpose(1, 2)
         along = torch.relu(self.along(lanes)).transpose(1, 2).reshape(pooled.shape)
-        before = self.producers(y, data.edge_index, data.edge_attr)
-        behind = self.consumers(y, data.edge_index.flip(0), data.edge_attr)
-        own = torch.cat([y, before, behind], dim=1)
-        enter, hidden = cast("nn.Linear", self.update[0]), y.shape[1]
-        own = linear(own, enter.weight[:, : 3 * hidden], enter.bias)
-        own = own + self._shared(along, whole)[data.bucket] + self._of_clusters(y, data.clusters)
-        return values + cast("Tensor", self.update[1:](own))
+        from_producers = self.producers(y, data.edge_index, data.edge_attr)
+        from_consumers = self.consumers(y, data.edge_index.flip(0), data.edge_attr)
+        update = torch.cat([y, from_producers, from_consumers], dim=1)
+        enter = cast("nn.Linear", self.update[0])
+        hidden = y.shape[1]
+        update = linear(update, enter.weight[:, : 3 * hidden], enter.bias)
+        update = (
+            update
+            + self._shared(along, graph_mean)[data.bucket]
+            + self._of_clusters(y, data.clusters)
+        )
+        return values + cast("Tensor", self.update[1:](update))
 
     def _shared(self, along: Tensor, whole: Tensor) -> Tensor:
-        """What a bucket and its graph add within ``update``. [graphs * NUM_BUCKETS, 2 hidden]"""
-        weight, hidden = cast("nn.Linear", self.update[0]).weight, along.shape[1]
+        """Return what a bucket and its graph add within ``update``. [graphs * NUM_BUCKETS, 2
+        hidden]
+        """
+        weight = cast("nn.Linear", self.update[0]).weight
+        hidden = along.shape[1]
         of_graph = linear(whole, weight[:, 4 * hidden : 5 * hidden])
         of_bucket = linear(along, weight[:, 3 * hidden : 4 * hidden])
         return of_bucket + of_graph.repeat_interleave(NUM_BUCKETS, 0)
 
     def _of_clusters(self, y: Tensor, clusters: Tensor) -> Tensor:
-        """What the means of an op's clusters add within ``update``. [m, 2 hidden]"""
+        """Return what the means of an op's clusters add within ``update``. [m, 2 hidden]"""
         weights = cast("nn.Linear", self.update[0]).weight[:, 5 * y.shape[1] :]
         total = y.new_zeros(len(y), weights.shape[0])
         for of, weight in zip(clusters, weights.chunk(NUM_POOLED, dim=1), strict=True):
@@ -181,7 +190,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(MessageLayer(hidden, messages) for _ in range(layers))
 
     def forward(self, data: GraphBatch) -> Tensor:
-        """States of all ops. [m, hidden]"""
+        """Return the states of all ops. [m, hidden]"""
         state: Any = self.enter(data.x)
         for layer in self.layers:
             state = layer(state, data)

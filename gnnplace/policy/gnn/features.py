@@ -16,11 +16,11 @@ from gnnplace.policy.gnn.decoder import LIMIT
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
 from gnnplace.policy.weights import GLOBAL, spread_over
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE
-from gnnplace.simulation.transfer import DELAY, PACE
+from gnnplace.simulation import DELAY, PACE
 
 
 def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:
-    """Features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
+    """Return the features of each visited op, named by ``STATIC``. [m, len(STATIC)]"""
     out = np.empty((len(STATIC), graph.graph.num_ops), np.float32)
     _write_static(graph, out)
     out[len(OWN) :] = cluster_features(graph, clusters)[:, graph.unit]
@@ -28,34 +28,42 @@ def static_features(graph: WalkGraph, clusters: Clusters) -> SingleArray:
 
 
 def cluster_features(graph: WalkGraph, clusters: Clusters) -> FloatArray:
-    """What is known of each unit's cluster at each level, named by ``CLUSTER``. [.., U]
+    """Return what is known of each unit's cluster at each level, named by ``CLUSTER``. [.., U]
 
     The cluster's work in even shares of the devices; its transfers with the others over its work;
     the share of the unit's own transfers that stay inside.
     """
-    of, flow, walk = clusters.of, clusters.flow, graph.forward
-    num_units, out = of.shape[1], []
+    of = clusters.of
+    flow = clusters.flow
+    walk = graph.forward
+    num_units = of.shape[1]
+    out = []
     unit = np.repeat(np.arange(num_units), np.diff(walk.flow_offset))
-    whole = np.bincount(unit, flow, num_units)
+    unit_flow = np.bincount(unit, flow, num_units)
     for level in of:
         inside = np.bincount(unit, flow * (level[unit] == level[walk.flow_unit]), num_units)
         out.append(np.log1p(clusters.work[level] * graph.problem.num_devices / walk.work))
         out.append(np.log1p(clusters.outside[level] / clusters.work[level]))
-        out.append(np.where(whole > 0.0, inside / np.maximum(whole, 1e-300), 1.0))
+        out.append(np.where(unit_flow > 0.0, inside / np.maximum(unit_flow, 1e-300), 1.0))
     return np.stack(out)
 
 
 @named_columns("out")
 def _write_static(graph: WalkGraph, out: NamedRow) -> None:
-    problem, walk, g = graph.problem, graph.forward, graph.graph
+    problem = graph.problem
+    walk = graph.forward
+    g = graph.graph
     source, target, _ = g.edges
-    m, edge = g.num_ops, graph.edge_cost
+    m = g.num_ops
+    edge = graph.edge_cost
     longest = max(float((graph.up + graph.down).max()), 1e-300)
     ahead = np.empty(m)
     by_start = np.lexsort((g.position, -graph.up, graph.down))
     ahead[by_start] = np.cumsum(graph.cost[by_start])
-    depth, height = levels(g), levels_from_sinks(g)
-    memory, unit = float(walk.memory.mean()), walk.unit
+    depth = levels(g)
+    height = levels_from_sinks(g)
+    memory = float(walk.memory.mean())
+    unit = walk.unit
     out["log cost"] = np.log1p(graph.cost / walk.scale)
     out["log transfer of inputs"] = np.log1p(np.bincount(target, edge, m) / walk.scale)
     out["log transfer of outputs"] = np.log1p(np.bincount(source, edge, m) / walk.scale)
@@ -84,12 +92,12 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
 
 
 def message_features(graph: WalkGraph) -> SingleArray:
-    """Log transfer time of each edge in units of the mean op time. [edges, 1]"""
+    """Return the log transfer time of each edge in units of the mean op time. [edges, 1]"""
     return np.log1p(graph.edge_cost / graph.forward.scale).astype(np.float32)[:, None]
 
 
 def device_features(graph: WalkGraph) -> SingleArray:
-    """Features of each device, named by ``DEVICE``. [D, len(DEVICE)]"""
+    """Return the features of each device, named by ``DEVICE``. [D, len(DEVICE)]"""
     out = np.empty((len(DEVICE), graph.problem.num_devices), np.float32)
     _write_device(graph, out)
     return np.ascontiguousarray(out.T)
@@ -97,8 +105,10 @@ def device_features(graph: WalkGraph) -> SingleArray:
 
 @named_columns("out")
 def _write_device(graph: WalkGraph, out: NamedRow) -> None:
-    walk, problem = graph.forward, graph.problem
-    pace, delay = walk.links.each(PACE), walk.links.each(DELAY)
+    walk = graph.forward
+    problem = graph.problem
+    pace = walk.links.each(PACE)
+    delay = walk.links.each(DELAY)
     linked = problem.cluster.linked
     count = np.maximum(linked.sum(axis=1), 1)
     out["log slowness for all units"] = np.log(

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     Index,
     copy_rows,
     copy_to,
     full_ints,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_singles,
@@ -54,7 +55,7 @@ class DecoderNetwork(NamedTuple):
         value: what it says of each visited op to later decisions. [m, K]
         device: what is known of each device before anything is placed. [D, H]
         first: from a candidate's features to its first hidden layer. [F, H]
-        held: from a device's memory to the first hidden layer. [K, H]
+        memory_weight: from a device's memory to the first hidden layer. [K, H]
         second: from a candidate's first hidden layer to its second. [H, H]
         pooled: from the mean of the candidates' first hidden layers to the second. [H, H]
         bias: the bias of the second hidden layer. [H]
@@ -67,7 +68,7 @@ class DecoderNetwork(NamedTuple):
     value: SingleArray
     device: SingleArray
     first: SingleArray
-    held: SingleArray
+    memory_weight: SingleArray
     second: SingleArray
     pooled: SingleArray
     bias: SingleArray
@@ -97,7 +98,7 @@ class Scratch(NamedTuple):
 
 @inner()
 def make_scratch(network: DecoderNetwork) -> Scratch:
-    """Empty room."""
+    """Return empty room for decisions."""
     num_devices, hidden = network.device.shape
     return Scratch(
         zero_single_table(num_devices, NUM_CANDIDATE),
@@ -114,10 +115,12 @@ def score(network: DecoderNetwork, i: int, room: Scratch) -> None:
     """Score of each candidate for visited op ``i``; of the others nothing. ``room``: changed."""
     num_devices, size = network.device.shape
     zero = np.float32(0.0)
-    first, second = room.hidden[:num_devices], room.hidden[num_devices : 2 * num_devices]
-    mean, common = room.hidden[2 * num_devices], room.hidden[2 * num_devices + 1]
+    first = room.hidden[:num_devices]
+    second = room.hidden[num_devices : 2 * num_devices]
+    mean = room.hidden[2 * num_devices]
+    common = room.hidden[2 * num_devices + 1]
     np.dot(room.features, network.first, first)
-    np.dot(room.memory, network.held, room.part)
+    np.dot(room.memory, network.memory_weight, room.part)
     count = 0
     for h in range(size):
         mean[h] = zero
@@ -141,26 +144,28 @@ def score(network: DecoderNetwork, i: int, room: Scratch) -> None:
 
 @inner()
 def choose(network: DecoderNetwork, i: int, room: Scratch, noise: SingleArray) -> int:
-    """The candidate with the highest score and noise, the first among equals.
+    """Return the candidate with the highest score and noise, the first among equals.
 
     Without noise candidates of equal scores are one: such devices cannot be told apart, and draws
     go to either of them. What counts is the probability of all of them.
     """
     noisy = len(noise) > 0
     score(network, i, room)
-    best, choice = -np.inf, 0
+    best = -np.inf
+    choice = 0
     for d in range(len(room.allowed)):
         if not room.allowed[d]:
             continue
         value = room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
         if value > best + EQUAL:
-            best, choice = value, d
+            best = value
+            choice = d
     return choice
 
 
 @inner()
 def log_alike(room: Scratch, d: int) -> float:
-    """Log of the number of candidates whose scores are those of candidate ``d``."""
+    """Return the log of the number of candidates whose scores are those of candidate ``d``."""
     count = 0
     for e in range(len(room.allowed)):
         count += room.allowed[e] and abs(room.scores[e] - room.scores[d]) < EQUAL
@@ -169,7 +174,7 @@ def log_alike(room: Scratch, d: int) -> float:
 
 @inner(_nrt=False)
 def remember(network: DecoderNetwork, room: Scratch, i: int, d: int, share: float) -> None:
-    """Adds what the encoder says of visited op ``i`` to the memory of device ``d``."""
+    """Add what the encoder says of visited op ``i`` to the memory of device ``d``."""
     for k in range(network.value.shape[1]):
         room.memory[d, k] += np.float32(share) * network.value[i, k]
 
@@ -182,23 +187,27 @@ def walk_through(
     decoding: Decoding,
     record: DecisionRecord,
 ) -> tuple[PartialSchedule, int]:
-    """One decode; arguments as of ``decode``, of one sample."""
-    order, noise = decoding.order, decoding.noise
-    num_devices, num_units = walk.time.shape[1], len(walk.unit_work)
-    state, room = start_state(walk), make_scratch(network)
-    held = nothing_held(clusters, num_devices)
-    share, count = num_devices / num_units, 0
+    """Decode once; arguments as of ``decode``, of one sample."""
+    order = decoding.order
+    noise = decoding.noise
+    num_devices = walk.time.shape[1]
+    num_units = len(walk.unit_work)
+    state = start_state(walk)
+    room = make_scratch(network)
+    clusters_held = nothing_held(clusters, num_devices)
+    share = num_devices / num_units
+    count = 0
     scratch = zero_table(SCRATCH, num_devices)
-    seen = DecisionRoom(room.allowed, scratch, room.features)
+    decision_room = DecisionRoom(room.allowed, scratch, room.features)
     recorded = len(record.features) > 0
     for k in range(len(order)):
         i = Index(order[k])
         u = Index(walk.unit[i])
         if state.device[u] < 0:
             choice = decoding.forced[u]
-            number = look(walk, state, i, decoding, seen, record, count)
+            number = look(walk, state, i, decoding, decision_room, record, count)
             if number > 1 or recorded:
-                observe_held(clusters, held, u, room.allowed, room.features)
+                observe_held(clusters, clusters_held, u, room.allowed, room.features)
             if recorded:
                 copy_rows(record.features[count], room.features)
             if choice < 0:
@@ -206,7 +215,7 @@ def walk_through(
                 if number > 1:
                     choice = choose(network, i, room, noise[u] if len(noise) else noise[0:0, 0])
             decide(walk, state, u, choice)
-            hold(walk, clusters, held, u, choice)
+            hold(walk, clusters, clusters_held, u, choice)
             remember(network, room, i, choice, share)
             count += 1
         book(walk, state, i)
@@ -244,7 +253,7 @@ def decode(
     limit: int,
     margin: float,
 ) -> int:
-    """Decides a device for every unit, B times.
+    """Decide a device for every unit, B times.
 
     Args:
         walk: the problem, as flat arrays in the walk's direction.
@@ -258,7 +267,8 @@ def decode(
         The number of decisions of a decode, the same for all.
     """
     order, noise, forced, features, masks, step, device = batch
-    count, nowhere = 0, full_ints(device.shape[1], -1)
+    count = 0
+    nowhere = full_ints(device.shape[1], -1)
     goal = Goal(limit, 1, 0, nowhere, 0, FIXED)
     for b in range(len(device)):
         path = order[b if len(order) > 1 else 0]

@@ -22,46 +22,56 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import ComputationGraph, kernels
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import heap_pop, heap_push, zero_floats, zero_ints
+from gnnplace.graph import (
+    ComputationGraph,
+    heap_pop,
+    heap_push,
+    kernel,
+    least_first,
+    zero_floats,
+    zero_ints,
+)
 
 SHARPNESS = 32.0  # of the first order: a draw moves an op by about a thirtieth of all
 
 
 def first_priority(order: IntArray) -> FloatArray:
-    """Priorities that give ``order`` where it lists producers first. [m]"""
+    """Return the priorities that give ``order`` where it lists producers first. [m]"""
     priority = np.empty(len(order))
     priority[order] = SHARPNESS * (1.0 - np.arange(len(order)) / max(1, len(order)))
     return priority
 
 
 def priority_order(graph: ComputationGraph, priority: FloatArray) -> IntArray:
-    """Ops, producers first, of the ready ones always that of highest priority. [m]"""
+    """Return the ops, producers first, of the ready ones always that of highest priority. [m]"""
     preferred = np.argsort(-priority, kind="stable").astype(np.int32)
-    return np.asarray(kernels.least_first(graph.successor_offset, graph.successor, preferred))
+    return np.asarray(least_first(graph.successor_offset, graph.successor, preferred))
 
 
 def drawn_order(
     graph: ComputationGraph, priority: FloatArray, rng: np.random.Generator
 ) -> IntArray:
-    """A draw: ops, producers first, each taken by the softmax over the ready ones. [m]"""
+    """Draw an order: ops, producers first, each taken by the softmax over the ready ones. [m]"""
     wait = rng.exponential(size=len(priority)) * np.exp(priority.max(initial=0.0) - priority)
     return np.asarray(raced(graph.successor_offset, graph.successor, wait))
 
 
 @kernel
 def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
-    """Ops in the order in which they end, each so long after it is ready. [m]
+    """Return ops in the order in which they end, each so long after it is ready. [m]
 
     Args:
         offset: where each op's successors start. [m + 1]
         successor: successors of the ops, one op after the other. [edges]
         wait: how long each waits once it is ready. [m]
     """
-    m, low = len(wait), np.int64(0)
-    keys, items, order = zero_floats(m), zero_ints(m), zero_ints(m)
-    missing, count = zero_ints(m), np.int64(0)
+    m = len(wait)
+    low = np.int64(0)
+    keys = zero_floats(m)
+    items = zero_ints(m)
+    order = zero_ints(m)
+    missing = zero_ints(m)
+    count = np.int64(0)
     for k in successor:
         missing[k] += 1
     for i in range(m):
@@ -70,14 +80,14 @@ def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
             count += 1
     for step in range(m):
         time = keys[0]
-        chosen = heap_pop(keys, items, low, count)
+        op = heap_pop(keys, items, low, count)
         count -= 1
-        order[step] = chosen
-        for k in range(offset[chosen], offset[chosen + 1]):
-            other = successor[k]
-            missing[other] -= 1
-            if missing[other] == 0:
-                heap_push(keys, items, low, count, time + wait[other], other)
+        order[step] = op
+        for k in range(offset[op], offset[op + 1]):
+            consumer = successor[k]
+            missing[consumer] -= 1
+            if missing[consumer] == 0:
+                heap_push(keys, items, low, count, time + wait[consumer], consumer)
                 count += 1
     return order
 
@@ -86,7 +96,7 @@ def raced(offset: IntArray, successor: IntArray, wait: FloatArray) -> IntArray:
 def order_gradient(
     offset: IntArray, successor: IntArray, order: IntArray, priority: FloatArray
 ) -> FloatArray:
-    """Gradient of an order's log-probability by the priorities. [m]
+    """Return the gradient of an order's log-probability by the priorities. [m]
 
     Args:
         offset: where each op's successors start. [m + 1]
@@ -95,28 +105,32 @@ def order_gradient(
         priority: of each op. [m]
     """
     m = len(order)
-    gradient, missing, ready, count = zero_floats(m), zero_ints(m), zero_ints(m), 0
+    gradient = zero_floats(m)
+    missing = zero_ints(m)
+    ready = zero_ints(m)
+    count = 0
     for k in successor:
         missing[k] += 1
     for i in range(m):
         if missing[i] == 0:
             ready[count] = i
             count += 1
-    for chosen in order:
-        most, total = -np.inf, 0.0
+    for op in order:
+        highest = -np.inf
+        total = 0.0
         for k in range(count):
-            most = max(most, priority[ready[k]])
+            highest = max(highest, priority[ready[k]])
         for k in range(count):
-            total += np.exp(priority[ready[k]] - most)
+            total += np.exp(priority[ready[k]] - highest)
         for k in range(count):
-            gradient[ready[k]] -= np.exp(priority[ready[k]] - most) / total
-        gradient[chosen] += 1.0
+            gradient[ready[k]] -= np.exp(priority[ready[k]] - highest) / total
+        gradient[op] += 1.0
         for k in range(count):
-            if ready[k] == chosen:
+            if ready[k] == op:
                 count -= 1
                 ready[k] = ready[count]
                 break
-        for k in range(offset[chosen], offset[chosen + 1]):
+        for k in range(offset[op], offset[op + 1]):
             missing[successor[k]] -= 1
             if missing[successor[k]] == 0:
                 ready[count] = successor[k]

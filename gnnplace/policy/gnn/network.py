@@ -23,7 +23,7 @@ from gnnplace.files import Schema, parse
 from gnnplace.graph import base_of, check_network_order
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.gnn.clusters import Clusters
-from gnnplace.policy.gnn.custom import check_trusted, made
+from gnnplace.policy.gnn.custom import build_encoder, check_trusted
 from gnnplace.policy.gnn.decoder import Decoder, DeviceCount
 from gnnplace.policy.gnn.encoder import NUM_BUCKETS, Encoder, EncoderInputs
 from gnnplace.policy.gnn.features import (
@@ -37,7 +37,7 @@ from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.network import SavedNetwork, read_saved
 from gnnplace.policy.weights import GLOBAL, global_features, read_saved_config
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
+GNN_CHECKPOINT = Path(__file__).parent / "checkpoint"
 ORDER = "upward-rank"
 PLACE = STATIC.index("place")
 DECODER = ("first", "held", "second", "pooled", "bias", "last")
@@ -103,7 +103,7 @@ class GnnPolicy(SavedNetwork):
         if encoder is None:
             self.encoder = Encoder(len(STATIC) + len(GLOBAL), hidden, layers)
         else:
-            self.encoder, hidden = made(encoder, len(STATIC) + len(GLOBAL))
+            self.encoder, hidden = build_encoder(encoder, len(STATIC) + len(GLOBAL))
         self.decoder = Decoder(hidden, decoder_hidden, memory, len(DEVICE))
         self.count = DeviceCount(hidden, decoder_hidden)
         self.priority = None if base is None else nn.Linear(hidden, 1, bias=False)
@@ -116,7 +116,7 @@ class GnnPolicy(SavedNetwork):
         return read_saved(cls, GnnConfig, Path(folder))
 
     def states(self, inputs: Sequence[EncoderInputs]) -> Tensor:
-        """The encoder's states of all visited ops of a batch, one problem after the other.
+        """Return the encoder's states of all visited ops of a batch, one problem after the other.
 
         Args:
             inputs: what ``tensors_of`` gives of each problem.
@@ -131,42 +131,43 @@ class GnnPolicy(SavedNetwork):
 
     @torch.no_grad()
     def network(self, states: Tensor, devices: Tensor) -> DecoderNetwork:
-        """The parameters, and what the encoder says of a problem, as the numba decoder takes them.
+        """Return the parameters, and what the encoder says of a problem, as the numba decoder takes
+        them.
 
         Args:
             states: the encoder's states of the problem. [m, hidden]
             devices: features of each device. [D, len(DEVICE)]
         """
         decoder = self.decoder
-        told = (
+        encoded = (
             decoder.context(states),
             decoder.value(states),
             decoder.device(devices.to(states.device)),
         )
-        own = (getattr(decoder, name) for name in DECODER)
-        arrays = map(_array, (*told, *own, self.priorities(states)))
+        parameters = (getattr(decoder, name) for name in DECODER)
+        arrays = map(_array, (*encoded, *parameters, self.priorities(states)))
         return DecoderNetwork(self.count.choice(states, len(devices)), *arrays)
 
     def priorities(self, states: Tensor) -> Tensor:
-        """What a learned order adds to the first priorities, else nothing. [m] or [0]"""
+        """Return what a learned order adds to the first priorities, else nothing. [m] or [0]"""
         return states[:0, 0] if self.priority is None else self.priority(states)[:, 0]
 
 
 def tensors_of(graph: WalkGraph, clusters: Clusters) -> EncoderInputs:
-    """Features, edges and clusters of one problem, for the encoder."""
+    """Return features, edges and clusters of one problem, for the encoder."""
     static = static_features(graph, clusters)
-    whole = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
+    global_columns = np.broadcast_to(global_features(graph), (len(static), len(GLOBAL)))
     source, target, _ = graph.graph.edges
     edges = np.stack([source, target]).astype(np.int64)
     levels = clusters.of[list(POOLED)].astype(np.int64)
-    own = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
-    x = torch.from_numpy(np.concatenate([static, whole], axis=1))
+    op_clusters = (levels - levels.min(axis=1, keepdims=True))[:, graph.unit]
+    x = torch.from_numpy(np.concatenate([static, global_columns], axis=1))
     return EncoderInputs(
-        x,
-        torch.from_numpy(edges),
-        torch.from_numpy(message_features(graph)),
-        (x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1),
-        torch.from_numpy(own),
+        x=x,
+        edge_index=torch.from_numpy(edges),
+        edge_attr=torch.from_numpy(message_features(graph)),
+        bucket=(x[:, PLACE] * NUM_BUCKETS).long().clamp(0, NUM_BUCKETS - 1),
+        clusters=torch.from_numpy(op_clusters),
     )
 
 
@@ -203,8 +204,8 @@ def read_gnn(path: str | Path) -> GnnPolicy:
 
 
 @lru_cache(maxsize=2)
-def load_gnn(folder: str | Path = CHECKPOINT) -> GnnPolicy:
-    """The network saved in ``folder``, by default the one that comes with the package; read once.
+def load_gnn(folder: str | Path = GNN_CHECKPOINT) -> GnnPolicy:
+    """Read the network saved in ``folder``, by default the one that comes with the package; once.
 
     Raises:
         FormatError: a file is missing or malformed.

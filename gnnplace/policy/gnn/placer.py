@@ -40,7 +40,8 @@ class GnnPlacer(Placer):
     name = "gnn"
 
     def __init__(self, policy: GnnPolicy | None = None, order: str | None = None) -> None:
-        self.policy, self.order = policy, order
+        self.policy = policy
+        self.order = order
 
     def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
         policy = self.policy or load_gnn()
@@ -58,13 +59,20 @@ class GnnPlacer(Placer):
             order = episodes.sequence(unit_device)[1]
             note = f"{episodes.name}, {number}, one decode"
             return Found(space.spread(unit_device), order, note)
-        decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+        decodes = NetworkDecodes(
+            rollouts=rollouts,
+            episodes=episodes,
+            network=network,
+            aim=Aim(episodes.name, network.limit),
+        )
         return _search_on(decodes, rng, deadline)
 
 
 def _search_on(decodes: NetworkDecodes, rng: np.random.Generator, deadline: float) -> Found:
     """Return the refined first answer, or the best draw from there until the deadline."""
-    episodes, rollouts, network = decodes.episodes, decodes.rollouts, decodes.network
+    episodes = decodes.episodes
+    rollouts = decodes.rollouts
+    network = decodes.network
     ranked = sorted(decodes.first_answers(deadline), key=SCORE)
     best: Decoded = RefiningPasses(rollouts).best(ranked, deadline)
     count = len(ranked)

@@ -30,34 +30,34 @@ MOST_ATTENDED = 4096  # ops of a graph of full attention: 0.5 GB a head and laye
 class ProblemData(Data):  # type: ignore[misc]
     """A problem as a policy's encoder sees it; fields as of ``GraphBatch``, one graph."""
 
-    def __inc__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """What the numbers of ``key`` rise by from one graph of a batch to the next."""
+    def __inc__(self, key: str, value: Any, *args: object, **kwargs: object) -> Any:
+        """Return what the numbers of ``key`` rise by from one graph of a batch to the next."""
         if key == "bucket":
             return NUM_BUCKETS
         if key == "clusters":
             return value.amax(dim=1, keepdim=True) + 1
         return super().__inc__(key, value, *args, **kwargs)
 
-    def __cat_dim__(self, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """The dimension along which graphs of a batch are put together."""
+    def __cat_dim__(self, key: str, value: object, *args: object, **kwargs: object) -> Any:
+        """Return the dimension along which graphs of a batch are put together."""
         return -1 if key == "clusters" else super().__cat_dim__(key, value, *args, **kwargs)
 
 
 def batch_of(inputs: Sequence[EncoderInputs]) -> Batch:
-    """Problems side by side as PyG's ``Batch``."""
+    """Return problems side by side as PyG's ``Batch``."""
     return Batch.from_data_list([ProblemData(**one._asdict()) for one in inputs])
 
 
 @contextmanager
 def no_files_left() -> Iterator[None]:
-    """Within it PyG's layers are made; the code that each generates leaves no file behind."""
-    before = tempfile.tempdir
+    """Make PyG's layers within it; the code that each generates leaves no file behind."""
+    default_folder = tempfile.tempdir
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
         try:
             yield
         finally:
-            tempfile.tempdir = before
+            tempfile.tempdir = default_folder
 
 
 class MessagePassingMessages(MessagePassing):  # type: ignore[misc]
@@ -69,24 +69,24 @@ class MessagePassingMessages(MessagePassing):  # type: ignore[misc]
         self.edge = nn.Linear(1, hidden)
 
     def forward(self, values: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """Aggregated messages of each op; zero without an edge. [m, hidden]"""
+        """Return the aggregated messages of each op; zero without an edge. [m, hidden]"""
         sent: Tensor = self.propagate(edge_index, x=self.other(values), edge_attr=edge_attr)
         return sent
 
     def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
-        """The message along each edge. [edges, hidden]"""
+        """Return the message along each edge. [edges, hidden]"""
         return torch.relu(x_j + self.edge(edge_attr))
 
 
 def over_message_passing(plain: Encoder) -> Encoder:
-    """The same encoder, its parameters too, over PyG's message passing."""
+    """Return the same encoder, its parameters too, over PyG's message passing."""
     enter: Any = plain.enter[0]
     with no_files_left():
-        made = Encoder(
+        encoder = Encoder(
             enter.in_features, enter.out_features, len(plain.layers), MessagePassingMessages
         )
-    made.load_state_dict(plain.state_dict())
-    return made
+    encoder.load_state_dict(plain.state_dict())
+    return encoder
 
 
 class BothWays(nn.Module):
@@ -118,15 +118,16 @@ class BothWays(nn.Module):
         self.merge = nn.ModuleList(nn.Linear(3 * hidden, hidden) for _ in range(layers))
 
     def forward(self, data: GraphBatch) -> Tensor:
-        """States of all ops. [m, hidden]"""
-        state, edges = self.enter(data.x), data.edge_index
-        more = {"edge_attr": data.edge_attr} if self.edges else {}
+        """Return the states of all ops. [m, hidden]"""
+        state = self.enter(data.x)
+        edges = data.edge_index
+        edge_arguments = {"edge_attr": data.edge_attr} if self.edges else {}
         for norm, forth, back, merge in zip(
             self.norms, self.forth, self.back, self.merge, strict=True
         ):
             y = norm(state)
-            seen = [y, forth(y, edges, **more), back(y, edges.flip(0), **more)]
-            state = state + torch.relu(merge(torch.cat(seen, dim=1)))
+            parts = [y, forth(y, edges, **edge_arguments), back(y, edges.flip(0), **edge_arguments)]
+            state = state + torch.relu(merge(torch.cat(parts, dim=1)))
         return torch.as_tensor(state)
 
 
@@ -142,7 +143,7 @@ class Gine(nn.Module):
         self.conv = GINEConv(_two_layers(in_channels, out_channels), edge_dim=edge_dim)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """States of all ops. [m, out_channels]"""
+        """Return the states of all ops. [m, out_channels]"""
         return torch.as_tensor(self.conv(x, edge_index, edge_attr))
 
 
@@ -184,7 +185,7 @@ class Gps(nn.Module):
         )
 
     def forward(self, data: GraphBatch) -> Tensor:
-        """States of all ops. [m, hidden]
+        """Return the states of all ops. [m, hidden]
 
         Raises:
             InputError: a graph is too large for full attention.

@@ -38,21 +38,21 @@ from gnnplace.policy.gnn.kernels import DecoderNetwork
 from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.processes import torch_threads
-from gnnplace.simulation.kernels import ROUNDING
+from gnnplace.simulation import ROUNDING
 
 SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bounds
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
 
 
 def gumbel_noise(rng: np.random.Generator, count: int, units: int, devices: int) -> SingleArray:
-    """Noise of each decision's own. [count, units, devices]"""
+    """Draw noise of each decision's own. [count, units, devices]"""
     return rng.gumbel(size=(count, units, devices)).astype(np.float32)
 
 
 def shared_noise(
     rng: np.random.Generator, count: int, clusters: IntArray, devices: int
 ) -> SingleArray:
-    """Noise that is shared within clusters of a random level. [count, U, devices]
+    """Draw noise that is shared within clusters of a random level. [count, U, devices]
 
     Args:
         rng: where all is drawn from.
@@ -60,13 +60,13 @@ def shared_noise(
         clusters: cluster of each unit at each level. [levels, U]
         devices: the number of devices.
     """
-    own = OWN * gumbel_noise(rng, count, clusters.shape[1], devices)
-    for noise in own:
+    unit_noise = OWN * gumbel_noise(rng, count, clusters.shape[1], devices)
+    for noise in unit_noise:
         of = clusters[int(rng.integers(len(clusters)))]
         of = of - of.min()
         temperature = np.exp(rng.uniform(*np.log(SHARED)))
         noise += (temperature * rng.gumbel(size=(int(of.max()) + 1, devices)))[of]
-    return own
+    return unit_noise
 
 
 class Drawn(NamedTuple):
@@ -91,13 +91,13 @@ class SeenDecodes:
         features: the features of each candidate. [B, S, D, F]
         allowed: the candidates. [B, S, D]
         step: visited op of each decision. [B, S]
-        chosen: device of each decision. [B, S]
+        device: device of each decision. [B, S]
     """
 
     features: SingleArray
     allowed: BoolArray
     step: IntArray
-    chosen: IntArray
+    device: IntArray
 
 
 class Episodes:
@@ -110,7 +110,9 @@ class Episodes:
     """
 
     def __init__(self, space: SearchSpace, order: str, graph: WalkGraph | None = None) -> None:
-        self.space, self.name, self.base = space, order, base_of(order)
+        self.space = space
+        self.name = order
+        self.base = base_of(order)
         self.graph = graph or WalkGraph(space)
         self.margin = MARGIN if space.memory_matters else 0.0
 
@@ -146,7 +148,7 @@ class Episodes:
 
     @torch.no_grad()
     def network(self, policy: GnnPolicy) -> DecoderNetwork:
-        """A policy's parameters and what its encoder says of the problem.
+        """Return a policy's parameters and what its encoder says of the problem.
 
         On one thread: on small graphs several wait for each other longer than they work.
         """
@@ -156,7 +158,7 @@ class Episodes:
     def orders(
         self, network: DecoderNetwork, count: int = 0, rng: Generator | None = None
     ) -> IntArray:
-        """Visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
+        """Return the visited ops in the order of the greedy walk, and of draws. [1 or 1 + count, m]
 
         Args:
             network: whose priorities are meant, where the order is learned.
@@ -165,17 +167,18 @@ class Episodes:
         """
         if self.base is None:
             return self.order[None]
-        priority, graph = self.priority(network), self.graph.graph
+        priority = self.priority(network)
+        graph = self.graph.graph
         drawn = [drawn_order(graph, priority, rng) for _ in range(count)] if rng else []
         return np.stack([priority_order(graph, priority), *drawn])
 
     def priority(self, network: DecoderNetwork) -> FloatArray:
-        """Priority of each visited op in a learned order. [m]"""
+        """Return the priority of each visited op in a learned order. [m]"""
         first = first_priority(self.order)
         return first + network.priority if len(network.priority) else first
 
     def greedy(self, network: DecoderNetwork, limit: int | None = None) -> IntArray:
-        """Device of each unit by the best score at every decision. [U]
+        """Return the device of each unit by the best score at every decision. [U]
 
         Args:
             network: the decoder's parameters, and what the encoder says of the problem.
@@ -192,7 +195,9 @@ class Episodes:
         temperature: float = 1.0,
         limit: int | None = None,
     ) -> Drawn:
-        """The greedy decode and ``draws``, whose arguments these are. [1 + count + shared, U]"""
+        """Return the greedy decode and ``draws``, whose arguments these are. [1 + count + shared,
+        U]
+        """
         drawn = self.draws(network, count, rng, shared, temperature, limit)
         greedy = self._decode(network, None, drawn.order[:1], drawn.limit)
         return drawn._replace(unit_device=np.concatenate([greedy, drawn.unit_device]))
@@ -206,7 +211,7 @@ class Episodes:
         temperature: float = 1.0,
         limit: int | None = None,
     ) -> Drawn:
-        """Draws, and draws by cluster, with the greedy walk's order before theirs.
+        """Return the draws, and draws by cluster, with the greedy walk's order before theirs.
 
         Their devices are [count + shared, U].
 
@@ -219,7 +224,8 @@ class Episodes:
             limit: number of devices to use, or None for the network's choice.
         """
         limit = limit or network.limit
-        units, devices = self.space.problem.num_units, self.space.problem.num_devices
+        units = self.space.problem.num_units
+        devices = self.space.problem.num_devices
         noise = temperature * gumbel_noise(rng, count, units, devices)
         noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
         order = self.orders(network, count + shared, rng)
@@ -229,7 +235,7 @@ class Episodes:
     def each(
         self, network: DecoderNetwork, count: int, rng: Generator, temperature: float = 1.0
     ) -> Iterator[IntArray]:
-        """Greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
+        """Yield greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
 
         First the greedy decode, then greedy decodes for other numbers of devices above one, then
         draws for each number in turn. Each [U]
@@ -252,27 +258,47 @@ class Episodes:
         return [network.limit, *(n for n in self.limits if n != network.limit)]
 
     def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
-        """What the network sees when it decides as it is told."""
+        """Return what the network sees when it decides as it is told."""
         unit_device = drawn.unit_device
         (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
         features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
         record = DecisionRecord(features, masks, step)
-        self._run(network, None, unit_device, record, drawn.order, drawn.limit)
-        chosen = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
-        return SeenDecodes(features, masks, step, chosen)
+        self._run(
+            network=network,
+            noise=None,
+            forced=unit_device,
+            record=record,
+            order=drawn.order,
+            limit=drawn.limit,
+        )
+        device = np.take_along_axis(unit_device, self.graph.unit[step], axis=1)
+        return SeenDecodes(
+            features=features,
+            allowed=masks,
+            step=step,
+            device=device,
+        )
 
     def _decode(
         self, network: DecoderNetwork, noise: SingleArray | None, order: IntArray, limit: int
     ) -> IntArray:
-        count, problem = 1 if noise is None else len(noise), self.space.problem
+        count = 1 if noise is None else len(noise)
+        problem = self.space.problem
         forced = np.full((count, problem.num_units), -1, np.int32)
         empty = np.zeros((count, 0, problem.num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, 0, problem.num_devices), np.bool_)
         step = np.zeros((count, 0), np.int32)
         record = DecisionRecord(empty, masks, step)
-        return self._run(network, noise, forced, record, order, limit)
+        return self._run(
+            network=network,
+            noise=noise,
+            forced=forced,
+            record=record,
+            order=order,
+            limit=limit,
+        )
 
     def _run(
         self,
@@ -283,7 +309,8 @@ class Episodes:
         order: IntArray,
         limit: int,
     ) -> IntArray:
-        num_devices, device = self.space.problem.num_devices, np.empty_like(forced)
+        num_devices = self.space.problem.num_devices
+        device = np.empty_like(forced)
         if noise is None:
             noise = np.zeros((len(forced), 0, num_devices), np.float32)
         batch = kernels.DecodeBatch(order, noise, forced, *record, device)
@@ -292,7 +319,8 @@ class Episodes:
 
     def sequence(self, unit_device: IntArray) -> tuple[float, IntArray]:
         """Return the score of a decode, and its order of all ops, by justification. [n]"""
-        device, by_rank = self.space.spread(unit_device), self.space.priorities[:1]
+        device = self.space.spread(unit_device)
+        by_rank = self.space.priorities[:1]
         return order_by_justification(self.space, device, priorities=by_rank)
 
     def seconds(self, unit_device: IntArray, cutoff: float = np.inf) -> float:

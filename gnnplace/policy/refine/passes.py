@@ -16,8 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from gnnplace.placers import now
-from gnnplace.placers.search.moves import neighbourhood
+from gnnplace.placers import neighbourhood, now
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts, weight_array
 from gnnplace.policy.refine.refining import one_pass
 from gnnplace.policy.refine.refining_state import (
@@ -37,16 +36,18 @@ MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a
 
 
 def starts(ranked: list[Decoded], most: int) -> list[Decoded]:
-    """The best ``most`` that differ; where some do not fit the memory, the best of those too."""
+    """Return the best ``most`` that differ; where some do not fit the memory, the best of those
+    too.
+    """
     fitting: list[Decoded] = []
-    others: list[Decoded] = []
+    too_large: list[Decoded] = []
     scores: set[float] = set()
     for decoded in ranked:
         if decoded.score not in scores:
             scores.add(decoded.score)
-            (fitting if decoded.fits else others).append(decoded)
-    few = min(len(fitting), most - bool(others))
-    return fitting[:few] + others[: most - few]
+            (fitting if decoded.fits else too_large).append(decoded)
+    num_fitting = min(len(fitting), most - bool(too_large))
+    return fitting[:num_fitting] + too_large[: most - num_fitting]
 
 
 class RefiningPasses:
@@ -57,29 +58,30 @@ class RefiningPasses:
     """
 
     def __init__(self, rollouts: Rollouts) -> None:
-        self.rollouts, self.space = rollouts, rollouts.space
+        self.rollouts = rollouts
+        self.space = rollouts.space
         self.open = np.full(self.space.problem.num_units, -1, np.int32)
 
     @cached_property
     def ground(self) -> Ground:
         """What passes need to know of the problem; nobody asks where there is no time for one."""
         return Ground(
-            self.space.compiled,
-            self.space.reversed,
-            neighbourhood(self.space),
-            refining_units(self.rollouts.graph),
-            weight_array(self.rollouts.policy.refiner),
+            c=self.space.compiled,
+            r=self.space.reversed,
+            h=neighbourhood(self.space),
+            units=refining_units(self.rollouts.graph),
+            weights=weight_array(self.rollouts.policy.refiner),
         )
 
     def best(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
-        """A round of passes over each of a few placements, more over the best of them.
+        """Run a round of passes over each of a few placements, more over the best of them.
 
         None begins after the deadline.
         """
-        found = ranked[:1]
+        candidates = ranked[:1]
         for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
-            found.append(self.refined(decoded, deadline, 1))
-        best = min(found, key=SCORE)
+            candidates.append(self.refined(decoded, deadline, 1))
+        best = min(candidates, key=SCORE)
         return self.refined(best, deadline, ROUNDS - 1)
 
     def best_by_halving(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
@@ -120,7 +122,8 @@ class RefiningPasses:
         device = self.space.spread(decoded.unit_device)
         placed = Placed(device, decoded.order.copy(), np.array([decoded.score]))
         placed = self.improved(placed, deadline, rounds, stays)
-        score, units = float(placed.score[0]), self.space.device_of_units(placed.device)
+        score = float(placed.score[0])
+        units = self.space.device_of_units(placed.device)
         return self.rollouts.decoded(score, units, placed.order, decoded.aim)
 
     def improved(
@@ -135,7 +138,7 @@ class RefiningPasses:
             return placed
         read: dict[int, Previous] = {}  # what is known of ``placed``, by direction
         for _ in range(rounds):
-            before = float(placed.score[0])
+            score_before = float(placed.score[0])
             for stay, back in product(stays, (0, 1)):
                 if now() >= deadline:
                     return placed
@@ -143,14 +146,22 @@ class RefiningPasses:
                     read[back] = read_previous(self.ground, placed, back)
                 tried = self.tried(placed, read[back], stay)
                 if tried is not placed:
-                    placed, read = tried, {}
-            if placed.score[0] >= before:
+                    placed = tried
+                    read = {}
+            if placed.score[0] >= score_before:
                 break
         return placed
 
     def tried(self, placed: Placed, previous: Previous, stay: float) -> Placed:
-        """The placement after a pass if that is better, else as it is."""
+        """Return the placement after a pass if that is better, else as it is."""
         trial = Placed(placed.device.copy(), placed.order.copy(), placed.score.copy())
-        one_pass(self.ground, previous, trial, stay, 0.0, self.open)
+        one_pass(
+            ground=self.ground,
+            previous=previous,
+            trial=trial,
+            stay=stay,
+            noise=0.0,
+            forced=self.open,
+        )
         count_steps()
         return trial if trial.score[0] < placed.score[0] else placed

@@ -24,18 +24,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     copy_rows,
     copy_to,
     greatest,
+    inner,
+    kernel,
     zero_flags,
     zero_single_table,
     zero_table,
 )
-from gnnplace.placers.search.moves import energy_of
+from gnnplace.placers import energy_of
 from gnnplace.policy.decode.decoder_state import (
     EXTRA,
     MOVE,
@@ -61,9 +62,15 @@ from gnnplace.policy.refine.refining_state import (
     settle,
     start_pass,
 )
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import justify, list_schedule
-from gnnplace.simulation.transfer import DELAY, PACE, linked, seconds_between
+from gnnplace.simulation import (
+    DELAY,
+    PACE,
+    Compiled,
+    justify,
+    linked,
+    list_schedule,
+    seconds_between,
+)
 
 PRIOR = {  # in percent of the step time, but for memory
     "path through the op there, above nearly the step time": -100.0,
@@ -87,20 +94,33 @@ def observe(
     op: int,
     room: DecisionRoom,
 ) -> int:
-    """Candidates and their features for the unit of ``op``, in ``room``; how many there are."""
+    """Write candidates and their features for the unit of ``op`` into ``room``; return how many
+    there are.
+    """
     allowed, scratch, out = room
-    num_devices, i, booked = len(partial.load), Index(op), partial.booked
+    num_devices = len(partial.load)
+    i = Index(op)
+    booked = partial.booked
     u = Index(compiled.unit_of[i])
     old = previous.device[u]
-    here = Index(old)
-    total, back = previous.seconds, previous.back
+    old_device = Index(old)
+    total = previous.seconds
+    back = previous.back
     links = compiled.links
     for k in range(SCRATCH):
         for d in range(num_devices):
             scratch[k, d] = 0.0
-    ready, wait, move, extra = scratch[READY], scratch[WAIT], scratch[MOVE], scratch[EXTRA]
-    sending, tail, flow, near = scratch[SENDING], scratch[TAIL], scratch[FLOW], scratch[NEAR]
-    moved, path, rest = scratch[MOVED], scratch[PATH], scratch[REST]
+    ready = scratch[READY]
+    wait = scratch[WAIT]
+    move = scratch[MOVE]
+    extra = scratch[EXTRA]
+    sending = scratch[SENDING]
+    tail = scratch[TAIL]
+    flow = scratch[FLOW]
+    near = scratch[NEAR]
+    moved_bytes = scratch[MOVED]
+    path = scratch[PATH]
+    op_path = scratch[REST]
     producer = units.reversed_producer if back else units.producer
     for d in range(num_devices):
         allowed[d] = units.allowed[u, d]
@@ -108,14 +128,15 @@ def observe(
     bytes_all = 0.0
     for k in range(Index(units.offset[u]), Index(units.offset[u + ONE])):
         v = Index(units.neighbour[k])
-        known = partial.device[v] >= 0
-        e = Index(partial.device[v] if known else previous.device[v])
-        into, out_of = units.forth[back, k], units.forth[1 - back, k]
+        is_decided = partial.device[v] >= 0
+        e = Index(partial.device[v] if is_decided else previous.device[v])
+        into = units.forth[back, k]
+        out_of = units.forth[1 - back, k]
         both = max(into, 0.0) + max(out_of, 0.0)
         bytes_all += both
         near[e] += both
-        if known and partial.device[v] != previous.device[v]:
-            moved[e] += both
+        if is_decided and partial.device[v] != previous.device[v]:
+            moved_bytes[e] += both
         for d in range(num_devices):
             target = Index(d)
             if not allowed[d] or target == e:
@@ -139,10 +160,10 @@ def observe(
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])
-        given = InputTensor(j, tensor, compiled.size[tensor], e)
+        input_tensor = InputTensor(j, tensor, compiled.size[tensor], e)
         for d in range(num_devices):
             if allowed[d]:
-                foresee(links, booked, given, Index(d), 0.0, scratch)
+                foresee(links, booked, input_tensor, Index(d), 0.0, scratch)
     # How far it is from there to the end by the op's consumers.
     for k in range(Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])):
         j = Index(compiled.flow_op[k])
@@ -159,7 +180,10 @@ def observe(
                 seconds += links.costs[d, e, DELAY]
             tail[d] = max(tail[d], previous.distance[j] + seconds)
     # The best of all candidates, which features compare each one with, and the path through each.
-    most_load, least_start, least_finish, least_time = 0.0, np.inf, np.inf, np.inf
+    most_load = 0.0
+    least_start = np.inf
+    least_finish = np.inf
+    least_time = np.inf
     ideal = 0.0
     for d in range(num_devices):
         most_load = max(most_load, partial.load[d])
@@ -171,13 +195,11 @@ def observe(
             least_finish = min(least_finish, end)
             least_time = min(least_time, units.time[u, d])
             end += sending[d]  # what it keeps senders from
-            rest[d] = end + tail[d]
+            op_path[d] = end + tail[d]
             path[d] = end + max(tail[d], next_distance(compiled, partial, previous, d, u))
     ideal = max(ideal, 1e-300)
-    walked, share = (
-        partial.counts[0] / len(booked.finish),
-        partial.counts[2] / max(1, partial.counts[1]),
-    )
+    walked = partial.counts[0] / len(booked.finish)
+    share = partial.counts[2] / max(1, partial.counts[1])
     # The features of each candidate.
     tight = greatest(previous.peak) > 0.0
     for d in range(num_devices):
@@ -187,16 +209,17 @@ def observe(
                 f[k] = 0.0
             continue
         begin = max(booked.free[d], ready[d]) + extra[d]
-        load, peak = partial.load[d], partial.peak[d] / compiled.memory[d]
+        load = partial.load[d]
+        peak = partial.peak[d] / compiled.memory[d]
         if d != old:
             load += units.time[u, d]
-            peak += units.held[u] / compiled.memory[d] if tight else 0.0
+            peak += units.memory[u] / compiled.memory[d] if tight else 0.0
         f["previous device"] = 1.0 if d == old else 0.0
         f["path through the op there, above nearly the step time"] = min(
             MOST, max(0.0, path[d] / total - NEARLY)
         )
         f["path through the op there"] = min(MOST, path[d] / total - 1.0)
-        f["path by its consumers alone"] = min(MOST, rest[d] / total - 1.0)
+        f["path by its consumers alone"] = min(MOST, op_path[d] / total - 1.0)
         f["start above the best"] = log_above((begin - least_start) / units.scale)
         f["finish above the best"] = log_above(
             (begin + compiled.times[i, d] - least_finish) / units.scale
@@ -205,15 +228,15 @@ def observe(
         f["wait for links"] = log_above(wait[d] / units.scale)
         f["transfers of the op, of the step time"] = min(MOST, move[d] / total)
         f["transfers of the op, above the previous device's"] = max(
-            -MOST, min(MOST, (move[d] - move[here]) / total)
+            -MOST, min(MOST, (move[d] - move[old_device]) / total)
         )
         f["transfers of the unit, of the step time"] = min(MOST, flow[d] / total)
         f["transfers of the unit, above the previous device's"] = max(
-            -MOST, min(MOST, (flow[d] - flow[here]) / total)
+            -MOST, min(MOST, (flow[d] - flow[old_device]) / total)
         )
         f["share of neighbours' bytes there"] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
         f["share of neighbours' bytes there that this pass moved there"] = (
-            moved[d] / bytes_all if bytes_all > 0.0 else 0.0
+            moved_bytes[d] / bytes_all if bytes_all > 0.0 else 0.0
         )
         f["load after, of the step time"] = min(MOST, load / total)
         f["load after, of the ideal share"] = min(MOST, load / ideal)
@@ -224,7 +247,7 @@ def observe(
         f["memory after"] = min(MOST, peak)
         f["memory after, above the limit"] = min(MOST, max(0.0, peak - 1.0))
         f["critical"] = previous.critical[u]
-        f["path on the previous device"] = min(MOST, path[here] / total - 1.0)
+        f["path on the previous device"] = min(MOST, path[old_device] / total - 1.0)
         f["work of the unit, of the ideal share"] = min(MOST, units.work[u] / ideal)
         f["device is unused"] = 1.0 if partial.load[d] <= 0.0 else 0.0
         f["share of the ops walked"] = walked
@@ -263,7 +286,7 @@ def walk_again(
     refiner: Refiner,
     record: DecisionRecord,
 ) -> tuple[Partial, int]:
-    """Walks a placement and decides each unit's device anew.
+    """Walk a placement and decide each unit's device anew.
 
     Args:
         compiled: the problem in the pass's direction.
@@ -280,9 +303,10 @@ def walk_again(
     num_devices = compiled.times.shape[1]
     s = start_pass(compiled, units, previous)
     producer = units.reversed_producer if previous.back else units.producer
-    now, scratch = zero_single_table(num_devices, NUM_REFINING), zero_table(SCRATCH, num_devices)
+    observed = zero_single_table(num_devices, NUM_REFINING)
+    scratch = zero_table(SCRATCH, num_devices)
     allowed = zero_flags(num_devices)
-    room = DecisionRoom(allowed, scratch, now)
+    room = DecisionRoom(allowed, scratch, observed)
     count = 0
     for op in previous.order:
         # 1. A unit is decided when the first of its ops comes; where there is no choice it stays.
@@ -294,19 +318,20 @@ def walk_again(
             elif observe(compiled, units, previous, s, op, room) > 1:
                 # 2. What training learns from: the decision as it is seen now.
                 if len(features) > 0:
-                    copy_rows(features[count], now)
+                    copy_rows(features[count], observed)
                     copy_to(masks[count], allowed)
                     decided[count] = u
                 count += 1
                 # 3. The device of most score, ``stay`` percent better than the one it leaves.
-                best = score(weights, now, old) + stay if allowed[old] else -np.inf
+                best = score(weights, observed, old) + stay if allowed[old] else -np.inf
                 for d in range(num_devices):
                     if allowed[d] and d != old:
-                        value = score(weights, now, d)
+                        value = score(weights, observed, d)
                         if noise > 0.0:
                             value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
                         if value > best:
-                            best, choice = value, d
+                            best = value
+                            choice = d
             settle(units, previous, s, u, choice)
         # 4. The op is booked where its unit is, so that the next ones see when it ends.
         book(compiled, producer, s, op)
@@ -314,20 +339,22 @@ def walk_again(
 
 
 def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: Placed) -> None:
-    """Gives the devices of a finished pass their best order, and scores them."""
+    """Give the devices of a finished pass their best order, and score them."""
     trial.device[:] = partial.device[ground.c.unit_of]
     priority = partial.booked.finish if previous.back else previous.distance
     order = list_schedule(ground.c, trial.device, priority)
     best = energy_of(ground.c, ground.h, trial.device, order, np.inf)
     if not previous.back:
         booked = by_start(previous.order, partial.start)
-        other = energy_of(ground.c, ground.h, trial.device, booked, best)
-        if other < best:
-            best, order = other, booked
+        score = energy_of(ground.c, ground.h, trial.device, booked, best)
+        if score < best:
+            best = score
+            order = booked
     justified = justify(ground.c, ground.r, trial.device, order)
-    other = energy_of(ground.c, ground.h, trial.device, justified, best)
-    if other < best:
-        best, order = other, justified
+    score = energy_of(ground.c, ground.h, trial.device, justified, best)
+    if score < best:
+        best = score
+        order = justified
     trial.order[:] = order
     trial.score[0] = best
 
@@ -335,7 +362,8 @@ def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: P
 def one_pass(
     ground: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
 ) -> int:
-    """One pass; what came out is in ``trial``, as it was if no unit moved. How many units moved.
+    """Walk a placement once; return how many units moved. The result is in ``trial``, unchanged if
+    none moved.
 
     Args:
         ground: what all passes over the problem share.
@@ -345,12 +373,16 @@ def one_pass(
         noise: scale of Gumbel noise on the scores, in percent.
         forced: device of each unit, -1 where the refiner decides. [U]
     """
-    none, no = np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.bool_)
+    none = np.empty((0, 0, 0), np.float32)
+    no = np.empty((0, 0), np.bool_)
     nothing = np.empty(0, np.int32)
-    refiner, record = (
-        Refiner(ground.weights, stay, noise, forced),
-        DecisionRecord(none, no, nothing),
+    refiner = Refiner(
+        weights=ground.weights,
+        stay=stay,
+        noise=noise,
+        forced=forced,
     )
+    record = DecisionRecord(none, no, nothing)
     compiled = ground.r if previous.back else ground.c
     s = walk_again(compiled, ground.units, previous, refiner, record)[0]
     if s.counts[2] > 0:

@@ -10,18 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     ONE,
     Index,
     ascending,
     empty_floats,
     empty_ints,
     full_ints,
+    inner,
+    kernel,
     zero_floats,
     zero_ints,
 )
-from gnnplace.placers.search.moves import Neighbourhood
+from gnnplace.placers import Neighbourhood
 from gnnplace.policy.decode.decoder_state import (
     Booked,
     InputTensor,
@@ -29,9 +30,7 @@ from gnnplace.policy.decode.decoder_state import (
     nothing_booked,
 )
 from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.simulation.compiled import Compiled
-from gnnplace.simulation.list_scheduling import list_schedule, times_of
-from gnnplace.simulation.memory import peak_memory
+from gnnplace.simulation import Compiled, list_schedule, peak_memory, times_of
 
 SOFT = 0.02  # slack, of the step time, in which criticality falls by e
 
@@ -43,7 +42,7 @@ class RefiningUnits(NamedTuple):
         allowed: devices of each unit. [U, D]
         time: seconds of all its ops on each device, inf where not allowed. [U, D]
         work: the same, mean over its devices. [U]
-        held: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
+        memory: bytes of its state and of its tensors at the peak (``walk.unit_peak``). [U]
         offset: where each unit's neighbours start. [U + 1]
         neighbour: units that exchange tensors with a unit, by ``offset``. [E]
         forth: bytes to and fro, -1 where none go that way. [2, E]
@@ -56,7 +55,7 @@ class RefiningUnits(NamedTuple):
     allowed: BoolArray
     time: FloatArray
     work: FloatArray
-    held: FloatArray
+    memory: FloatArray
     offset: IntArray
     neighbour: IntArray
     forth: FloatArray
@@ -148,9 +147,10 @@ class Partial(NamedTuple):
 
 @kernel
 def by_start(order: IntArray, start: FloatArray) -> IntArray:
-    """Ops by start, those of one instant as in ``order``. [n]"""
+    """Return the ops by start, those of one instant as in ``order``. [n]"""
     n = len(order)
-    keys, result = empty_floats(n), empty_ints(n)
+    keys = empty_floats(n)
+    result = empty_ints(n)
     for k in range(n):
         keys[k] = start[order[k]]
     by_key = ascending(keys)
@@ -163,7 +163,7 @@ def by_start(order: IntArray, start: FloatArray) -> IntArray:
 def criticality(
     unit_of: IntArray, device: IntArray, before: FloatArray, distance: FloatArray, num_units: int
 ) -> tuple[IntArray, FloatArray, float]:
-    """Device of each unit, how critical it is, and seconds of the longest path. [U], [U]
+    """Return the device of each unit, how critical it is, and seconds of the longest path. [U], [U]
 
     Args:
         unit_of: placement unit of each op. [n]
@@ -176,7 +176,8 @@ def criticality(
     for op in range(len(device)):
         longest = max(longest, before[op] + distance[op])
     seconds = max(longest, 1e-300)
-    unit_device, critical = zero_ints(num_units), zero_floats(num_units)
+    unit_device = zero_ints(num_units)
+    critical = zero_floats(num_units)
     for op in range(len(device)):
         u = unit_of[op]
         unit_device[u] = device[op]
@@ -186,25 +187,40 @@ def criticality(
 
 
 def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
-    """What a pass in one direction knows of a placement."""
-    c, r, h = ground.c, ground.r, ground.h
-    device, num_units = placed.device, len(h.allowed)
+    """Return what a pass in one direction knows of a placement."""
+    c = ground.c
+    r = ground.r
+    h = ground.h
+    device = placed.device
+    num_units = len(h.allowed)
     start, finish = times_of(c, device, placed.order)
     backwards = list_schedule(r, device, finish)
     start_back, finish_back = times_of(r, device, backwards)
-    order, distance, before = by_start(placed.order, start), finish_back, start
+    order = by_start(placed.order, start)
+    distance = finish_back
+    begin = start
     if back:
-        order, distance, before = by_start(backwards, start_back), finish, start_back
-    unit_device, critical, seconds = criticality(c.unit_of, device, before, distance, num_units)
+        order = by_start(backwards, start_back)
+        distance = finish
+        begin = start_back
+    unit_device, critical, seconds = criticality(c.unit_of, device, begin, distance, num_units)
     peak = np.zeros(len(c.memory))
     if h.memory_matters:
         peak = peak_memory(c, device, placed.order)
-    return Previous(unit_device, order, distance, critical, seconds, peak, back)
+    return Previous(
+        device=unit_device,
+        order=order,
+        distance=distance,
+        critical=critical,
+        seconds=seconds,
+        peak=peak,
+        back=back,
+    )
 
 
 @inner()
 def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> Partial:
-    """The schedule before the first decision."""
+    """Return the schedule before the first decision."""
     n, num_devices = compiled.times.shape
     load = zero_floats(num_devices)
     for u in range(len(previous.device)):
@@ -214,7 +230,8 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
         offset[previous.device[compiled.unit_of[op]] + 1] += 1
     for d in range(num_devices):
         offset[d + 1] += offset[d]
-    at, sequence = offset[:-1].copy(), empty_ints(n)
+    at = offset[:-1].copy()
+    sequence = empty_ints(n)
     for op in previous.order:
         d = previous.device[compiled.unit_of[op]]
         sequence[at[d]] = op
@@ -236,8 +253,11 @@ def start_pass(compiled: Compiled, units: RefiningUnits, previous: Previous) -> 
 def next_distance(
     compiled: Compiled, partial: Partial, previous: Previous, d: int, unit: int
 ) -> float:
-    """Seconds to the end from the start of what device ``d`` does next but for unit ``unit``."""
-    high, finish = partial.next_offset[d + 1], partial.booked.finish
+    """Return the seconds to the end from the start of what device ``d`` does next but for unit
+    ``unit``.
+    """
+    high = partial.next_offset[d + 1]
+    finish = partial.booked.finish
     k = partial.next[d]
     while k < high:
         op = partial.sequence[k]
@@ -257,7 +277,7 @@ def next_distance(
 
 @inner(_nrt=False)
 def settle(units: RefiningUnits, previous: Previous, partial: Partial, unit: int, d: int) -> None:
-    """Puts unit ``unit`` on device ``d``."""
+    """Put unit ``unit`` on device ``d``."""
     partial.device[unit] = d
     partial.counts[1] += 1
     old = previous.device[unit]
@@ -266,16 +286,18 @@ def settle(units: RefiningUnits, previous: Previous, partial: Partial, unit: int
     partial.counts[2] += 1
     partial.load[old] -= units.time[unit, old]
     partial.load[d] += units.time[unit, d]
-    partial.peak[old] -= units.held[unit]
-    partial.peak[d] += units.held[unit]
+    partial.peak[old] -= units.memory[unit]
+    partial.peak[d] += units.memory[unit]
 
 
 @inner(_nrt=False)
 def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> None:
-    """Appends ``op`` to the schedule of its device, its inputs to the links' queues."""
+    """Append ``op`` to the schedule of its device, its inputs to the links' queues."""
     i = Index(op)
-    d, booked = Index(partial.device[Index(compiled.unit_of[i])]), partial.booked
-    ready, extra = 0.0, 0.0
+    d = Index(partial.device[Index(compiled.unit_of[i])])
+    booked = partial.booked
+    ready = 0.0
+    extra = 0.0
     for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
@@ -283,7 +305,8 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
         at, received = bring(
             compiled.links, booked, InputTensor(j, tensor, compiled.size[tensor], e), d
         )
-        ready, extra = max(ready, at), extra + received
+        ready = max(ready, at)
+        extra = extra + received
     partial.start[i] = max(booked.free[d], ready) + extra
     booked.finish[i] = partial.start[i] + compiled.times[i, d]
     booked.free[d] = booked.finish[i]
@@ -291,19 +314,21 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
 
 
 def refining_units(graph: WalkGraph) -> RefiningUnits:
-    """What passes look up of a problem's units."""
-    space, walk = graph.space, graph.forward
-    problem, times = space.problem, space.compiled.times
+    """Return what passes look up of a problem's units."""
+    space = graph.space
+    walk = graph.forward
+    problem = space.problem
+    times = space.compiled.times
     return RefiningUnits(
-        np.ascontiguousarray(problem.unit_allowed),
-        space.work,
-        space.mean_work,
-        walk.unit_state + walk.unit_peak,
-        walk.flow_offset,
-        walk.flow_unit,
-        np.stack([walk.flow_in, walk.flow_out]),
-        problem.graph.producer.astype(np.int32),
-        problem.graph.consumer.astype(np.int32),
-        problem.microbatches,
-        max(float(np.mean(times[np.isfinite(times)])), 1e-300),
+        allowed=np.ascontiguousarray(problem.unit_allowed),
+        time=space.work,
+        work=space.mean_work,
+        memory=walk.unit_state + walk.unit_peak,
+        offset=walk.flow_offset,
+        neighbour=walk.flow_unit,
+        forth=np.stack([walk.flow_in, walk.flow_out]),
+        producer=problem.graph.producer.astype(np.int32),
+        reversed_producer=problem.graph.consumer.astype(np.int32),
+        microbatches=problem.microbatches,
+        scale=max(float(np.mean(times[np.isfinite(times)])), 1e-300),
     )

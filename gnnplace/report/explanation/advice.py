@@ -23,9 +23,8 @@ import numpy as np
 from gnnplace.arrays import BoolArray
 from gnnplace.costs.floors import EAGER
 from gnnplace.errors import GnnplaceError
-from gnnplace.placers import NO_BUDGET, Result, SearchSpace, now
-from gnnplace.placers.baselines import Single
-from gnnplace.policy.placing import place
+from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, now
+from gnnplace.policy import place
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulation

@@ -25,8 +25,7 @@ import numpy as np
 
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result, SearchSpace
-from gnnplace.policy import PlaceOptions
-from gnnplace.policy.placing import place
+from gnnplace.policy import PlaceOptions, place
 from gnnplace.problem import Constraints, Placement, Problem
 from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import resolve

@@ -30,8 +30,7 @@ from gnnplace.measurements.samples import (
     shortest,
     stored_samples,
 )
-from gnnplace.policy.placing import place, shown_placers
-from gnnplace.policy.warming import warm
+from gnnplace.policy import place, shown_placers, warm
 from gnnplace.problem import Placement
 from gnnplace.problem.cluster.machine import machine
 from gnnplace.run.measuring.recording import step_record

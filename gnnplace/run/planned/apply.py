@@ -43,9 +43,7 @@ from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.planned.seats import Seat, seats_of, take_seat
 from gnnplace.run.planned.weights import scale_for
 from gnnplace.run.planned.whole import is_whole, marks_of, refuse_again, refuse_parts, replaced
-from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.sharding.run.runner import PlacedCall
-from gnnplace.sharding.run.runner import stages as placed_calls
+from gnnplace.sharding import LayerGraph, PlacedCall, place_calls
 from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing import BUFFER, Fingerprint, as_inputs, initialise_lazy, reading, refuse_meta
 from gnnplace.zoo import Workload
@@ -178,7 +176,7 @@ def _make_code(
     kind, word = seat.device.type, file.precision
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
-        placed = placed_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
+        placed = place_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
     return {
         k: StageCode(
             graph=layers.calls,

@@ -40,11 +40,15 @@ from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
 from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of
 from gnnplace.run.planned.whole import replaced
-from gnnplace.sharding.captured.layout import Layout
-from gnnplace.sharding.captured.split import LayerGraph, layer_graph
-from gnnplace.sharding.run.measure import first_says
-from gnnplace.sharding.run.move import flattened, placements
-from gnnplace.sharding.run.runner import stages
+from gnnplace.sharding import (
+    LayerGraph,
+    Layout,
+    broadcast_from_first,
+    dtensor_placements,
+    flatten_mesh,
+    layer_graph,
+    place_calls,
+)
 from gnnplace.torch_names import call_after_backward, pytree
 from gnnplace.tracing import (
     MEMORY,
@@ -128,7 +132,7 @@ def mesh_here(shape: tuple[int, ...], kind: str) -> DeviceMesh:
         dist.init_process_group()
     check_processes(count)
     names = tuple(f"mesh{i}" for i in range(len(shape)))
-    return flattened(init_device_mesh(kind, shape, mesh_dim_names=names))
+    return flatten_mesh(init_device_mesh(kind, shape, mesh_dim_names=names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +208,7 @@ class _Forward:
                 if parameter is None:
                     continue
                 if id(parameter) not in replacements:
-                    home = placements(self._home(names[id(parameter)]))
+                    home = dtensor_placements(self._home(names[id(parameter)]))
                     distributed = distribute_tensor(parameter.detach(), self.mesh, home)
                     learns = parameter.requires_grad
                     replacements[id(parameter)] = nn.Parameter(distributed, requires_grad=learns)
@@ -270,7 +274,7 @@ class _Forward:
         code = StageCode(
             graph,
             piece,
-            stages(graph, layers.rules, layouts.split, self.mesh),
+            place_calls(graph, layers.rules, layouts.split, self.mesh),
             self.model,
             self._held(piece, layouts, parameters),
             {},
@@ -342,7 +346,7 @@ class _Forward:
             accelerated = self.mesh.device_type == "cuda"
             state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
             state = state.to(self.mesh.device_type)
-            first_says(state, self.mesh)
+            broadcast_from_first(state, self.mesh)
             (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(state.cpu())
 
 

@@ -28,8 +28,7 @@ from torch import nn
 
 from gnnplace.costs.collectives import BUCKET
 from gnnplace.run.planned.seats import Seat
-from gnnplace.sharding.captured.layout import REPLICATED, Layout
-from gnnplace.sharding.run.move import redistributed
+from gnnplace.sharding import REPLICATED, Layout, redistribute
 from gnnplace.torch_names import gather_flat, scatter_flat
 
 
@@ -111,7 +110,7 @@ def make_local_parameter(
     leaf = parameter
     if seat.mesh is not None:
         replicated = (REPLICATED,) * len(home)
-        local = redistributed(parameter.detach(), seat.mesh, replicated, home).clone()
+        local = redistribute(parameter.detach(), seat.mesh, replicated, home).clone()
         leaf = nn.Parameter(local, requires_grad=parameter.requires_grad)
     part = leaf
     learns = parameter.requires_grad
@@ -295,13 +294,13 @@ class Parameters:
             gradient = torch.zeros_like(local.leaf)
         total, replicated = gradient.contiguous(), (REPLICATED,) * len(local.home)
         if mesh is not None:
-            total = redistributed(total, mesh, local.home, replicated).contiguous()
+            total = redistribute(total, mesh, local.home, replicated).contiguous()
         if seat.shard == 0:
             dist.all_reduce(total, group=seat.tied[local.ranks])
         if mesh is not None:
             for dim in range(mesh.ndim):  # of the first along the outer axis, then along the inner
                 dist.broadcast(total, group=mesh.get_group(dim), group_src=0)
-            total = redistributed(total, mesh, replicated, local.home).clone()
+            total = redistribute(total, mesh, replicated, local.home).clone()
         local.leaf.grad = total
 
     def _scatter(self, parameters: Sequence[LocalParameter], summed: bool = False) -> None:
@@ -347,7 +346,7 @@ class Parameters:
             tensor = rows[: local.shape.numel()].view(local.shape)
         if self.seat.mesh is not None:
             replicated = (REPLICATED,) * len(local.home)
-            tensor = redistributed(tensor.contiguous(), self.seat.mesh, local.home, replicated)
+            tensor = redistribute(tensor.contiguous(), self.seat.mesh, local.home, replicated)
         return tensor.clone()
 
     @torch.no_grad()
@@ -355,7 +354,7 @@ class Parameters:
         """Return this process's part of a whole tensor."""
         if self.seat.mesh is not None:
             replicated = (REPLICATED,) * len(local.home)
-            tensor = redistributed(tensor, self.seat.mesh, replicated, local.home)
+            tensor = redistribute(tensor, self.seat.mesh, replicated, local.home)
         if local.split:
             tensor = split_into_rows(tensor, local.count)[local.index]
         return tensor.clone()

@@ -24,9 +24,15 @@ from gnnplace.plans.segments.stage_calls import ATTENTION, StageCalls, seed_of
 from gnnplace.run.planned.buffers import PassBuffers, observed_buffers
 from gnnplace.run.planned.parameters import Parameters
 from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product
-from gnnplace.sharding.captured.layout import REPLICATED, Layout, is_gathered
-from gnnplace.sharding.run.move import Regathering, moved
-from gnnplace.sharding.run.runner import PlacedCall, run_part
+from gnnplace.sharding import (
+    REPLICATED,
+    Layout,
+    PlacedCall,
+    Regathering,
+    is_gathered,
+    move_shard,
+    run_part,
+)
 from gnnplace.torch_names import get_current_function_mode_stack, pytree
 from gnnplace.tracing import (
     BUFFER,
@@ -306,7 +312,7 @@ class _Pass:
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)
-            converted = by_layout[read, gradient] = moved(tensor, mesh, layout, read, gradient)
+            converted = by_layout[read, gradient] = move_shard(tensor, mesh, layout, read, gradient)
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
                 self.parts.add(converted, tensor, mesh, layout, read)
         return by_layout[read, gradient]

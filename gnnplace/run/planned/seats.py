@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.plans import PlanFile
-from gnnplace.sharding.run.move import told_group
+from gnnplace.sharding import set_mesh_group
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
                 mesh_dim_names=("outer", "inner")[-row.ndim :],
             )
             if over_all is not None:
-                told_group(mesh, over_all)
+                set_mesh_group(mesh, over_all)
     # Every process makes every group, in one order.
     owners: dict[tuple[bool, ...], dist.ProcessGroup | None] = {}
     for p in range(len(seats.shards)):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gnnplace.sharding.run.move import unpacked
+from gnnplace.sharding import unpack_saved
 
 QUEUED = ("linear", "addmm")
 Pack = Callable[[torch.Tensor], Any]
@@ -84,7 +84,7 @@ class _Product(torch.autograd.Function):
         part, transposed = saved[0] if saved else ctx.part, ctx.transposed
 
         def compute_weight_gradients() -> None:
-            x = unpacked(part)  # all shards come here in the same order
+            x = unpack_saved(part)  # all shards come here in the same order
             inputs = x.reshape(-1, x.shape[-1])
             if leaf.requires_grad:
                 # As ATen's mm_mat2_backward: by the layout of the second factor.
@@ -118,7 +118,7 @@ def product(
         args: the positional arguments of the call.
         kwargs: the arguments that it gets by name.
         queue: that gets the gradients.
-        pack: of what is read, what is kept until then; see `sharding.run.move.unpacked`.
+        pack: of what is read, what is kept until then; see `sharding.unpack_saved`.
     """
     if kind == "linear":
         x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gnnplace.costs.collectives import (
+from gnnplace.costs import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -86,7 +86,8 @@ class MeshMachine:
                 raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
 
     def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
-        """Seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts them.
+        """Return the seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts
+        them.
 
         It is of the devices along some dimensions of the mesh, which here are all alike.
         """
@@ -110,7 +111,7 @@ class Moved:
 
     @property
     def total(self) -> float:
-        """Of both."""
+        """Seconds of both."""
         return self.reduction + self.resharding
 
     def __add__(self, other: Moved) -> Moved:
@@ -119,16 +120,23 @@ class Moved:
 
 @lru_cache(maxsize=1 << 18)
 def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine) -> Moved:
-    """Seconds to bring a tensor of ``size`` bytes from one layout into another."""
+    """Return the seconds to bring a tensor of ``size`` bytes from one layout into another."""
     local = size / parts_in(before, mesh)
     places = list(zip(before, after, mesh, range(len(mesh)), strict=True))
     for a, b, n, _ in places:  # what only gets smaller comes first
         if a == REPLICATED and b.cuts:
             local /= n
     reduction = resharding = 0.0
-    alike = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(mesh)
-    if alike and before[0] != after[0] and min(mesh) > 1:
-        return _moved_alike(before[0], after[0], local, mesh, machine)
+    # The same change along all dimensions is one collective of all devices.
+    uniform = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(mesh)
+    if uniform and before[0] != after[0] and min(mesh) > 1:
+        return _moved_alike(
+            a=before[0],
+            b=after[0],
+            local=local,
+            mesh=mesh,
+            machine=machine,
+        )
     for a, b, n, dim in places:
         if a == PARTIAL and b.cuts and n > 1:
             reduction += machine.collective(REDUCE_SCATTER, n, local, (dim,))
@@ -146,8 +154,9 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
 
 
 def _moved_alike(a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine) -> Moved:
-    """The same change along all dimensions of a mesh; a part that is made of a whole is free."""
-    count, dims = math.prod(mesh), tuple(range(len(mesh)))
+    """Price one change along all dimensions of a mesh; a shard of a replicated tensor is free."""
+    count = math.prod(mesh)
+    dims = tuple(range(len(mesh)))
     if a == PARTIAL:
         op = REDUCE_SCATTER if b.cuts else ALL_REDUCE
         return Moved(reduction=machine.collective(op, count, local, dims))
@@ -165,18 +174,22 @@ def passed(
     mesh: Mesh,
     machine: MeshMachine,
 ) -> Moved:
-    """A value handed from where it was made to a reader, and its gradient handed back."""
-    there = move(value.bytes, before, read, mesh, machine)
+    """Price a value handed from its producer to a reader, and its gradient handed back."""
+    forward = move(value.bytes, before, read, mesh, machine)
     if not value.gradient:
-        return there
-    return there + move(value.bytes, gradient, settled(before), mesh, machine)
+        return forward
+    return forward + move(value.bytes, gradient, settled(before), mesh, machine)
 
 
 def compute(
-    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine,
+    graph: SplitGraph,
+    op: SplitOp,
+    split: Configuration,
+    mesh: Mesh,
+    machine: MeshMachine,
     seconds: float | None = None,
-) -> float:  # fmt: skip
-    """Seconds of the forward and backward pass of an operation's part.
+) -> float:
+    """Return the seconds of the forward and backward pass of an operation's part.
 
     Args:
         graph: the operations and the values between them.
@@ -198,17 +211,22 @@ def compute(
         for v, axes in zip(op.reads, op.shape.reads, strict=True)
     )
     work = op.shape.flops / parts / machine.flops
-    made = made_bytes(graph, op, split, mesh)
-    return machine.overhead + passes * (work + (touched + made) / machine.reading)
+    results = made_bytes(graph, op, split, mesh)
+    return machine.overhead + passes * (work + (touched + results) / machine.reading)
 
 
-def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
-             machine: MeshMachine) -> float:  # fmt: skip
-    """Seconds of what an operation's parts exchange, forward and backward; see `Exchanged`."""
-    parts, seconds = parts_of(split, mesh), 0.0
+def exchange(
+    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine
+) -> float:
+    """Return the seconds of what an operation's parts exchange, forward and backward; see
+    `Exchanged`.
+    """
+    parts = parts_of(split, mesh)
+    seconds = 0.0
     for label, (elements, sent) in op.shape.exchanges:
-        n, size = parts.get(label, 1), elements * graph.values[op.reads[0]].element
-        dims = tuple(dim for dim, own in enumerate(split) if own == label)
+        n = parts.get(label, 1)
+        size = elements * graph.values[op.reads[0]].element
+        dims = tuple(dim for dim, split_label in enumerate(split) if split_label == label)
         if n > 1 and sent:
             seconds += 4.0 * machine.collective(ALL_TO_ALL, n, size / n, dims)
         elif n > 1:
@@ -217,7 +235,7 @@ def exchange(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh,
 
 
 def made_bytes(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh) -> float:
-    """Bytes of an operation's results on a device; kept for the backward pass."""
+    """Return the bytes of an operation's results on a device; kept for the backward pass."""
     if op.shape.moves:
         return 0.0
     pairs = zip(op.results, op.shape.results, strict=True)
@@ -227,10 +245,13 @@ def made_bytes(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh)
 
 
 def parameter_gradient(
-    value: SplitValue, axes: tuple[str | None, ...], split: Configuration, mesh: Mesh,
+    value: SplitValue,
+    axes: tuple[str | None, ...],
+    split: Configuration,
+    mesh: Mesh,
     machine: MeshMachine,
-) -> float:  # fmt: skip
-    """Seconds to add up a parameter's gradient where one operation alone reads it."""
+) -> float:
+    """Return the seconds to add up a parameter's gradient where one operation alone reads it."""
     if value.source != PARAMETER or not value.gradient:
         return 0.0
     gradient = gradient_layout(axes, split)
@@ -240,6 +261,6 @@ def parameter_gradient(
 
 
 def parameter_bytes(value: SplitValue, home: Layout, mesh: Mesh, machine: MeshMachine) -> float:
-    """Bytes of a parameter with its gradient and optimizer state on a device."""
+    """Return the bytes of a parameter with its gradient and optimizer state on a device."""
     copies = machine.state if value.gradient else 1
     return copies * value.bytes / parts_in(home, mesh)

@@ -64,7 +64,7 @@ class SplitValue:
 
     @cached_property
     def bytes(self) -> float:
-        """Of the whole tensor."""
+        """Bytes of the whole tensor."""
         return float(math.prod(self.shape) * self.element)
 
 
@@ -119,7 +119,9 @@ class SplitOp:
     reason: str = ""
 
     def words(self, configuration: Configuration, mesh: Mesh) -> str:
-        """Such as ``heads over 4, batch over 2``; the largest split first."""
+        """Describe a configuration, such as ``heads over 4, batch over 2``; the largest split
+        first.
+        """
         parts = parts_of(configuration, mesh)
         called = dict(self.names)
         cut = sorted(((-n, called.get(label, label)) for label, n in parts.items()))
@@ -136,7 +138,7 @@ class SplitGraph:
 
 
 def default_mesh(devices: int) -> Mesh:
-    """Two dimensions as near to a square as there are, the larger first; one for a prime.
+    """Return two dimensions as near to a square as can be, the larger first; one for a prime.
 
     Raises:
         InputError: the number of devices is below 1.
@@ -149,11 +151,14 @@ def default_mesh(devices: int) -> Mesh:
 
 @lru_cache(maxsize=4096)
 def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
-    """All assignments of labels to the mesh's dimensions with equal parts; the first is whole."""
+    """Return all assignments of labels to the mesh's dimensions that make equal parts. The first
+    splits nothing.
+    """
     extents = dict(shape.extents)
     axes = itertools.chain(*shape.reads, *shape.results)
     grouped = frozenset(entry for entry in axes if entry is not None and {"|", "/"} & {*entry})
-    labels, sending = [None, *extents], frozenset(label for label, _ in shape.exchanges)
+    labels = [None, *extents]
+    sending = frozenset(label for label, _ in shape.exchanges)
     return tuple(
         c
         for c in itertools.product(labels, repeat=len(mesh))
@@ -165,21 +170,22 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
 def _cut_twice(
     configuration: Configuration, mesh: Mesh, entries: frozenset[str], sending: frozenset[str]
 ) -> bool:
-    """Whether two mesh dimensions cut an axis that has groups, or by labels that do not go along.
+    """Return whether two mesh dimensions cut an axis with groups, or by labels that exclude each
+    other.
 
     DTensor gets groups wrong (torch 2.13); rows are sent to other parts along one dimension.
     """
     cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
     for entry in entries:
-        own = [base_label(x) for x in labels_of(entry) if cut[base_label(x)]]
-        alone = len(own) == 1 and "|" not in entry and own[0] not in sending
-        if sum(cut[label] for label in own) > 1 and not alone:
+        cut_labels = [base_label(x) for x in labels_of(entry) if cut[base_label(x)]]
+        alone = len(cut_labels) == 1 and "|" not in entry and cut_labels[0] not in sending
+        if sum(cut[label] for label in cut_labels) > 1 and not alone:
             return True
     return False
 
 
 def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
-    """Number of parts of each label that is split."""
+    """Return the number of parts of each label that is split."""
     parts: Counter[str] = Counter()
     for label, size in zip(configuration, mesh, strict=True):
         if label is not None and size > 1:
@@ -189,7 +195,7 @@ def parts_of(configuration: Configuration, mesh: Mesh) -> dict[str, int]:
 
 @lru_cache(maxsize=1 << 16)
 def made_layout(axes: Axes, configuration: Configuration) -> Layout:
-    """Layout of a result: a sum over the devices that split a label it lacks."""
+    """Return the layout of a result: a sum over the devices that split a label it lacks."""
     return tuple(_axis(axes, label, PARTIAL) for label in configuration)
 
 
@@ -199,40 +205,42 @@ gradient_layout = made_layout
 
 @lru_cache(maxsize=1 << 16)
 def read_layout(axes: Axes, configuration: Configuration) -> Layout:
-    """Layout in which a tensor is read."""
+    """Return the layout in which a tensor is read."""
     return tuple(_axis(axes, label, REPLICATED) for label in configuration)
 
 
 def is_gathered(before: Layout, after: Layout, mesh: Mesh) -> bool:
-    """Whether a device has more of what was made in one layout when it is read in another."""
+    """Return whether a device has more of a tensor in the layout where it is read than where it is
+    made.
+    """
     return PARTIAL not in before and parts_in(before, mesh) > parts_in(after, mesh)
 
 
 def _axis(axes: Axes, label: str | None, missing: Place) -> Place:
     if label is None:
         return REPLICATED
-    for axis, found in enumerate(axes):
-        for one in labels_of(found):
-            if base_label(one) == label:
-                groups = groups_of(one)
+    for axis, entry in enumerate(axes):
+        for label_in_axis in labels_of(entry):
+            if base_label(label_in_axis) == label:
+                groups = groups_of(label_in_axis)
                 return Place(axis, groups if groups > 1 else 0)
     return missing
 
 
 def settled(layout: Layout) -> Layout:
-    """A layout with its sums made: what the gradient of a tensor in this layout must be in."""
+    """Return a layout with its sums made: the gradient of a tensor in this layout must be in it."""
     return tuple(REPLICATED if place == PARTIAL else place for place in layout)
 
 
 def parts_in(layout: Layout, mesh: Mesh) -> int:
-    """Parts that a tensor in a layout is cut into."""
+    """Return the number of parts that a tensor in a layout is cut into."""
     return math.prod(n for place, n in zip(layout, mesh, strict=True) if place.cuts)
 
 
 def uses(graph: SplitGraph) -> dict[int, list[tuple[int, int]]]:
-    """Operations and which of their reads, by value."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    """Return, for each value, the operations that read it, and which of their reads it is."""
+    readers: dict[int, list[tuple[int, int]]] = {}
     for i, op in enumerate(graph.ops):
         for slot, value in enumerate(op.reads):
-            found.setdefault(value, []).append((i, slot))
-    return found
+            readers.setdefault(value, []).append((i, slot))
+    return readers

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.costs.collectives import gradient_seconds
+from gnnplace.costs import gradient_seconds
 from gnnplace.sharding.captured.costs import (
     MeshMachine,
     Moved,
@@ -59,16 +59,24 @@ Cost = Callable[[Port, Port], Moved]
 
 @dataclass(frozen=True)
 class PortLink:
-    """An edge before it is a table: both ends' ports by configuration, and the cost of a pair.
+    """An edge before it is a table.
 
-    ``info`` is of the value that is handed over, ``value`` its number.
+    Attributes:
+        value: number of the value that is handed over.
+        u: node that hands it over.
+        v: node that takes it.
+        sources: how the value stands at ``u``, by configuration of ``u``. [K_u]
+        targets: how ``v`` reads it, by configuration of ``v``. [K_v]
+        info: the value that is handed over.
+        cost: seconds between two ports.
+        parameter: whether the value is a parameter, whose gradient is then added up.
     """
 
     value: int
     u: int
     v: int
-    before: tuple[Port, ...]
-    after: tuple[Port, ...]
+    sources: tuple[Port, ...]
+    targets: tuple[Port, ...]
     info: SplitValue
     cost: Cost
     parameter: bool = False
@@ -111,131 +119,185 @@ class CapturedProblem:
             self._connect(value)
 
     def configurations(self, op: int) -> tuple[Configuration, ...]:
-        """How an operation may be split. [K]"""
+        """Return how an operation may be split. [K]"""
         return mesh_configurations(self.graph.ops[op].shape, self.mesh)
 
     def node_key(self, op: int) -> object:
-        """What decides an operation's costs."""
-        it = self.graph.ops[op]
-        values = [self.graph.values[v] for v in (*it.reads, *it.results)]
+        """Return what decides an operation's costs; equal keys share tables."""
+        split_op = self.graph.ops[op]
+        values = [self.graph.values[v] for v in (*split_op.reads, *split_op.results)]
         kinds = tuple((v.shape, v.element, v.gradient, v.source) for v in values)
         seconds = self.seconds[op] if self.seconds else None
-        return it.shape, kinds, tuple(v in self.shared for v in it.reads), seconds
+        shared = tuple(v in self.shared for v in split_op.reads)
+        return split_op.shape, kinds, shared, seconds
 
     def _share(self, value: int) -> None:
+        """Add a node for a value that several operations read. Its states are all layouts in which
+        they read it and, unless it is a parameter, those in which it is made.
+        """
         ports = {port for i, slot in self.readers[value] for port in self.ports(i, slot)}
         if self.graph.values[value].source == PARAMETER:
             ports = {(layout, layout) for layout, _ in ports}
         else:
-            ports |= {(settled(a), settled(a)) for a, _ in self._made(value)}
+            ports |= {(settled(a), settled(a)) for a, _ in self._produced(value)}
         self.position[value] = len(self.graph.ops) + len(self.shared)
         self.shared[value] = tuple(sorted(ports))
 
     def ports(self, op: int, slot: int) -> tuple[Port, ...]:
-        """How an operation reads one of its tensors, by configuration."""
+        """Return how an operation reads one of its tensors, by configuration. [K]"""
         axes = self.graph.ops[op].shape.reads[slot]
         return tuple((read_layout(axes, c), gradient_layout(axes, c)) for c in self.options[op])
 
-    def _made(self, value: int) -> tuple[Port, ...]:
+    def _produced(self, value: int) -> tuple[Port, ...]:
+        """Return the layouts in which a value is made, by configuration of its producer. [K]"""
         op, slot = self.producers[value]
         axes = self.graph.ops[op].shape.results[slot]
         return tuple((made_layout(axes, c), made_layout(axes, c)) for c in self.options[op])
 
     def _connect(self, value: int) -> None:
+        """Add the links of a value: from its producer to its reader or, if it is shared, from its
+        producer to the shared node and from that to each reader.
+        """
         info = self.graph.values[value]
-        sources = self._made(value) if value in self.producers else None
+        sources = self._produced(value) if value in self.producers else None
         node = self.producers[value][0] if value in self.producers else -1
         if value in self.shared:
             states = self.shared[value]
             if sources is not None:
                 self.links.append(
                     PortLink(
-                        value,
-                        node,
-                        self.position[value],
-                        sources,
-                        states,
-                        info,
-                        self._handed(value),
+                        value=value,
+                        u=node,
+                        v=self.position[value],
+                        sources=sources,
+                        targets=states,
+                        info=info,
+                        cost=self._handed(value),
                     )
                 )
             for op, slot in self.readers[value]:
-                cost = self._taken(value)
                 self.links.append(
-                    PortLink(value, self.position[value], op, states, self.ports(op, slot), info,
-                         cost, info.source == PARAMETER)
-                )  # fmt: skip
+                    PortLink(
+                        value=value,
+                        u=self.position[value],
+                        v=op,
+                        sources=states,
+                        targets=self.ports(op, slot),
+                        info=info,
+                        cost=self._taken(value),
+                        parameter=info.source == PARAMETER,
+                    )
+                )
         elif sources is not None:
-            (op, slot), = self.readers[value]  # fmt: skip
+            op, slot = self.readers[value][0]  # not shared: read once
             self.links.append(
-                PortLink(value, node, op, sources, self.ports(op, slot), info, self._handed(value))
+                PortLink(
+                    value=value,
+                    u=node,
+                    v=op,
+                    sources=sources,
+                    targets=self.ports(op, slot),
+                    info=info,
+                    cost=self._handed(value),
+                )
             )
 
     def _handed(self, value: int) -> Cost:
-        info, mesh, machine = self.graph.values[value], self.mesh, self.machine
+        """Return the cost of handing a value from where it is made to a reader, and its gradient
+        back.
+        """
+        info = self.graph.values[value]
+        mesh = self.mesh
+        machine = self.machine
 
-        def cost(before: Port, after: Port) -> Moved:
-            return passed(info, before[0], after[0], after[1], mesh, machine)
+        def cost(source: Port, read: Port) -> Moved:
+            return passed(
+                value=info,
+                before=source[0],
+                read=read[0],
+                gradient=read[1],
+                mesh=mesh,
+                machine=machine,
+            )
 
         return cost
 
     def _taken(self, value: int) -> Cost:
-        """Of a shared value: nothing where the reader wants what is shared."""
-        info, mesh, machine = self.graph.values[value], self.mesh, self.machine
+        """Return the cost of reading a shared value: nothing where the reader wants what is
+        shared.
+        """
+        info = self.graph.values[value]
+        mesh = self.mesh
+        machine = self.machine
 
-        def cost(before: Port, after: Port) -> Moved:
-            if before == after:
+        def cost(shared: Port, read: Port) -> Moved:
+            if shared == read:
                 return Moved()
-            there = move(info.bytes, before[0], after[0], mesh, machine)
+            forward = move(info.bytes, shared[0], read[0], mesh, machine)
             if not info.gradient:
-                return there
-            return there + move(info.bytes, after[1], before[0], mesh, machine)
+                return forward
+            return forward + move(info.bytes, read[1], shared[0], mesh, machine)
 
         return cost
 
     def names(self) -> tuple[str, ...]:
-        """Of all nodes."""
+        """Return the names of all nodes: operations, then shared values."""
         shared = [self.graph.values[v].name or f"shared.{v}" for v in self.shared]
         return (*(op.name for op in self.graph.ops), *shared)
 
     def compute(self, op: int) -> FloatArray:
-        """Seconds of an operation's configurations. [K]"""
-        graph, mesh, machine = self.graph, self.mesh, self.machine
-        known = self.seconds[op] if self.seconds else None
+        """Return the seconds of an operation's configurations. [K]"""
+        graph = self.graph
+        mesh = self.mesh
+        machine = self.machine
+        measured = self.seconds[op] if self.seconds else None
         return np.array(
-            [compute(graph, graph.ops[op], c, mesh, machine, known) for c in self.options[op]]
+            [compute(graph, graph.ops[op], c, mesh, machine, measured) for c in self.options[op]]
         )
 
     def exchanges(self, op: int) -> FloatArray:
-        """Seconds of what an operation's parts exchange while they compute. [K]"""
-        graph, mesh, machine = self.graph, self.mesh, self.machine
+        """Return the seconds of what an operation's parts exchange while they compute. [K]"""
+        graph = self.graph
+        mesh = self.mesh
+        machine = self.machine
         return np.array(
             [exchange(graph, graph.ops[op], c, mesh, machine) for c in self.options[op]]
         )
 
     def gradients(self, op: int) -> FloatArray:
-        """Seconds of adding up the gradients of the parameters that it alone reads. [K]"""
-        found = np.zeros(len(self.options[op]))
-        for value, axes in self._own(op):
+        """Return the seconds of adding up the gradients of the parameters that it alone
+        reads. [K]
+        """
+        seconds = np.zeros(len(self.options[op]))
+        for value, axes in self._parameters(op):
             info = self.graph.values[value]
-            found += [
-                parameter_gradient(info, axes, c, self.mesh, self.machine) for c in self.options[op]
+            seconds += [
+                parameter_gradient(
+                    value=info,
+                    axes=axes,
+                    split=c,
+                    mesh=self.mesh,
+                    machine=self.machine,
+                )
+                for c in self.options[op]
             ]
-        return found
+        return seconds
 
     def memory(self, op: int) -> FloatArray:
-        """Bytes of results, and of the parameters that it alone reads. [K]"""
-        graph, mesh = self.graph, self.mesh
-        found = np.array([made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]])
-        for value, axes in self._own(op):
+        """Return the bytes of results, and of the parameters that it alone reads. [K]"""
+        graph = self.graph
+        mesh = self.mesh
+        size = np.array([made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]])
+        for value, axes in self._parameters(op):
             info = graph.values[value]
-            found += [
+            size += [
                 parameter_bytes(info, read_layout(axes, c), mesh, self.machine)
                 for c in self.options[op]
             ]
-        return found
+        return size
 
-    def _own(self, op: int) -> list[tuple[int, tuple[str | None, ...]]]:
+    def _parameters(self, op: int) -> list[tuple[int, tuple[str | None, ...]]]:
+        """Return the parameters that an operation alone reads, with the labels of their axes."""
         pairs = zip(self.graph.ops[op].reads, self.graph.ops[op].shape.reads, strict=True)
         return [
             (value, axes)
@@ -244,7 +306,7 @@ class CapturedProblem:
         ]
 
     def shared_memory(self, value: int) -> FloatArray:
-        """Bytes of a shared parameter's homes. [K]"""
+        """Return the bytes of a shared parameter's homes. [K]"""
         info = self.graph.values[value]
         if info.source != PARAMETER:
             return np.zeros(len(self.shared[value]))
@@ -254,15 +316,16 @@ class CapturedProblem:
 
 
 def captured_tables(captured: CapturedProblem) -> ShardingProblem:
-    """The cost tables; equal operations and pairs share them."""
+    """Build the cost tables; equal operations and pairs share them."""
     count = len(captured.graph.ops)
     unique: dict[object, tuple[FloatArray, FloatArray]] = {}
-    cost, memory = [], []
+    cost = []
+    memory = []
     for i in range(count):
         key = captured.node_key(i)
         if key not in unique:
-            own = captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
-            unique[key] = (own, captured.memory(i))
+            seconds = captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
+            unique[key] = (seconds, captured.memory(i))
         cost.append(unique[key][0])
         memory.append(unique[key][1])
     for value, states in captured.shared.items():
@@ -270,110 +333,133 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
         memory.append(captured.shared_memory(value))
     tables: dict[object, tuple[FloatArray, ClassTable]] = {}
     edges = []
-    for x in captured.links:
-        key = (x.before, x.after, x.cost.__qualname__, x.info.bytes, x.info.gradient)
+    for link in captured.links:
+        kind = link.cost.__qualname__  # equal for costs that are computed alike
+        key = (link.sources, link.targets, kind, link.info.bytes, link.info.gradient)
         if key not in tables:
-            found = _table(x)
-            tables[key] = found, over_classes(found)
-        edges.append(Edge(x.u, x.v, tables[key][0], None, tables[key][1]))
-    devices = int(np.prod(captured.mesh))
-    name = captured.graph.name
+            table = _table(link)
+            tables[key] = table, over_classes(table)
+        table, classes = tables[key]
+        edges.append(Edge(link.u, link.v, table, over_classes=classes))
     return ShardingProblem(
-        name, devices, captured.names(), tuple(cost), tuple(edges), tuple(memory)
+        name=captured.graph.name,
+        devices=int(np.prod(captured.mesh)),
+        names=captured.names(),
+        cost=tuple(cost),
+        edges=tuple(edges),
+        memory=tuple(memory),
     )
 
 
 def _table(link: PortLink) -> FloatArray:
-    """Seconds between configurations of both ends; what is read alike is counted once."""
-    rows, row = _distinct(link.before)
-    columns, column = _distinct(link.after)
+    """Return the seconds between configurations of both ends; equal ports are priced once. [K_u,
+    K_v]
+    """
+    rows, row = _distinct(link.sources)
+    columns, column = _distinct(link.targets)
     small = np.empty((len(rows), len(columns)))
-    for i, before in enumerate(rows):
-        for k, after in enumerate(columns):
-            small[i, k] = link.cost(before, after).total
+    for i, source in enumerate(rows):
+        for k, target in enumerate(columns):
+            small[i, k] = link.cost(source, target).total
     return np.ascontiguousarray(small[np.ix_(row, column)])
 
 
 def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
-    found = sorted(set(ports))
-    index = {port: i for i, port in enumerate(found)}
-    return found, np.array([index[port] for port in ports])
+    """Return the distinct ports, sorted, and the index of each port among them. [len(ports)]"""
+    unique = sorted(set(ports))
+    index = {port: i for i, port in enumerate(unique)}
+    return unique, np.array([index[port] for port in ports])
 
 
-def captured_parts(captured: CapturedProblem, chosen: Sequence[int]) -> CostParts:
-    """Seconds of a strategy by what they go to, and bytes a device."""
+def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostParts:
+    """Return the seconds of a strategy by what they go to, and bytes a device."""
     count = len(captured.graph.ops)
-    moved, gradient = Moved(), 0.0
+    layout_changes = Moved()
+    gradient = 0.0
     for link in captured.links:
-        cost = link.cost(link.before[chosen[link.u]], link.after[chosen[link.v]])
+        cost = link.cost(link.sources[strategy[link.u]], link.targets[strategy[link.v]])
         if link.parameter:
             gradient += cost.total
         else:
-            moved = moved + cost
+            layout_changes = layout_changes + cost
     shared = list(captured.shared)
+    exchanges = sum(float(captured.exchanges(i)[strategy[i]]) for i in range(count))
+    homes = sum(
+        float(captured.shared_memory(value)[strategy[count + k]]) for k, value in enumerate(shared)
+    )
     return CostParts(
-        sum(float(captured.compute(i)[chosen[i]]) for i in range(count)),
-        moved.reduction + sum(float(captured.exchanges(i)[chosen[i]]) for i in range(count)),
-        gradient + sum(float(captured.gradients(i)[chosen[i]]) for i in range(count)),
-        moved.resharding,
-        sum(float(captured.memory(i)[chosen[i]]) for i in range(count))
-        + sum(float(captured.shared_memory(v)[chosen[count + k]]) for k, v in enumerate(shared)),
+        compute=sum(float(captured.compute(i)[strategy[i]]) for i in range(count)),
+        reduction=layout_changes.reduction + exchanges,
+        gradient=gradient + sum(float(captured.gradients(i)[strategy[i]]) for i in range(count)),
+        resharding=layout_changes.resharding,
+        memory=sum(float(captured.memory(i)[strategy[i]]) for i in range(count)) + homes,
     )
 
 
 def completed(captured: CapturedProblem, operations: Sequence[Configuration]) -> tuple[int, ...]:
-    """A strategy of the operations with the cheapest states of what they share.
+    """Return a strategy of the operations with the cheapest states of what they share.
 
     Raises:
         ValueError: an operation has no such configuration.
     """
-    chosen = [options.index(c) for options, c in zip(captured.options, operations, strict=True)]
+    strategy = [options.index(c) for options, c in zip(captured.options, operations, strict=True)]
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
-        costs = [sum(_beside(link, node, k, chosen) for link in links) for k in range(len(states))]
-        chosen.append(int(np.argmin(costs)))
-    return tuple(chosen)
+        costs = [
+            sum(_link_seconds(link, node, k, strategy) for link in links)
+            for k in range(len(states))
+        ]
+        strategy.append(int(np.argmin(costs)))
+    return tuple(strategy)
 
 
-def _beside(link: PortLink, node: int, state: int, chosen: Sequence[int]) -> float:
+def _link_seconds(link: PortLink, node: int, state: int, strategy: Sequence[int]) -> float:
+    """Return the seconds of a link if one of its nodes is in ``state`` and the other as in
+    ``strategy``.
+    """
     if link.u == node:
-        return link.cost(link.before[state], link.after[chosen[link.v]]).total
-    return link.cost(link.before[chosen[link.u]], link.after[state]).total
+        return link.cost(link.sources[state], link.targets[strategy[link.v]]).total
+    return link.cost(link.sources[strategy[link.u]], link.targets[state]).total
 
 
 def ddp_parts(captured: CapturedProblem) -> CostParts:
-    """Seconds of a step of DDP by what they go to, and bytes a device."""
-    graph, machine = captured.graph, captured.machine
+    """Return the seconds of a step of DDP by what they go to, and bytes a device."""
+    graph = captured.graph
+    machine = captured.machine
     examples = batch_size(graph)
     devices = min(math.prod(captured.mesh), examples)  # the others have no example
-    share, mine = math.ceil(examples / devices) / examples, depends_on_inputs(graph)
+    share = math.ceil(examples / devices) / examples
+    on_examples = depends_on_inputs(graph)
     compute = memory = 0.0
     for i in range(len(graph.ops)):
         seconds = float(captured.compute(i)[0])  # the first configuration splits nothing
         fixed = min(seconds, machine.overhead)
-        compute += fixed + (seconds - fixed) * (share if mine[i] else 1.0)
-        made = sum(graph.values[v].bytes for v in graph.ops[i].results)
-        memory += 0.0 if graph.ops[i].shape.moves else made * (share if mine[i] else 1.0)
+        op_share = share if on_examples[i] else 1.0
+        compute += fixed + (seconds - fixed) * op_share
+        if not graph.ops[i].shape.moves:
+            memory += sum(graph.values[v].bytes for v in graph.ops[i].results) * op_share
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
-    return CostParts(compute, 0.0, reduced, 0.0, memory)
+    return CostParts(
+        compute=compute, reduction=0.0, gradient=reduced, resharding=0.0, memory=memory
+    )
 
 
 def batch_size(graph: SplitGraph) -> int:
-    """Examples: positions along the first axis of the first input; 1 without inputs."""
+    """Return the positions along the first axis of the first input: examples. 1 without inputs."""
     sizes = [v.shape[0] for v in graph.values if v.source == INPUT and v.shape]
     return sizes[0] if sizes else 1
 
 
 def depends_on_inputs(graph: SplitGraph) -> list[bool]:
-    """Of each operation, whether examples go through it."""
-    known = {i for i, v in enumerate(graph.values) if v.source == INPUT}
-    found = []
+    """Return, for each operation, whether examples go through it."""
+    on_inputs = {i for i, v in enumerate(graph.values) if v.source == INPUT}
+    flags = []
     for op in graph.ops:
-        found.append(any(value in known for value in op.reads))
-        if found[-1]:
-            known.update(op.results)
-    return found
+        flags.append(any(value in on_inputs for value in op.reads))
+        if flags[-1]:
+            on_inputs.update(op.results)
+    return flags

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,12 +22,12 @@ from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.repeated import (
-    LayerApart,
+    ModuleVisits,
+    OmittedLayer,
     Visit,
-    Visits,
-    layers_apart,
-    leaves_of,
-    random_calls,
+    find_omitted_layers,
+    find_random_calls,
+    flatten_leaves,
 )
 from gnnplace.torch_names import (
     FakeTensor,
@@ -73,6 +73,7 @@ from gnnplace.tracing import (
     without_numbers,
 )
 
+Function = Callable[..., Any]
 PREFIX = "model."
 SAVED_HOOKS = top_saved_tensors_default_hooks
 ASIDE = (
@@ -94,10 +95,10 @@ NORMS = {"batch_norm": (5, "training", False), "instance_norm": (5, "use_input_s
 class OutputModule(StepModule):
     """A model without a loss: what it returns, as it is."""
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> object:
         """Return the model's output."""
-        rest = iter(tensors)
-        leaves = [next(rest) if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return self.model(*args, **kwargs)
 
@@ -105,7 +106,7 @@ class OutputModule(StepModule):
 def record_calls(
     step: StepModule, name: str, *, zeros: bool = False, proven: bool = True
 ) -> CallGraph:
-    """Runs a forward pass and notes its calls.
+    """Run a forward pass and record its calls.
 
     Args:
         step: Model, loss (or an `OutputModule`) and example inputs; the model is left as it was.
@@ -133,9 +134,9 @@ def record_calls(
             graph, layers = _recorded(step, name, stand)
         except CaptureError:
             raise
-        except Exception as odd:  # such as an op that has no kernel without numbers
-            if type(odd).__name__ in UNKNOWN:
-                raise CaptureError(blame(odd, step)) from odd
+        except Exception as fake_error:  # such as an op that has no kernel without numbers
+            if type(fake_error).__name__ in UNKNOWN:
+                raise CaptureError(blame(fake_error, step)) from fake_error
             fake = any(isinstance(p, FakeTensor) for p in step.parameters())
             try:
                 if fake:
@@ -149,12 +150,18 @@ def record_calls(
         graph = replace(graph, notices=tuple(dict.fromkeys(unchecked)))
         if not proven:
             return graph
-        known = _proved(step, graph, layers, name, stand.mode)
-    changed = {name: graph.changed.get(name) or graph.readers(name) for name in known.changed}
+        proof = _proved(
+            step=step,
+            graph=graph,
+            layers=layers,
+            name=name,
+            mode=stand.mode,
+        )
+    changed = {name: graph.changed.get(name) or graph.readers(name) for name in proof.changed}
     return replace(
         graph,
-        random=known.random,
-        statistics=known.statistics,
+        random=proof.random,
+        statistics=proof.statistics,
         changed={**graph.changed, **changed},
     )
 
@@ -162,23 +169,24 @@ def record_calls(
 def _proved(
     step: StepModule,
     graph: CallGraph,
-    layers: dict[str, LayerApart],
+    layers: dict[str, OmittedLayer],
     name: str,
     mode: FakeTensorMode | None,
 ) -> Proof:
-    """What a proof finds, by two layers of each kind where that will do."""
+    """Return what a proof finds, by two layers of each kind where that will do."""
     if layers and mode is not None:
         short = _replay(graph, layers.values())
         stands = {path: layer.stand for path, layer in layers.items()}
-        if (known := proved_apart(step, short, name, mode, stands)) is not None:
-            return replace(known, random=random_calls(known.random, layers.values()))
+        proof = proved_apart(step, short, name, mode, stands)
+        if proof is not None:
+            return replace(proof, random=find_random_calls(proof.random, layers.values()))
     trains = not isinstance(step, OutputModule)
     return prove(step, _replay(graph), name, mode, trains=trains)
 
 
 @contextmanager
 def without_cache() -> Iterator[None]:
-    """Within it, models of transformers keep no keys and values of attention for a next word.
+    """Have models of transformers keep no keys and values of attention for a next word.
 
     A pass that trains reads none of what ``config.use_cache`` has them keep. The cache itself is
     there, for masks depend on whether there is one: without it position ids say what is packed.
@@ -189,20 +197,24 @@ def without_cache() -> Iterator[None]:
         return
     update = caches.DynamicCache.update
 
-    def passed(cache: Any, keys: Any, values: Any, layer_idx: int, *args: Any, **more: Any) -> Any:
+    def return_unchanged(
+        cache: Any, keys: object, values: object, layer_idx: int, *args: object, **kwargs: object
+    ) -> object:
         if cache.get_seq_length(layer_idx):
-            return update(cache, keys, values, layer_idx, *args, **more)
+            return update(cache, keys, values, layer_idx, *args, **kwargs)
         return keys, values
 
-    with patch.object(caches.DynamicCache, "update", passed):
+    with patch.object(caches.DynamicCache, "update", return_unchanged):
         yield
 
 
-def _replay(graph: CallGraph, layers: Iterable[LayerApart] = ()) -> Replay:
-    """Runs a graph's calls as a plan on one device does, some layers left out."""
-    apart = {layer.first: layer for layer in layers}
+def _replay(graph: CallGraph, layers: Iterable[OmittedLayer] = ()) -> Replay:
+    """Return what runs a graph's calls as a plan on one device does, with ``layers`` left out."""
+    omitted = {layer.first: layer for layer in layers}
 
-    def run(numbering: Numbering, inputs: Any, state: Any) -> Any:
+    def run(
+        numbering: Numbering, inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]
+    ) -> object:
         values: dict[int, torch.Tensor] = dict(graph.constants)
         for i, value in enumerate(graph.values):
             if value.source in (PARAMETER, BUFFER) and value.name in state:
@@ -211,12 +223,13 @@ def _replay(graph: CallGraph, layers: Iterable[LayerApart] = ()) -> Replay:
                 values[i] = inputs[int(value.name)]
         position = 0
         while position < len(graph.calls):
-            if layer := apart.get(position):
-                made: Any = layer.stand.tensors([values[v] for v in layer.given])
-                values.update(zip(layer.made, made, strict=True))
+            if layer := omitted.get(position):
+                results: Any = layer.stand.tensors([values[v] for v in layer.reads])
+                values.update(zip(layer.results, results, strict=True))
                 position = layer.last
                 continue
-            numbering.label, call = position, graph.calls[position]
+            numbering.label = position
+            call = graph.calls[position]
             values.update(zip(call.results, call.made(values.__getitem__), strict=True))
             position += 1
         return pytree.tree_map(
@@ -228,7 +241,13 @@ def _replay(graph: CallGraph, layers: Iterable[LayerApart] = ()) -> Replay:
 
 @dataclass(frozen=True)
 class _Stand:
-    """Tensors to run on: of the model by name, and inputs; and the mode to run under."""
+    """Tensors that a step is recorded on.
+
+    Attributes:
+        state: parameters and buffers of the model, by name.
+        inputs: the inputs of the step.
+        mode: the mode to run under, for tensors without numbers.
+    """
 
     state: dict[str, torch.Tensor]
     inputs: tuple[torch.Tensor, ...]
@@ -236,43 +255,49 @@ class _Stand:
 
 
 def _fake_tensors(step: StepModule) -> _Stand:
+    """Return tensors without numbers in place of the step's; those that are fake already stay."""
     tensors = dict(_named_state(step))
     fakes = [t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)]
     mode = fakes[0].fake_mode if fakes else make_fake_mode()
-    device = {n: t.device for n, t in tensors.items()}
+    devices = {n: t.device for n, t in tensors.items()}
 
-    def fake(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+    def fake(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         with mode:
-            made = torch.empty(tensor.shape, dtype=tensor.dtype, device=where)
-        return made.requires_grad_(tensor.requires_grad)
+            empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        return empty.requires_grad_(tensor.requires_grad)
 
-    known = {n: t for n, t in tensors.items() if isinstance(t, FakeTensor)}
-    state = {n: known[n] if n in known else fake(t, device[n]) for n, t in tensors.items()}
+    fakes_by_name = {n: t for n, t in tensors.items() if isinstance(t, FakeTensor)}
+    state = {
+        n: fakes_by_name[n] if n in fakes_by_name else fake(t, devices[n])
+        for n, t in tensors.items()
+    }
     return _Stand(state, tuple(fake(t, t.device) for t in step.inputs()), mode)
 
 
 def _real_tensors(step: StepModule, zeros: bool) -> _Stand:
+    """Return clones of the step's tensors; with ``zeros``, zeros in place of the model's."""
+
     def real(tensor: torch.Tensor, zeros: bool) -> torch.Tensor:
         if not zeros:
             return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        made = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        return made.requires_grad_(tensor.requires_grad)
+        empty = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return empty.requires_grad_(tensor.requires_grad)
 
     state = {n: real(t, zeros) for n, t in _named_state(step)}
     return _Stand(state, tuple(real(t, False) for t in step.inputs()), None)
 
 
 def _named_state(step: StepModule) -> Iterator[tuple[str, torch.Tensor]]:
-    """The model's; what a loss has of its own is a constant."""
+    """Return parameters and buffers of the model; what a loss has of its own is a constant."""
     for named in (step.named_parameters(), step.named_buffers()):
         yield from ((name, tensor) for name, tensor in named if name.startswith(PREFIX))
 
 
 def _recorded(
     step: StepModule, name: str, stand: _Stand
-) -> tuple[CallGraph, dict[str, LayerApart]]:
-    """The calls of a step, and its layers that are like others."""
-    visits = Visits(step)
+) -> tuple[CallGraph, dict[str, OmittedLayer]]:
+    """Return the calls of a step, and the layers that the proof may leave out."""
+    visits = ModuleVisits(step)
     parameters = {n for n, _ in step.named_parameters()}
     recorder = _Recorder((t for n, t in stand.state.items() if n not in parameters), visits)
     attributes = Attributes(step)
@@ -286,7 +311,7 @@ def _recorded(
         stack.enter_context(_paths(step, recorder))
         stack.enter_context(attributes.restored())
         stack.enter_context(_own_tensors(step))
-        stack.enter_context(visits.noted())
+        stack.enter_context(visits.noting())
         stack.enter_context(torch.enable_grad())
         stack.enter_context(user_functions())
         with recorder:
@@ -298,30 +323,30 @@ def _recorded(
                 f"{name}: nothing learns: the loss follows from no parameter that has a gradient; "
                 "let one require it, and return a loss that can be differentiated"
             )
-    graph, kept = recorder.graph(name, output)
-    apart = visits.alone and stand.mode is not None and not attributes.changed
-    return graph, layers_apart(graph, visits, kept) if apart else {}
+    graph, positions = recorder.graph(name, output)
+    may_omit = visits.stateless and stand.mode is not None and not attributes.changed
+    return graph, find_omitted_layers(graph, visits, positions) if may_omit else {}
 
 
 @contextmanager
 def _own_tensors(step: StepModule) -> Iterator[None]:
-    """Gives every module its parameters and buffers back.
+    """Give every module its parameters and buffers back.
 
     `torch.func.functional_call` (torch 2.13) leaves the stand-ins in a module that stands at
     several places of a model: it swaps tensors once for each place, and back in the same order.
     """
-    before = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
+    saved = [(m, dict(m._parameters), dict(m._buffers)) for m in step.modules()]
     try:
         yield
     finally:
-        for module, parameters, buffers in before:
+        for module, parameters, buffers in saved:
             module._parameters.update(parameters)
             module._buffers.update(buffers)
 
 
 @contextmanager
 def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
-    """Lets the recorder know which module is running."""
+    """Have the recorder know which module is running."""
     handles = []
     for path, module in step.named_modules():
         leaf = not any(True for _ in module.children())
@@ -336,25 +361,36 @@ def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
 
 
 def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]:
-    own = path.removeprefix(PREFIX.rstrip(".")).lstrip(".")
+    """Return a hook before a module's forward pass, which puts the module on the recorder's
+    stack.
+    """
+    name = path.removeprefix(PREFIX.rstrip(".")).lstrip(".")
 
     def enter(module: nn.Module, args: object, kwargs: object) -> None:
-        recorder.stack.append((own, leaf))
+        recorder.stack.append((name, leaf))
         recorder.running.append(path)
         if (visited := recorder.visits.of.get(path)) is not None:
-            given, taken = leaves_of((args, kwargs), recorder.values_of)
-            visited.append(Visit(len(recorder.calls), given, taken))
+            leaves, structure = flatten_leaves((args, kwargs), recorder.values_of)
+            visited.append(
+                Visit(first=len(recorder.calls), arguments=leaves, arguments_structure=structure)
+            )
 
     return enter
 
 
 def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
+    """Return a hook after a module's forward pass, which takes the module off the
+    recorder's stack.
+    """
+
     def leave(module: nn.Module, args: object, output: object) -> None:
         recorder.stack.pop()
         recorder.running.pop()
         if visited := recorder.visits.of.get(path):
             visited[-1].last = len(recorder.calls)
-            visited[-1].made, visited[-1].output = leaves_of(output, recorder.values_of)
+            visited[-1].results, visited[-1].results_structure = flatten_leaves(
+                output, recorder.values_of
+            )
 
     return leave
 
@@ -362,7 +398,7 @@ def _leaving(recorder: _Recorder, path: str) -> Callable[..., None]:
 class _Recorder(TorchFunctionMode):
     """Notes every call that returns or changes a tensor; `buffers` keep what is done to them."""
 
-    def __init__(self, buffers: Iterable[torch.Tensor], visits: Visits) -> None:
+    def __init__(self, buffers: Iterable[torch.Tensor], visits: ModuleVisits) -> None:
         super().__init__()
         self.visits = visits
         self.running: list[str] = []
@@ -381,9 +417,16 @@ class _Recorder(TorchFunctionMode):
         self._parts: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def enter(self, tensor: torch.Tensor, source: str, name: str = "") -> int:
-        """Gives a tensor object a new value."""
+        """Give a tensor object a new value; return the value's number."""
         shape = tuple(tensor.shape)
-        self.values.append(LayerValue(shape, tensor.dtype, tensor.requires_grad, source, name))
+        value = LayerValue(
+            shape=shape,
+            dtype=tensor.dtype,
+            gradient=tensor.requires_grad,
+            source=source,
+            name=name,
+        )
+        self.values.append(value)
         index = len(self.values) - 1
         if source == BUFFER:
             self._names_of.setdefault(storage_of(tensor), []).append(name)
@@ -395,64 +438,109 @@ class _Recorder(TorchFunctionMode):
         self._alive.setdefault(memory, []).append((tensor, index))
         return index
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Function,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         read = tensors_in((args, kwargs))
         if len(read) > 1 and function_name(func) in SIZED:
-            args, kwargs = (args[0], *as_numbers(args[1:])), as_numbers(kwargs)
+            args = (args[0], *as_numbers(args[1:]))
+            kwargs = as_numbers(kwargs)
             read = tensors_in((args, kwargs))
         versions = [x._version for x in read]
         result = func(*args, **kwargs)
         changed = [x for x, v in zip(read, versions, strict=True) if x._version != v]
-        made = tensors_in(result)
-        if func is torch.Tensor.__getitem__ and made and storage_of(made[0]) == storage_of(read[0]):
-            self._parts[id(made[0])] = read[0], args[1]
+        results = tensors_in(result)
+        if (
+            func is torch.Tensor.__getitem__
+            and results
+            and storage_of(results[0]) == storage_of(read[0])
+        ):
+            self._parts[id(results[0])] = read[0], args[1]
         if func is torch.Tensor.copy_ and (part := self._parts.get(id(args[0]))) is not None:
             # `base[index].copy_(x)` is `base[index] = x`: the same ops, on what is read later
-            func, args, made = torch.Tensor.__setitem__, (*part, args[1]), []
-            read, changed = tensors_in(args), [part[0]]
-        if made or changed:
-            self._note(func, args, kwargs, read, made, changed)
+            func = torch.Tensor.__setitem__
+            args = (*part, args[1])
+            results = []
+            read = tensors_in(args)
+            changed = [part[0]]
+        if results or changed:
+            self._note(
+                func=func,
+                args=args,
+                kwargs=kwargs,
+                read=read,
+                returned=results,
+                changed=changed,
+            )
         else:
-            self.visits.says(func, self.running)
+            self.visits.note_query(func, self.running)
         return result
 
     def _note(
         self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
+        func: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         read: list[torch.Tensor],
-        made: list[torch.Tensor],
+        returned: list[torch.Tensor],
         changed: list[torch.Tensor],
     ) -> None:
+        """Record a call that returns or changes tensors.
+
+        Args:
+            func: The function of torch that was called.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+            read: Tensors among its arguments.
+            returned: Tensors among its results.
+            changed: Tensors that it changed in place.
+        """
         name = self._name(func)
         reads = tuple(self._read(x, name) for x in read)
-        given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
-        changes = not made
-        results = changed[:1] if changes else made
+        ref_args, ref_kwargs = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
+        changes = not returned
+        results = changed[:1] if changes else returned
         inplace = any(storage_of(x) not in self._buffers for x in changed)
         if any(storage_of(x) in self._buffers for x in changed):
             self._lasting.add(len(self.calls))
-            self.visits.odd.update(self.running)
+            self.visits.irregular.update(self.running)
         if is_any_autocast_enabled() or SAVED_HOOKS(True):
-            self.visits.odd.update(self.running)
+            self.visits.irregular.update(self.running)
         statistics = running_statistics(func, args, kwargs)
         for storage in {storage_of(x) for x in (*changed, *statistics)}:
             for buffer in self._names_of.get(storage, ()):
                 self._changing.setdefault(buffer, []).append(len(self.calls))
         for tensor in changed:
             self._spoil(tensor, name)
-        indices = tuple(self.enter(x, CALL) for x in results)
-        module = self.stack[-1][0] if self.stack else ""
-        grad = torch.is_grad_enabled()
-        call = LayerCall(name, func, given, named, reads, indices, module, grad, changes, inplace)
+        call = LayerCall(
+            name=name,
+            function=func,
+            args=ref_args,
+            kwargs=ref_kwargs,
+            reads=reads,
+            results=tuple(self.enter(x, CALL) for x in results),
+            module=self.stack[-1][0] if self.stack else "",
+            gradient=torch.is_grad_enabled(),
+            changes=changes,
+            inplace=inplace,
+        )
         self.calls.append(call)
 
-    def _ref(self, leaf: object) -> Any:
+    def _ref(self, leaf: object) -> object:
+        """Return a reference to the value of a tensor; anything else as it is."""
         return CallRef(self.values_of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
+        """Return the value of a tensor that a call reads; a tensor from outside becomes a constant.
+
+        Raises:
+            CaptureError: another view of the tensor was changed in place.
+        """
         if id(tensor) not in self.values_of:
             self.constants[self.enter(tensor, CONSTANT)] = tensor
         index = self.values_of[id(tensor)]
@@ -464,15 +552,18 @@ class _Recorder(TorchFunctionMode):
         return index
 
     def _spoil(self, tensor: torch.Tensor, name: str) -> None:
-        """Other tensors on the same storage must not be read any more."""
+        """Mark all further tensors on the same storage as stale: they must not be read any more."""
         storage = storage_of(tensor)
         if storage in self._buffers:
             return  # changed in place on every device alike
-        for other, index in self._alive.get(storage, ()):
-            if other is not tensor:
+        for alias, index in self._alive.get(storage, ()):
+            if alias is not tensor:
                 self._stale[index] = name
 
-    def _name(self, func: Any) -> str:
+    def _name(self, func: Function) -> str:
+        """Return a unique name for a call: its module's path, and the function unless the module is
+        named after it.
+        """
         path, leaf = self.stack[-1] if self.stack else ("", False)
         plain = function_name(func)
         alone = leaf and path and plain not in ASIDE
@@ -482,16 +573,16 @@ class _Recorder(TorchFunctionMode):
         return base if count == 0 else f"{base}#{count + 1}"
 
     def graph(self, name: str, output: object) -> tuple[CallGraph, list[int]]:
-        """What was noted, without calls that nothing needs; and positions of those kept."""
+        """Return the recorded calls that something needs, and their positions among all calls."""
         template = pytree.tree_map(self._ref_output, output)
         needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)}
-        kept: list[int] = []
+        positions: list[int] = []
         for index, call in reversed([*enumerate(self.calls)]):
             if needed.intersection(call.results) or index in self._lasting:
                 needed.update(call.reads)
-                kept.append(index)
-        kept.reverse()
-        calls = tuple(self.calls[i] for i in kept)
+                positions.append(index)
+        positions.reverse()
+        calls = tuple(self.calls[i] for i in positions)
         constants = {i: t for i, t in self.constants.items() if i in needed}
         for call in calls:
             learned = [constants[i] for i in call.reads if i in constants]
@@ -503,30 +594,42 @@ class _Recorder(TorchFunctionMode):
                     else f"{call.name}: reads a tensor that needs a gradient and is no parameter "
                     "of the model, which nothing would train; register it there, or detach() it"
                 )
-        position = {index: place for place, index in enumerate(kept)}
+        position = {index: place for place, index in enumerate(positions)}
         changed = {
             buffer: tuple(position[i] for i in indices if i in position)
             for buffer, indices in self._changing.items()
         }
-        graph = CallGraph(name, calls, tuple(self.values), template, constants, changed=changed)
-        return graph, kept
+        graph = CallGraph(
+            name=name,
+            calls=calls,
+            values=tuple(self.values),
+            output=template,
+            constants=constants,
+            changed=changed,
+        )
+        return graph, positions
 
     def _transformed(self) -> bool:
+        """Return whether what ``torch.func`` wrapped was computed from a parameter."""
         within = is_functorch_wrapped_tensor
-        made = {
+        wrapped = {
             index for group in self._alive.values() for tensor, index in group if within(tensor)
         }
-        read = {i for call in self.calls if not made.isdisjoint(call.results) for i in call.reads}
+        read = {
+            i for call in self.calls if not wrapped.isdisjoint(call.results) for i in call.reads
+        }
         return any(self.values[i].source == PARAMETER for i in read)
 
-    def _ref_output(self, leaf: object) -> Any:
+    def _ref_output(self, leaf: object) -> object:
         if isinstance(leaf, torch.Tensor):
             return CallRef(self._read(leaf, "the output"))
         plain = leaf is None or isinstance(leaf, bool | int | float | str)
         return leaf if plain else None  # such as a cache of keys and values
 
 
-def running_statistics(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def running_statistics(
+    func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor]:
     """Return the buffers that a norm in train mode changes, of which torch counts no version."""
     kind = function_name(func)
     if kind not in NORMS:

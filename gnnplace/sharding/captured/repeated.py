@@ -57,227 +57,279 @@ class Visit:
     """A call of a module.
 
     Attributes:
-        first, last: of the recorded calls that it makes; the last is excluded.
-        given: leaves of its arguments: `Handed`, plain data by type and value, or nothing equal.
-        taken: how these stand in its arguments.
-        made: leaves of what it returns.
-        output: how these stand in it.
+        first: position of its first recorded call.
+        arguments: leaves of its arguments: `Handed`, plain data by type and value, or an object
+            that equals nothing.
+        arguments_structure: how these stand in its arguments.
+        last: position after its last recorded call; -1 while it runs.
+        results: leaves of what it returns.
+        results_structure: how these stand in it.
     """
 
     first: int
-    given: list[Any]
-    taken: Any
+    arguments: list[Any]
+    arguments_structure: Any
     last: int = -1
-    made: list[Any] = field(default_factory=list)
-    output: Any = None
+    results: list[Any] = field(default_factory=list)
+    results_structure: Any = None
 
 
-class Visits:
-    """What is noted of calls of modules while a step is recorded.
+class ModuleVisits:
+    """Calls of modules that may be repeated layers, while a step is recorded.
 
     Args:
         step: the model and its loss.
+
+    Attributes:
+        groups: paths of modules that may be repeated layers, by kind.
+        of: calls of each of these modules, by its path.
+        irregular: paths of modules that do what no recorded call says.
+        read: attributes that the step reads, by the `id` of the module and name.
+        stateless: whether the step leaves no state behind outside of tensors.
     """
 
     def __init__(self, step: nn.Module) -> None:
-        self.step, self.groups = step, find_siblings(step)
+        self.step = step
+        self.groups = find_siblings(step)
         self.of: dict[str, list[Visit]] = {path: [] for paths in self.groups for path in paths}
-        self.odd: set[str] = set()
+        self.irregular: set[str] = set()
         self.read: set[tuple[int, str]] = set()
-        self.alone = bool(self.groups)
-        """That the step leaves no state behind outside of tensors."""
+        self.stateless = bool(self.groups)
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Within it the step runs."""
+    def noting(self) -> Iterator[None]:
+        """Watch what the step reads and leaves behind, which runs within it."""
         if not self.groups:
             yield
             return
-        before = describe_surroundings(self.step)
-        with reading(self.step) as found:
+        surroundings = describe_surroundings(self.step)
+        with reading(self.step) as attributes:
             yield
-            self.read = {*found}
+            self.read = {*attributes}
         try:
-            self.alone = before == describe_surroundings(self.step)
+            self.stateless = surroundings == describe_surroundings(self.step)
         except Exception:  # of what cannot be compared
-            self.alone = False
+            self.stateless = False
 
-    def says(self, function: Callable[..., Any], running: Iterable[str]) -> None:
-        """Notes a function that makes and changes no tensor, in modules that are running."""
+    def note_query(self, function: Callable[..., Any], running: Iterable[str]) -> None:
+        """Note a function that makes and changes no tensor, in modules that are running."""
         name = function_name(function)
         asks = getattr(function, "__name__", "") == "__get__"
         if name not in (KNOWN if asks else ASKED):
-            self.odd.update(running)
+            self.irregular.update(running)
 
 
-def leaves_of(tree: Any, values: Mapping[int, int]) -> tuple[list[Any], Any]:
-    """Leaves of arguments or results, and their structure.
+def flatten_leaves(tree: object, values: Mapping[int, int]) -> tuple[list[Any], Any]:
+    """Return the leaves of arguments or results, and their structure.
 
     Args:
         tree: as a module gets or returns it.
         values: of tensors, by `id`.
     """
 
-    def shown(leaf: Any) -> Any:
+    def normalized(leaf: object) -> object:
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and id(leaf) in values:
             return Handed(values[id(leaf)], Geometry.of(leaf))
         return (type(leaf), leaf) if isinstance(leaf, DATA) else object()
 
     leaves, structure = pytree.tree_flatten(tree)
-    return [shown(leaf) for leaf in leaves], structure
+    return [normalized(leaf) for leaf in leaves], structure
 
 
-class LayerApart(NamedTuple):
-    """A layer that is left out.
+class OmittedLayer(NamedTuple):
+    """A layer that the proof leaves out.
 
     Attributes:
         stand: what stands for it.
-        first, last: its calls in the recording.
-        like: the first and last call of the layer of its kind that is numbered.
-        given: values that it reads.
-        made: values that it makes.
+        first: position of its first call in the recording.
+        last: position after its last call.
+        like: the first and last call of the layer of its kind that is proven.
+        reads: values that it reads.
+        results: values that it makes.
     """
 
     stand: StandIn
     first: int
     last: int
     like: tuple[int, int]
-    given: tuple[int, ...]
-    made: tuple[int, ...]
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
 
 
-def layers_apart(graph: CallGraph, visits: Visits, kept: list[int]) -> dict[str, LayerApart]:
-    """Layers that need no numbers of their own, by their path in the step.
+def find_omitted_layers(
+    graph: CallGraph, visits: ModuleVisits, positions: list[int]
+) -> dict[str, OmittedLayer]:
+    """Return the layers that need no proof of their own, by their path in the step.
 
     Args:
-        graph: what was recorded.
-        visits: what was noted beside.
-        kept: positions of the graph's calls among all that the step made.
+        graph: The calls that were recorded.
+        visits: The calls of modules beside them.
+        positions: Positions of the graph's calls among all that the step made.
     """
-    if not visits.alone:
+    if not visits.stateless:
         return {}
     last_read = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
     output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
     last_read |= {x.value: len(graph.calls) for x in output}  # the output reads behind all
-    held = count_storages(visits.step)
-    found: dict[str, LayerApart] = {}
+    storages = count_storages(visits.step)
+    omitted: dict[str, OmittedLayer] = {}
     for group in visits.groups:
-        if any(group[0].startswith(f"{path}.") for path in found):
+        if any(group[0].startswith(f"{path}.") for path in omitted):
             continue  # inside of one that is left out
-        kinds: list[tuple[Description, list[tuple[str, _Form]]]] = []
+        kinds: list[tuple[Description, list[tuple[str, _VisitForm]]]] = []
         for path in group:
-            form = _Form.of(graph, visits, path, kept, last_read)
+            form = _VisitForm.of(graph, visits, path, positions, last_read)
             if form is None:
                 continue
-            told = [
-                *describe_module(visits.step.get_submodule(path), visits.read, held),
-                *form.told,
+            description = [
+                *describe_module(visits.step.get_submodule(path), visits.read, storages),
+                *form.description,
             ]
-            alike = next((members for known, members in kinds if known == told), None)
+            alike = next((members for kind, members in kinds if kind == description), None)
             if alike is None:
-                kinds.append((told, alike := []))
+                kinds.append((description, alike := []))
             alike.append((path, form))
+        # The first and last layer of a kind are proven; those between are like the first.
         for _, members in kinds:
             like = members[0][1].first, members[0][1].last
-            found.update((path, form.layer(path, like)) for path, form in members[1:-1])
-    return found
+            omitted.update((path, form.layer(path, like)) for path, form in members[1:-1])
+    return omitted
 
 
-class _Form:
-    """What a visit is, with values named by where they come from.
+class _VisitForm:
+    """A call of a module, with values named by where they come from.
 
     Attributes:
-        told: equal for visits that are alike.
+        description: equal for visits that do the same.
     """
 
     def __init__(self, graph: CallGraph, path: str, visit: Visit, first: int, last: int) -> None:
-        self.graph, self.visit, self.first, self.last = graph, visit, first, last
+        self.graph = graph
+        self.visit = visit
+        self.first = first
+        self.last = last
         self.prefix = f"{path.removeprefix('model.')}."
         self.names: dict[int, tuple[str, Any]] = {}
-        for position, leaf in enumerate(visit.given):
+        for position, leaf in enumerate(visit.arguments):
             if isinstance(leaf, Handed):
                 self.names.setdefault(leaf.value, ("given", position))
-        self.told: list[Any] = [visit.taken, visit.output, self._shown(visit.given)]
+        self.description: list[Any] = [
+            visit.arguments_structure,
+            visit.results_structure,
+            self._normalized(visit.arguments),
+        ]
 
     @classmethod
     def of(
-        cls, graph: CallGraph, visits: Visits, path: str, kept: list[int], last_read: dict[int, int]
-    ) -> _Form | None:
-        """That of a module's one visit; None where it cannot be left out."""
+        cls,
+        graph: CallGraph,
+        visits: ModuleVisits,
+        path: str,
+        positions: list[int],
+        last_read: dict[int, int],
+    ) -> _VisitForm | None:
+        """Return the form of a module's one visit; None where it cannot be left out."""
         visited = visits.of[path]
-        if len(visited) != 1 or path in visits.odd or visited[0].last < 0:
+        if len(visited) != 1 or path in visits.irregular or visited[0].last < 0:
             return None
         visit = visited[0]
-        first, last = bisect_left(kept, visit.first), bisect_left(kept, visit.last)
+        first = bisect_left(positions, visit.first)
+        last = bisect_left(positions, visit.last)
         self = cls(graph, path, visit, first, last)
-        returned = {leaf.value for leaf in visit.made if isinstance(leaf, Handed)}
-        made = [v for call in graph.calls[first:last] for v in call.results]
-        apart = all(v in returned for v in made if last_read.get(v, -1) >= last)
-        return self if first < last and apart and self._follows() else None
+        returned = {leaf.value for leaf in visit.results if isinstance(leaf, Handed)}
+        results = [v for call in graph.calls[first:last] for v in call.results]
+        closed = all(v in returned for v in results if last_read.get(v, -1) >= last)
+        return self if first < last and closed and self._follows() else None
 
     def _follows(self) -> bool:
-        """Whether all that it reads and returns is named."""
+        """Describe the visit's calls; return whether all that they read and return is named."""
         for call in self.graph.calls[self.first : self.last]:
             if not all(v in self.names or self._is_state(v) for v in call.reads):
                 return False
-            self.told += self._call(call)
+            self.description += self._call(call)
             for v in call.results:
                 self.names[v] = ("made", len(self.names))
-        self.told.append(self._shown(self.visit.made))
-        return all(leaf.value in self.names for leaf in self.visit.made if isinstance(leaf, Handed))
+        self.description.append(self._normalized(self.visit.results))
+        return all(
+            leaf.value in self.names for leaf in self.visit.results if isinstance(leaf, Handed)
+        )
 
     def _is_state(self, v: int) -> bool:
+        """Return whether a value is the module's own parameter or buffer; if so, name it."""
         value = self.graph.values[v]
-        own = value.source in (PARAMETER, BUFFER) and value.name.startswith(self.prefix)
-        if own:
+        is_state = value.source in (PARAMETER, BUFFER) and value.name.startswith(self.prefix)
+        if is_state:
             self.names[v] = (value.source, value.name.removeprefix(self.prefix))
-        return own
+        return is_state
 
     def _call(self, call: LayerCall) -> list[Any]:
+        """Return a description of a call, equal for calls that do the same."""
         values = [self.graph.values[v] for v in call.results]
-        made = [(v.shape, v.dtype, v.gradient) for v in values]
-        how = call.gradient, call.changes, call.inplace
-        return [call.function, how, made, self._shown(call.args), self._shown(call.kwargs)]
+        results = [(v.shape, v.dtype, v.gradient) for v in values]
+        flags = call.gradient, call.changes, call.inplace
+        return [
+            call.function,
+            flags,
+            results,
+            self._normalized(call.args),
+            self._normalized(call.kwargs),
+        ]
 
-    def _shown(self, value: Any) -> Any:
-        """An argument with names for values; what is neither these nor plain data is itself."""
+    def _normalized(self, value: object) -> object:
+        """Return an argument with names for values; what is neither these nor plain data is
+        itself.
+        """
         if isinstance(value, CallRef):
             return self.names[value.value]
         if isinstance(value, Handed):
             return self.names.get(value.value), value.geometry
         if isinstance(value, list | tuple):
-            return type(value), [self._shown(x) for x in value]
+            return type(value), [self._normalized(x) for x in value]
         if isinstance(value, dict):
-            return [(k, self._shown(x)) for k, x in value.items()]
+            return [(k, self._normalized(x)) for k, x in value.items()]
         if isinstance(value, slice):
-            return [self._shown(x) for x in (value.start, value.stop, value.step)]
+            return [self._normalized(x) for x in (value.start, value.stop, value.step)]
         return (type(value), value) if isinstance(value, DATA) else (id(value), value)
 
-    def layer(self, path: str, like: tuple[int, int]) -> LayerApart:
-        """It, left out."""
+    def layer(self, path: str, like: tuple[int, int]) -> OmittedLayer:
+        """Return the layer as one that is left out."""
         calls = self.graph.calls[self.first : self.last]
         named = {self.names[v] for call in calls for v in call.reads}
         order = tuple(sorted(position for source, position in named if source == "given"))
-        made: dict[int, Geometry] = {}
+        geometries: dict[int, Geometry] = {}
 
-        def stands(leaf: Any) -> Any:
+        def stands(leaf: Any) -> object:
             if not isinstance(leaf, Handed):
                 return leaf[1]
             if self.names[leaf.value][0] == "given":
                 return ArgumentLeaf(self.names[leaf.value][1])
-            made.setdefault(leaf.value, leaf.geometry)
-            return LayerResult([*made].index(leaf.value))
+            geometries.setdefault(leaf.value, leaf.geometry)
+            return LayerResult([*geometries].index(leaf.value))
 
-        output = pytree.tree_unflatten([stands(x) for x in self.visit.made], self.visit.output)
-        stand = StandIn(path, order, tuple(made.values()), output)
-        given = tuple(self.visit.given[i].value for i in order)
-        return LayerApart(stand, self.first, self.last, like, given, tuple(made))
+        output = pytree.tree_unflatten(
+            [stands(x) for x in self.visit.results], self.visit.results_structure
+        )
+        stand = StandIn(
+            name=path,
+            reads=order,
+            made=tuple(geometries.values()),
+            output=output,
+        )
+        reads = tuple(self.visit.arguments[i].value for i in order)
+        return OmittedLayer(
+            stand=stand,
+            first=self.first,
+            last=self.last,
+            like=like,
+            reads=reads,
+            results=tuple(geometries),
+        )
 
 
-def random_calls(known: tuple[int, ...], layers: Iterable[LayerApart]) -> tuple[int, ...]:
-    """Calls that draw, those of layers that were left out among them."""
-    found = [*known]
+def find_random_calls(random: tuple[int, ...], layers: Iterable[OmittedLayer]) -> tuple[int, ...]:
+    """Return the calls that draw, those of layers that were left out among them."""
+    calls = [*random]
     for layer in sorted(layers, key=lambda x: -x.stand.name.count(".")):  # inner ones first
         first, last = layer.like
-        found += [layer.first + k - first for k in found if first <= k < last]
-    return tuple(sorted(found))
+        calls += [layer.first + k - first for k in calls if first <= k < last]
+    return tuple(sorted(calls))

@@ -59,7 +59,7 @@ def layer_graph(
     zeros: bool = False,
     proven: bool = True,
 ) -> LayerGraph:
-    """Captures a model's layers.
+    """Capture a model's layers.
 
     Args:
         model: the model that is split.
@@ -76,7 +76,7 @@ def layer_graph(
     calls = record_calls(step, name, zeros=zeros, proven=proven)
     calls.give_notices()
     rules = rules_of(calls)
-    return LayerGraph(step, calls, rules, split_graph(calls, rules))
+    return LayerGraph(step=step, calls=calls, rules=rules, operations=split_graph(calls, rules))
 
 
 class LayerWords(NamedTuple):
@@ -119,8 +119,8 @@ class LayerSplit:
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
         """The label that each dimension of the mesh splits, of every call."""
-        options = self.captured.options
-        return tuple(own[k] for own, k in zip(options, self.result.configuration, strict=False))
+        pairs = zip(self.captured.options, self.result.configuration, strict=False)
+        return tuple(configurations[index] for configurations, index in pairs)
 
     @cached_property
     def predicted(self) -> CostParts:
@@ -137,23 +137,24 @@ class LayerSplit:
         """Bytes of all results on a device."""
         graph = self.captured.graph
         pairs = zip(graph.ops, self.configurations, strict=True)
-        return sum(made_bytes(graph, op, chosen, self.mesh) for op, chosen in pairs)
+        return sum(made_bytes(graph, op, configuration, self.mesh) for op, configuration in pairs)
 
     @cached_property
     def words(self) -> tuple[LayerWords, ...]:
         """Every call's split for people, in the order in which they run."""
-        ops = zip(self.layers.operations.ops, self.configurations, strict=True)
-        found = []
-        for op, chosen in ops:
-            examples, devices = dict(op.shape.extents).get(op.batch or "", 0), math.prod(self.mesh)
-            odd = op.batch is not None and examples % devices
-            parts = f"a batch of {examples} has no {devices} equal parts" if odd else ""
-            reason = op.reason or parts
-            found.append(LayerWords(op.name, op.kind, op.words(chosen, self.mesh), reason))
-        return tuple(found)
+        devices = math.prod(self.mesh)
+        layers = []
+        for op, configuration in zip(self.layers.operations.ops, self.configurations, strict=True):
+            examples = dict(op.shape.extents).get(op.batch or "", 0)
+            reason = op.reason
+            if not reason and op.batch is not None and examples % devices:
+                reason = f"a batch of {examples} has no {devices} equal parts"
+            words = op.words(configuration, self.mesh)
+            layers.append(LayerWords(name=op.name, kind=op.kind, words=words, reason=reason))
+        return tuple(layers)
 
     def lines(self) -> list[str]:
-        """The same in lines; calls that move axes or have no gradient are left out."""
+        """Return the same in lines; calls that move axes or have no gradient are left out."""
         shown = [x for x in self.words if x.kind not in ("shape", "data")]
         width = max((len(layer.name) for layer in shown), default=0)
         return [
@@ -169,7 +170,7 @@ def split_layers(
     memory_limit: float | None = None,
     seconds: Sequence[float] = (),
 ) -> LayerSplit:
-    """The best split of a captured model's layers.
+    """Return the best split of a captured model's layers.
 
     Args:
         layers: the model's calls and their rules.
@@ -181,10 +182,15 @@ def split_layers(
     Raises:
         InfeasibleError: nothing fits the memory.
     """
-    captured = CapturedProblem(layers.operations, mesh, machine, tuple(seconds))
+    captured = CapturedProblem(
+        graph=layers.operations,
+        mesh=mesh,
+        machine=machine,
+        seconds=tuple(seconds),
+    )
     problem = captured_tables(captured)
     warm() if memory_limit is None else warm_frontier()
-    found = (
+    result = (
         best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
     )
-    return LayerSplit(layers, captured, problem, found)
+    return LayerSplit(layers=layers, captured=captured, problem=problem, result=result)

@@ -64,7 +64,7 @@ class Images:
         stride: int = 1,
         padding: int | None = None,
     ) -> None:
-        """A convolution; padded to the same size by default."""
+        """Append a convolution; padded to the same size by default."""
         rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
         channels, height, width = self.shape
         over = (rows // 2, columns // 2) if padding is None else (padding, padding)
@@ -79,15 +79,19 @@ class Images:
         self._append(Layer(name, operation, (self.position.layer,)), (filters, *output))
 
     def pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
-        """Pooling."""
+        """Append a pooling."""
         channels, height, width = self.shape
-        out = ((height + 2 * padding - kernel) // stride + 1,
-               (width + 2 * padding - kernel) // stride + 1)  # fmt: skip
+        out = (
+            (height + 2 * padding - kernel) // stride + 1,
+            (width + 2 * padding - kernel) // stride + 1,
+        )
         operation = pointwise("pool", self._rows((channels, *out)))
         self._append(Layer(name, operation, (self.position.layer,)), (channels, *out))
 
     def join(self, name: str, kind: str, sources: tuple[Position, ...]) -> None:
-        """An addition of equal shapes (kind "add") or a concatenation of channels ("concat")."""
+        """Append an addition of equal shapes (kind "add") or a concatenation of channels
+        ("concat").
+        """
         channels, height, width = sources[0].shape
         if kind == "concat":
             channels = sum(source.shape[0] for source in sources)
@@ -96,7 +100,7 @@ class Images:
         self._append(Layer(name, operation, tuple(source.layer for source in sources)), shape)
 
     def linear(self, name: str, features: int) -> None:
-        """A linear layer on all that the last layer made."""
+        """Append a linear layer on all that the last layer made."""
         channels, height, width = self.shape
         flat = 2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
         inner = Dimension("in", channels, height * width)
@@ -104,7 +108,7 @@ class Images:
         self._append(Layer(name, operation, (self.position.layer,)), (features, 1, 1))
 
     def network(self) -> Network:
-        """The network with its loss."""
+        """Return the network with its loss."""
         loss = cross_entropy(BATCH, 0, self.shape[0])
         self._append(Layer("loss", loss, (self.position.layer,)), (1, 1, 1))
         return Network(self.name, tuple(self.layers))
@@ -120,7 +124,7 @@ class Images:
 
 
 def alexnet() -> Network:
-    """Krizhevsky, 2014, "One weird trick" (arXiv 1404.5997): the one-tower AlexNet."""
+    """Build the one-tower AlexNet (Krizhevsky, 2014, "One weird trick", arXiv 1404.5997)."""
     net = Images("alexnet", 227)
     net.convolution("conv1", 96, 11, stride=4, padding=0)
     net.pool("pool1", 3, 2)
@@ -137,13 +141,15 @@ def alexnet() -> Network:
 
 
 def resnet101() -> Network:
-    """He et al., 2015 (arXiv 1512.03385), table 1: bottleneck blocks 3, 4, 23, 3."""
+    """Build ResNet-101: bottleneck blocks 3, 4, 23, 3 (He et al., 2015, arXiv 1512.03385,
+    table 1).
+    """
     return _residual("resnet101", (3, 4, 23, 3), 1)
 
 
 def wide_resnet50() -> Network:
-    """Zagoruyko and Komodakis, 2016 (arXiv 1605.07146), section 3: ResNet-50 whose bottlenecks are
-    twice as wide inside.
+    """Build ResNet-50 whose bottlenecks are twice as wide inside (Zagoruyko and Komodakis, 2016,
+    arXiv 1605.07146, section 3).
     """
     return _residual("wide_resnet50", (3, 4, 6, 3), 2)
 
@@ -155,7 +161,13 @@ def _residual(name: str, stages: tuple[int, ...], wider: int) -> Network:
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             stride = 2 if stage > 0 == block else 1
-            _bottleneck(net, f"stage{stage + 1}.{block}", 64 << stage, wider, stride)
+            _bottleneck(
+                net=net,
+                name=f"stage{stage + 1}.{block}",
+                width=64 << stage,
+                wider=wider,
+                stride=stride,
+            )
     net.pool("pool", net.shape[1], net.shape[1], padding=0)
     net.linear("fc", 1000)
     return net.network()
@@ -174,8 +186,10 @@ def _bottleneck(net: Images, name: str, width: int, wider: int, stride: int) -> 
 
 
 def densenet121() -> Network:
-    """Huang et al., 2016 (arXiv 1608.06993), table 1: dense blocks of 6, 12, 24, 16 layers with 32
-    new channels each; each layer reads all channels before it, kept as one growing concatenation.
+    """Build DenseNet-121 (Huang et al., 2016, arXiv 1608.06993, table 1).
+
+    Dense blocks of 6, 12, 24, 16 layers add 32 channels each; each layer reads all channels before
+    it, kept as one growing concatenation.
     """
     net = Images("densenet121", 224)
     net.convolution("conv1", 64, 7, stride=2, padding=3)
@@ -199,7 +213,7 @@ def _dense(net: Images, name: str) -> None:
 
 
 def inception_v3() -> Network:
-    """The 94 convolutions, their pools and concatenations, the classifier and the loss."""
+    """Build Inception-V3: 94 convolutions, their pools and concatenations, classifier and loss."""
     net = Images("inception_v3", 299)
     net.convolution("conv1", 32, 3, stride=2, padding=0)
     net.convolution("conv2", 32, 3, padding=0)
@@ -248,8 +262,8 @@ def _branch(net: Images, name: str, entry: Position, branch: Branch) -> Position
     net.position = entry
     for k, item in enumerate(branch):
         if isinstance(item, str):
-            whole = item == "pool"
-            net.pool(f"{name}.pool", 3, 1 if whole else 2, 1 if whole else 0)
+            keeps_size = item == "pool"
+            net.pool(f"{name}.pool", 3, 1 if keeps_size else 2, 1 if keeps_size else 0)
             continue
         filters, rows, columns, stride = item
         padding = 0 if stride == 2 else None
@@ -258,7 +272,7 @@ def _branch(net: Images, name: str, entry: Position, branch: Branch) -> Position
 
 
 def _e(net: Images, name: str) -> None:
-    """The widest module: two of its branches fork again."""
+    """Append the widest module: two of its branches fork again."""
     entry = net.position
     ends = [_branch(net, f"{name}.0", entry, [(320, 1, 1, 1)])]
     stems: list[Branch] = [[(384, 1, 1, 1)], [(448, 1, 1, 1), (384, 3, 3, 1)]]

@@ -18,7 +18,7 @@ BILLION_WORDS = 793_470  # Vocabulary of the billion-word benchmark (Jozefowicz 
 
 
 def head(source: str, batch: int, sequence: int, features: int, vocabulary: int) -> list[Layer]:
-    """A classifier over the vocabulary and its loss."""
+    """Build a classifier over the vocabulary and its loss."""
     classes = Dimension("vocabulary", vocabulary)
     product = linear(batch, Dimension("in", features), classes, sequence)
     return [
@@ -28,48 +28,81 @@ def head(source: str, batch: int, sequence: int, features: int, vocabulary: int)
 
 
 def rnnlm() -> Network:
-    """A two-layer LSTM language model, sizes as in PaSE (arXiv 2407.04001): 2048 features, 40
-    positions, the billion-word vocabulary.
+    """Build a two-layer LSTM language model with the sizes of PaSE (arXiv 2407.04001): 2048
+    features, 40 positions, the billion-word vocabulary.
     """
     batch = 64
-    sequence, hidden = 40, 2048
+    sequence = 40
+    hidden = 2048
     layers = [
         Layer("embedding", embedding(batch, sequence, BILLION_WORDS, hidden), (None,)),
-        Layer("lstm", lstm(batch, sequence, hidden, hidden, 2), ("embedding",)),
+        Layer(
+            "lstm",
+            lstm(
+                batch=batch,
+                sequence=sequence,
+                features=hidden,
+                hidden=hidden,
+                layers=2,
+            ),
+            ("embedding",),
+        ),
     ]
-    return Network("rnnlm", (*layers, *head("lstm", batch, sequence, hidden, BILLION_WORDS)))
+    tail = head("lstm", batch, sequence, hidden, BILLION_WORDS)
+    return Network("rnnlm", (*layers, *tail))
 
 
 def biglstm() -> Network:
-    """Jozefowicz et al., 2016 (arXiv 1602.02410), section 4.2: two LSTM layers of 8192 cells, each
-    projected to 1024, 20 positions. The state that a layer reads is its projection.
+    """Build BigLSTM (Jozefowicz et al., 2016, arXiv 1602.02410, section 4.2).
+
+    Two LSTM layers of 8192 cells, each projected to 1024; 20 positions. The state that a layer
+    reads is its projection.
     """
     batch = 128
-    sequence, cells, features = 20, 8192, 1024
+    sequence = 20
+    cells = 8192
+    features = 1024
     layers = [Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))]
-    inner, outer = Dimension("hidden", cells), Dimension("features", features)
+    inner = Dimension("hidden", cells)
+    outer = Dimension("features", features)
     for k in (1, 2):
         source = layers[-1].name
         recurrent = lstm(batch, sequence, features, cells, state=features)
         layers.append(Layer(f"lstm{k}", recurrent, (source,)))
         projection = linear(batch, inner, outer, sequence)
         layers.append(Layer(f"projection{k}", projection, (f"lstm{k}",)))
-    tail = head("projection2", batch, sequence, features, BILLION_WORDS)
+    tail = head(
+        source="projection2",
+        batch=batch,
+        sequence=sequence,
+        features=features,
+        vocabulary=BILLION_WORDS,
+    )
     return Network("biglstm", (*layers, *tail))
 
 
 def gnmt() -> Network:
-    """Wu et al., 2016 (arXiv 1609.08144), section 3: eight LSTM layers of 1024 cells on either
-    side, the first of the encoder in both directions, attention from the first of the decoder;
-    32,000 word pieces. Residual additions are part of the stacks; sentences of 50 positions.
+    """Build GNMT (Wu et al., 2016, arXiv 1609.08144, section 3).
+
+    Eight LSTM layers of 1024 cells on either side, the first of the encoder in both directions,
+    attention from the first of the decoder; 32,000 word pieces. Residual additions are part of the
+    stacks; sentences have 50 positions.
     """
     batch = 128
-    sequence, size, pieces = 50, 1024, 32_000
+    sequence = 50
+    size = 1024
+    pieces = 32_000
     rows = (Dimension("batch", batch), Dimension("sequence", sequence))
     both = pointwise("concat", (*rows, Dimension("features", 2 * size)), 2)
     words = embedding(batch, sequence, pieces, size)
     one = lstm(batch, sequence, size, size)
-    upper = lstm(batch, sequence, 2 * size, size, 7)
+    upper = lstm(
+        batch=batch,
+        sequence=sequence,
+        features=2 * size,
+        hidden=size,
+        layers=7,
+    )
     heads = attention(batch, 1, sequence, sequence, size, cross=True)
     layers = (
         Layer("source", words, (None,)),
@@ -83,4 +116,5 @@ def gnmt() -> Network:
         Layer("decoder.both", both, ("decoder.first", "attention")),
         Layer("decoder.stack", upper, ("decoder.both",)),
     )
-    return Network("gnmt", (*layers, *head("decoder.stack", batch, sequence, size, pieces)))
+    tail = head("decoder.stack", batch, sequence, size, pieces)
+    return Network("gnmt", (*layers, *tail))

@@ -44,12 +44,12 @@ NETWORKS: Mapping[str, Callable[[], Network]] = {
 
 
 def build_network(name: str) -> Network:
-    """The layer graph of that name.
+    """Return the layer graph of that name.
 
     Raises:
         InputError: there is no network of that name.
     """
     if name not in NETWORKS:
-        known = ", ".join(NETWORKS)
-        raise InputError(f"network {name!r}: unknown; a file NAME.json, or one of {known}")
+        names = ", ".join(NETWORKS)
+        raise InputError(f"network {name!r}: unknown; a file NAME.json, or one of {names}")
     return NETWORKS[name]()

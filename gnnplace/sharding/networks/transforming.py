@@ -39,17 +39,17 @@ class TransformerSizes:
         return self.features // self.heads
 
     def product(self, inner: Dimension, outer: Dimension) -> Operation:
-        """A matrix product at every position."""
+        """Build a matrix product at every position."""
         return linear(self.batch, inner, outer, self.sequence)
 
     def add(self) -> Operation:
-        """A residual addition."""
+        """Build a residual addition."""
         rows = (Dimension("batch", self.batch), Dimension("sequence", self.sequence))
         return pointwise("add", (*rows, Dimension("features", self.features)), 2)
 
 
 def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """Attention of a sequence to itself, with its residual."""
+    """Build attention of a sequence to itself, with its residual."""
     of_heads = Dimension("heads", shape.heads, 3 * shape.per_head)
     length = shape.sequence
     attend = attention(shape.batch, shape.heads, length, length, shape.per_head)
@@ -61,7 +61,7 @@ def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Laye
 
 
 def cross_attention(name: str, source: str, memory: str, shape: TransformerSizes) -> list[Layer]:
-    """Attention of a sequence to another one, with its residual."""
+    """Build attention of a sequence to another one, with its residual."""
     queries = Dimension("heads", shape.heads, shape.per_head)
     pairs = Dimension("heads", shape.heads, 2 * shape.per_head)
     length = shape.sequence
@@ -88,8 +88,9 @@ def _projected(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
 
 
 def perceptron(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """Two products with a residual."""
-    wide, narrow = Dimension("hidden", shape.hidden), Dimension("features", shape.features)
+    """Build two products with a residual."""
+    wide = Dimension("hidden", shape.hidden)
+    narrow = Dimension("features", shape.features)
     return [
         Layer(f"{name}.mlp1", shape.product(_inner(shape), wide), (source,)),
         Layer(f"{name}.mlp2", shape.product(wide, narrow), (f"{name}.mlp1",)),
@@ -101,7 +102,7 @@ CHOICES = 2  # Experts of each token (GShard, section 2.2).
 
 
 def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
-    """A mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
+    """Build a mixture of experts with a residual (GShard: Lepikhin et al., 2020, arXiv 2006.16668).
 
     A gate chooses each token's experts; tokens are copied for each of them, go to where the
     experts are (an all-to-all if these are split), and come back. A split of the sequence and one
@@ -111,8 +112,20 @@ def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
     copied = ("batch", "sequence", "features", "choices")
     flops = float(CHOICES * shape.batch * shape.sequence * shape.features)
     inputs = (copied[:3], ("batch", "sequence", None))
-    dispatch = Operation("dispatch", _tokens(shape), flops, copied, inputs)
-    combine = Operation("combine", _tokens(shape), 2.0 * flops, copied[:3], (copied,))
+    dispatch = Operation(
+        kind="dispatch",
+        dimensions=_tokens(shape),
+        flops=flops,
+        output=copied,
+        inputs=inputs,
+    )
+    combine = Operation(
+        kind="combine",
+        dimensions=_tokens(shape),
+        flops=2.0 * flops,
+        output=copied[:3],
+        inputs=(copied,),
+    )
     return [
         Layer(f"{name}.gate", gate, (source,)),
         Layer(f"{name}.dispatch", dispatch, (source, f"{name}.gate")),
@@ -133,7 +146,7 @@ def _tokens(shape: TransformerSizes) -> tuple[Dimension, ...]:
 
 
 def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
-    """One product of all experts; each takes an equal share of each example's tokens."""
+    """Build one product of all experts; each takes an equal share of each example's tokens."""
     sizes = {"in": shape.features, "hidden": shape.hidden, "features": shape.features}
     capacity = shape.sequence * CHOICES // shape.experts
     dims = (
@@ -144,29 +157,51 @@ def _expert(shape: TransformerSizes, inner: str, outer: str) -> Operation:
         Dimension(outer, sizes[outer]),
     )
     flops = 2.0 * shape.batch * shape.experts * capacity * sizes[inner] * sizes[outer]
-    read = ("batch", None, inner, "experts", "capacity")
-    made = ("batch", None, outer, "experts", "capacity")
-    return Operation("expert", dims, flops, made, (read,), (("experts", inner, outer),))
+    inputs = ("batch", None, inner, "experts", "capacity")
+    output = ("batch", None, outer, "experts", "capacity")
+    return Operation(
+        kind="expert",
+        dimensions=dims,
+        flops=flops,
+        output=output,
+        inputs=(inputs,),
+        parameters=(("experts", inner, outer),),
+    )
 
 
 def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> Network:
-    """Blocks of self-attention and perceptron; every second perceptron a mixture if any is."""
+    """Build blocks of self-attention and perceptron; every second perceptron a mixture if
+    any is.
+    """
     words = embedding(shape.batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("embedding", words, (None,))]
     for k in range(blocks):
         layers += self_attention(f"block{k}.self", layers[-1].name, shape)
         part = mixture if shape.experts and k % 2 else perceptron
         layers += part(f"block{k}.mlp", layers[-1].name, shape)
-    tail = head(layers[-1].name, shape.batch, shape.sequence, shape.features, vocabulary)
+    tail = head(
+        source=layers[-1].name,
+        batch=shape.batch,
+        sequence=shape.sequence,
+        features=shape.features,
+        vocabulary=vocabulary,
+    )
     return Network(name, (*layers, *tail))
 
 
 def transformer() -> Network:
-    """The base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either side,
-    512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
+    """Build the base model of Vaswani et al., 2017 (arXiv 1706.03762), table 3: 6 blocks on either
+    side, 512 features, 8 heads, 37,000 tokens; sentences of 256 positions.
     """
     batch = 64
-    shape, vocabulary = TransformerSizes(batch, 256, 512, 8, 2048), 37_000
+    shape = TransformerSizes(
+        batch=batch,
+        sequence=256,
+        features=512,
+        heads=8,
+        hidden=2048,
+    )
+    vocabulary = 37_000
     words = embedding(batch, shape.sequence, vocabulary, shape.features)
     layers = [Layer("source", words, (None,))]
     for k in range(6):
@@ -178,27 +213,79 @@ def transformer() -> Network:
         layers += self_attention(f"decoder{k}.self", layers[-1].name, shape)
         layers += cross_attention(f"decoder{k}.cross", layers[-1].name, memory, shape)
         layers += perceptron(f"decoder{k}.mlp", layers[-1].name, shape)
-    tail = head(layers[-1].name, batch, shape.sequence, shape.features, vocabulary)
+    tail = head(
+        source=layers[-1].name,
+        batch=batch,
+        sequence=shape.sequence,
+        features=shape.features,
+        vocabulary=vocabulary,
+    )
     return Network("transformer", (*layers, *tail))
 
 
 def transformer_encoder() -> Network:
-    """The encoder of ``transformer`` alone, with a classifier."""
-    return _stack("transformer_encoder", 6, TransformerSizes(64, 256, 512, 8, 2048), 37_000)
+    """Build the encoder of ``transformer`` alone, with a classifier."""
+    return _stack(
+        "transformer_encoder",
+        6,
+        TransformerSizes(
+            batch=64,
+            sequence=256,
+            features=512,
+            heads=8,
+            hidden=2048,
+        ),
+        37_000,
+    )
 
 
 def gpt() -> Network:
-    """GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
-    return _stack("gpt", 24, TransformerSizes(32, 1024, 1024, 16, 4096), 50_257)
+    """Build GPT-2 medium (Radford et al., 2019): 24 blocks of 1024 features and 16 heads."""
+    return _stack(
+        "gpt",
+        24,
+        TransformerSizes(
+            batch=32,
+            sequence=1024,
+            features=1024,
+            heads=16,
+            hidden=4096,
+        ),
+        50_257,
+    )
 
 
 def gpt3_100() -> Network:
-    """A hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
-    return _stack("gpt3_100", 100, TransformerSizes(64, 2048, 12_288, 96, 49_152), 50_257)
+    """Build a hundred blocks of 12,288 features and 96 heads, near GPT-3 (Brown et al., 2020)."""
+    return _stack(
+        "gpt3_100",
+        100,
+        TransformerSizes(
+            batch=64,
+            sequence=2048,
+            features=12_288,
+            heads=96,
+            hidden=49_152,
+        ),
+        50_257,
+    )
 
 
 def moe() -> Network:
-    """GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024 features, 16
-    heads, 8192 features inside, every second perceptron 128 experts, two of them a token.
+    """Build GShard (Lepikhin et al., 2020, arXiv 2006.16668), section 4: 12 blocks of 1024
+    features, 16 heads, 8192 features inside, every second perceptron 128 experts, two of them a
+    token.
     """
-    return _stack("moe", 12, TransformerSizes(64, 512, 1024, 16, 8192, 128), 64_000)
+    return _stack(
+        "moe",
+        12,
+        TransformerSizes(
+            batch=64,
+            sequence=512,
+            features=1024,
+            heads=16,
+            hidden=8192,
+            experts=128,
+        ),
+        64_000,
+    )

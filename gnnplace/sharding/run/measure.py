@@ -11,39 +11,40 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnplace.costs.collectives import ALL_REDUCE, share
+from gnnplace.costs import ALL_REDUCE, share
 from gnnplace.sharding.captured.costs import MeshMachine
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED
 from gnnplace.sharding.captured.recording import PREFIX
 from gnnplace.sharding.captured.split import LayerGraph
-from gnnplace.sharding.run.move import redistributed
+from gnnplace.sharding.run.move import redistribute
 from gnnplace.sharding.run.runner import DeviceShare, run_part
 from gnnplace.tracing import BUFFER, CONSTANT, INPUT, PARAMETER, CallGraph, StepModule
 
 SMALL, LARGE = 256, 1 << 20
 """Elements of the tensors whose sums are timed."""
 ROUNDS, TURNS = 15, 4
-"""Runs of a collective and of a step, of which the least counts."""
+"""Runs of a collective and of a step, of which the fastest counts."""
 SIDE, LARGE_SIDE = 512, 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
 
 
 def measured_figures(layers: LayerGraph, mesh: DeviceMesh) -> tuple[MeshMachine, tuple[float, ...]]:
-    """Measured speeds, and on CPUs measured seconds of every call; all devices call it.
+    """Measure speeds and, on CPUs, the seconds of every call; all devices call it.
 
     The numbers are those of the first device, so that all plan alike. The model is left as it was.
     """
     machine = measure_machine(mesh)
     if mesh.device_type != "cpu":
         return machine, ()
-    own = replace(layers, step=copy.deepcopy(layers.step))
-    seconds = torch.tensor(layer_seconds(own, mesh), dtype=torch.float64)
-    first_says(seconds, mesh)
+    copied_layers = replace(layers, step=copy.deepcopy(layers.step))
+    seconds = torch.tensor(layer_seconds(copied_layers, mesh), dtype=torch.float64)
+    broadcast_from_first(seconds, mesh)
     return machine, tuple(seconds.tolist())
 
 
 def measure_machine(mesh: DeviceMesh) -> MeshMachine:
-    """Speeds of a device and of collectives over the mesh's first dimension; all devices call it.
+    """Measure the speed of a device and of collectives over the mesh's first dimension; all devices
+    call it.
 
     The numbers are those of the first device, so that all plan alike.
     """
@@ -54,57 +55,62 @@ def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     rate = 2.0 * side**3 / _timed(lambda: square @ square, kind)
     figures = [rate, bandwidth, latency, _overhead(kind)]
     shared = torch.tensor(figures, dtype=torch.float64, device=kind)
-    first_says(shared, mesh)
+    broadcast_from_first(shared, mesh)
     flops, bandwidth, latency, overhead = shared.tolist()
     return MeshMachine(flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead)
 
 
-def first_says(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
-    """Gives a tensor the numbers that the mesh's first device has."""
+def broadcast_from_first(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
+    """Give a tensor the numbers that the mesh's first device has."""
     for dim in range(mesh.ndim):
         dist.broadcast(tensor, group=mesh.get_group(dim), group_src=0)
 
 
 def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
-    """Seconds of a small sum, and the bytes a second that a large one reaches."""
+    """Return the seconds of a small all-reduce, and the bytes per second that a large one
+    reaches.
+    """
     size = mesh.size(0)
     if size == 1:
         return 0.0, 1e12
-    before = (PARTIAL, *[REPLICATED] * (mesh.ndim - 1))
-    after = (REPLICATED,) * mesh.ndim
+    partial = (PARTIAL, *[REPLICATED] * (mesh.ndim - 1))
+    replicated = (REPLICATED,) * mesh.ndim
 
     def reduce(count: int) -> float:
         local = torch.ones(count, device=mesh.device_type)
-        return _timed(lambda: redistributed(local, mesh, before, after), mesh.device_type)
+        return _timed(lambda: redistribute(local, mesh, partial, replicated), mesh.device_type)
 
-    latency, large = reduce(SMALL), reduce(LARGE)
-    moved = share(ALL_REDUCE, size) * 4 * LARGE
-    return latency, moved / max(large - latency, 1e-9)
+    latency = reduce(SMALL)
+    large = reduce(LARGE)
+    sent = share(ALL_REDUCE, size) * 4 * LARGE
+    return latency, sent / max(large - latency, 1e-9)
 
 
 def _timed(work: Callable[[], object], kind: str) -> float:
-    """The least seconds after a first time: what takes longer was disturbed by other processes."""
+    """Return the least seconds after a first run: what takes longer was disturbed by other
+    processes.
+    """
     work()
     if kind == "cuda":
         torch.cuda.synchronize()
-    least = float("inf")
+    shortest = float("inf")
     for _ in range(ROUNDS):
         start = time.perf_counter()
         work()
         if kind == "cuda":
             torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - start)
-    return least
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
 
 
 def _overhead(kind: str) -> float:
-    """Seconds of an operation on next to nothing, forward and backward."""
+    """Return the seconds of an operation on next to nothing, forward and backward."""
     x = torch.ones(4, requires_grad=True, device=kind)
     return _timed(lambda: torch.relu(x).sum().backward(), kind) / 2
 
 
 def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
-    """CPU seconds of every call on one device, forward and backward.
+    """Measure the CPU seconds of every call on one device, forward and backward.
 
     The forward pass is timed call by call, the whole step as it is; what the step takes beyond the
     calls' forward passes is shared out in proportion among those that a gradient flows through.
@@ -113,45 +119,51 @@ def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
         layers: the model, which is left with gradients and what a forward pass changes.
         mesh: of this device.
     """
-    step, graph = layers.step, layers.calls
+    step = layers.step
+    graph = layers.calls
     forward = [float("inf")] * len(graph.calls)
-    whole = float("inf")
+    step_seconds = float("inf")
     for _ in range(TURNS):
-        found = _forward_seconds(layers, mesh)
-        forward = [min(a, b) for a, b in zip(forward, found, strict=True)]
+        seconds = _forward_seconds(layers, mesh)
+        forward = [min(a, b) for a, b in zip(forward, seconds, strict=True)]
         start = time.thread_time()
         loss = step(*step.inputs())
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             loss.sum().backward()
-        whole = min(whole, time.thread_time() - start)
+        step_seconds = min(step_seconds, time.thread_time() - start)
     flows = [any(graph.values[v].gradient for v in call.results) for call in graph.calls]
     with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
-    rest = max(0.0, whole - sum(forward))
-    factor = 1.0 + rest / with_gradient if with_gradient else 1.0
+    backward = max(0.0, step_seconds - sum(forward))
+    factor = 1.0 + backward / with_gradient if with_gradient else 1.0
     return tuple(t * factor if flow else t for t, flow in zip(forward, flows, strict=True))
 
 
 def _forward_seconds(layers: LayerGraph, mesh: DeviceMesh) -> list[float]:
-    values, alone = _given(layers.step, layers.calls), DeviceShare(mesh, ())
-    found = []
+    """Return the CPU seconds of the forward pass of every call, one after the other."""
+    values = _initial_values(layers.step, layers.calls)
+    alone = DeviceShare(mesh, ())
+    seconds = []
     for call, rule in zip(layers.calls.calls, layers.rules, strict=True):
         tensors = [values[v] for v in call.reads]
         start = time.thread_time()
-        made = run_part(call, rule, alone, tensors)
-        found.append(time.thread_time() - start)
-        values.update(zip(call.results, made, strict=True))
-    return found
+        results = run_part(call, rule, alone, tensors)
+        seconds.append(time.thread_time() - start)
+        values.update(zip(call.results, results, strict=True))
+    return seconds
 
 
-def _given(step: StepModule, graph: CallGraph) -> dict[int, torch.Tensor]:
+def _initial_values(step: StepModule, graph: CallGraph) -> dict[int, torch.Tensor]:
+    """Return the tensors that no call makes, by value: parameters, buffers, inputs and
+    constants.
+    """
     state = {**dict(step.named_parameters()), **dict(step.named_buffers())}
-    found: dict[int, torch.Tensor] = {}
+    values: dict[int, torch.Tensor] = {}
     inputs = step.inputs()
     for index, value in enumerate(graph.values):
         if value.source in (PARAMETER, BUFFER):
-            found[index] = state.get(PREFIX + value.name, state.get(value.name))  # type: ignore[assignment]
+            values[index] = state.get(PREFIX + value.name, state.get(value.name))  # type: ignore[assignment]
         elif value.source == INPUT:
-            found[index] = inputs[int(value.name)]
+            values[index] = inputs[int(value.name)]
         elif value.source == CONSTANT and index in graph.constants:
-            found[index] = graph.constants[index]
-    return found
+            values[index] = graph.constants[index]
+    return values

@@ -9,6 +9,7 @@ of several axes go by whole tensors, since it gets these wrong on two dimensions
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -26,15 +27,15 @@ from gnnplace.torch_names import StridedShard, gather_flat, scatter_flat
 NAME = "gnnplace_all"
 
 
-def flattened(mesh: DeviceMesh) -> DeviceMesh:
-    """Has the mesh know itself as one line of devices, too; all processes call it together."""
+def flatten_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Have the mesh know itself as one line of devices, too; all processes call it together."""
     if mesh.ndim > 1 and mesh.mesh_dim_names is not None:
-        told_group(mesh, mesh._flatten(NAME).get_group())
+        set_mesh_group(mesh, mesh._flatten(NAME).get_group())
     return mesh
 
 
-def told_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
-    """Has a mesh of several dimensions know the group of all its devices.
+def set_mesh_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
+    """Have a mesh of several dimensions know the group of all its devices.
 
     What changes along all dimensions alike is then one collective, and not one for each.
     """
@@ -42,12 +43,14 @@ def told_group(mesh: DeviceMesh, group: dist.ProcessGroup) -> None:
 
 
 def grouped_shard(axis: int, groups: int) -> Placement:
-    """An axis of several groups, each of them cut: a device has the same part of every group."""
+    """Return the placement of an axis whose groups are all cut: a device has a part of
+    every group.
+    """
     return StridedShard(axis, split_factor=groups)
 
 
-def placements(layout: Layout) -> tuple[Placement, ...]:
-    """DTensor's words for a layout."""
+def dtensor_placements(layout: Layout) -> tuple[Placement, ...]:
+    """Return a layout as DTensor's placements."""
     return tuple(_placement(place) for place in layout)
 
 
@@ -59,24 +62,24 @@ def _placement(place: Place) -> Placement:
     return grouped_shard(*place) if place.groups else Shard(place.axis)
 
 
-def redistributed(
+def redistribute(
     local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
 ) -> torch.Tensor:
-    """A device's part in another layout; no gradient."""
+    """Return a device's part of a tensor in another layout; no gradient flows."""
     if before == after:
         return local
     with torch.no_grad():
         if is_plain(before, after):
-            return changed(local, mesh, before, after)
-        found = grouped(before, after)
-        if found is not None:
-            axis, groups, *layouts = found
+            return change_layout(local, mesh, before, after)
+        groups_apart = grouped(before, after)
+        if groups_apart is not None:
+            axis, groups, *layouts = groups_apart
             front = local.unflatten(axis, (groups, local.shape[axis] // groups))
-            return changed(front, mesh, *layouts).flatten(axis, axis + 1)
+            return change_layout(front, mesh, *layouts).flatten(axis, axis + 1)
         if any(place.groups for place in (*before, *after)):
             return _by_whole(local, mesh, before, after)
-        whole = DTensor.from_local(local, mesh, placements(before), run_check=False)
-        return whole.redistribute(mesh, placements(after)).to_local()
+        tensor = DTensor.from_local(local, mesh, dtensor_placements(before), run_check=False)
+        return tensor.redistribute(mesh, dtensor_placements(after)).to_local()
 
 
 class _Move(torch.autograd.Function):
@@ -90,19 +93,19 @@ class _Move(torch.autograd.Function):
         gradient: Layout,
     ) -> torch.Tensor:
         ctx.back = (mesh, gradient, settled(before))
-        made = redistributed(local, mesh, before, after)
-        own = made.untyped_storage().data_ptr() != local.untyped_storage().data_ptr()
-        return made if own else made.clone()  # either may be changed in place
+        result = redistribute(local, mesh, before, after)
+        shares_storage = result.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
+        return result.clone() if shares_storage else result  # either may be changed in place
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return redistributed(given.contiguous(), *ctx.back), None, None, None, None
+        return redistribute(given.contiguous(), *ctx.back), None, None, None, None
 
 
-def moved(
+def move_shard(
     local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout, gradient: Layout
 ) -> torch.Tensor:
-    """A device's part in another layout.
+    """Return a device's part in another layout; its gradient goes the way back.
 
     Args:
         local: The part it has.
@@ -114,34 +117,42 @@ def moved(
     if before == after and (not local.requires_grad or gradient == settled(before)):
         return local
     if not local.requires_grad:
-        return redistributed(local, mesh, before, after)
+        return redistribute(local, mesh, before, after)
     if before == after:
         alias = local.view_as(local)
         back = settled(before)
-        alias.register_hook(lambda g: redistributed(g.contiguous(), mesh, gradient, back))
+        alias.register_hook(lambda g: redistribute(g.contiguous(), mesh, gradient, back))
         return alias
     return _Move.apply(local, mesh, before, after, gradient)  # type: ignore[no-untyped-call]
 
 
 @dataclass(eq=False)
 class _RegatheredPart:
-    """The part of what was gathered, of which autograd keeps so many views."""
+    """The shard of a gathered tensor that autograd keeps in place of the tensor.
+
+    Attributes:
+        local: the shard.
+        layouts: the mesh, the shard's layout and that of the gathered tensor.
+        views: views of the gathered tensor that autograd keeps.
+        used: views that the backward pass has asked for.
+        gathered: the gathered tensor, while the backward pass needs it.
+    """
 
     local: torch.Tensor
     layouts: tuple[DeviceMesh, Layout, Layout]
     views: int = 0
     used: int = 0
-    whole: torch.Tensor | None = None
+    gathered: torch.Tensor | None = None
 
     def view(self, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
-        """A view of the whole, gathered for the first of them and dropped after the last."""
-        if self.whole is None:
-            self.whole = redistributed(self.local, *self.layouts)
-        found = self.whole.as_strided(size, stride, offset)
+        """Return a view of the tensor, gathered for the first view and dropped after the last."""
+        if self.gathered is None:
+            self.gathered = redistribute(self.local, *self.layouts)
+        view = self.gathered.as_strided(size, stride, offset)
         self.used += 1
         if self.used % self.views == 0:
-            self.whole = None
-        return found
+            self.gathered = None
+        return view
 
 
 @dataclass(eq=False)
@@ -151,59 +162,81 @@ class Regathering:
     Every process must go back through the same calls in the same order.
     """
 
-    kept: dict[StorageWeakRef, _RegatheredPart] = field(default_factory=dict)
+    parts: dict[StorageWeakRef, _RegatheredPart] = field(default_factory=dict)
 
-    def add(self, whole: torch.Tensor, local: torch.Tensor, *layouts: Any) -> None:
-        """A tensor and the part that it was gathered from, with its mesh and layouts."""
-        self.kept[StorageWeakRef(whole.untyped_storage())] = _RegatheredPart(
-            local.detach(), layouts
+    def add(
+        self,
+        gathered: torch.Tensor,
+        local: torch.Tensor,
+        mesh: DeviceMesh,
+        before: Layout,
+        after: Layout,
+    ) -> None:
+        """Keep the shard that a tensor was gathered from.
+
+        Args:
+            gathered: The tensor, in the layout ``after``.
+            local: The shard, in the layout ``before``.
+            mesh: The mesh of all devices.
+            before: The layout of the shard.
+            after: The layout of the tensor.
+        """
+        self.parts[StorageWeakRef(gathered.untyped_storage())] = _RegatheredPart(
+            local.detach(), (mesh, before, after)
         )
 
     def of(self, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
-        """Within, what is saved of the gathered ones among some tensors is a part."""
-        if not any(self._found(tensor) for tensor in tensors):
+        """Return a context in which autograd saves shards of those tensors that were gathered."""
+        if not any(self._part(tensor) for tensor in tensors):
             return nullcontext()
-        return torch.autograd.graph.saved_tensors_hooks(self.packed, unpacked)
+        return torch.autograd.graph.saved_tensors_hooks(self.packed, unpack_saved)
 
-    def _found(self, tensor: torch.Tensor) -> _RegatheredPart | None:
-        return self.kept.get(StorageWeakRef(tensor.untyped_storage())) if self.kept else None
+    def _part(self, tensor: torch.Tensor) -> _RegatheredPart | None:
+        return self.parts.get(StorageWeakRef(tensor.untyped_storage())) if self.parts else None
 
-    def packed(self, tensor: torch.Tensor) -> Any:
-        """What is kept of a tensor: see `unpacked`."""
-        found = self._found(tensor)
-        if found is None or tensor.dtype != found.local.dtype or tensor.is_conj():
+    def packed(self, tensor: torch.Tensor) -> object:
+        """Return what autograd saves in place of a tensor: see `unpack_saved`."""
+        part = self._part(tensor)
+        if part is None or tensor.dtype != part.local.dtype or tensor.is_conj():
             return tensor
-        found.views += 1
-        return found, tensor.size(), tensor.stride(), tensor.storage_offset()
+        part.views += 1
+        return part, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
-def unpacked(packed: Any) -> torch.Tensor:
-    """The tensor of which something was kept; a collective where that is a part."""
+def unpack_saved(packed: Any) -> torch.Tensor:
+    """Return the tensor that `Regathering.packed` saved; a collective where that is a shard."""
     if isinstance(packed, torch.Tensor):
         return packed
-    kept, *view = packed
-    found: torch.Tensor = kept.view(*view)
-    return found
+    part, *view = packed
+    tensor: torch.Tensor = part.view(*view)
+    return tensor
 
 
 def is_plain(before: Layout, after: Layout) -> bool:
-    """Whether every mesh dimension changes by itself, the last first where cuts are undone."""
-    for places in zip(before, after, strict=True):
-        for place in places:
-            if place.groups or (place == PARTIAL and places[1] == PARTIAL != places[0]):
-                return False
-        if places[0].cuts and places[1].cuts and places[0] != places[1]:
+    """Return whether every mesh dimension changes by itself, the last first where cuts are
+    undone.
+    """
+    for source, target in zip(before, after, strict=True):
+        if source.groups or target.groups:
             return False
+        makes_summands = target == PARTIAL != source
+        exchanges_axes = source.cuts and target.cuts and source != target
+        if makes_summands or exchanges_axes:
+            return False
+
+    # Of the dimensions that cut an axis, the first ones must cut it before and after.
     for axis in {place.axis for place in (*before, *after) if place.cuts}:
-        first, then = ([d for d, p in enumerate(x) if p.axis == axis] for x in (before, after))
-        few = min(len(first), len(then))
-        if first[:few] != then[:few]:
+        dims_before = [dim for dim, place in enumerate(before) if place.axis == axis]
+        dims_after = [dim for dim, place in enumerate(after) if place.axis == axis]
+        common = min(len(dims_before), len(dims_after))
+        if dims_before[:common] != dims_after[:common]:
             return False
     return True
 
 
 def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | None:
-    """Layouts of a tensor whose groups of an axis are an axis of their own, where these are plain.
+    """Return layouts in which the groups of an axis are an axis of their own, where these are
+    plain.
 
     Returns:
         The axis, its groups, and the layouts before and after; None: several axes or not plain.
@@ -211,73 +244,105 @@ def grouped(before: Layout, after: Layout) -> tuple[int, int, Layout, Layout] | 
     axes = {(place.axis, place.groups) for place in (*before, *after) if place.groups}
     if len(axes) != 1:
         return None
-    (axis, groups), = axes  # fmt: skip
+    axis, groups = axes.pop()
 
-    def apart(place: Place) -> Place | None:
-        if place.axis == axis and not place.groups:
-            return None  # it cuts the groups themselves
+    # A place that cuts the groups themselves, and not each group, has no place among the new axes.
+    if any(place.axis == axis and not place.groups for place in (*before, *after)):
+        return None
+
+    def behind_groups(place: Place) -> Place:
+        """Return the place with the axis of groups put in front of the axis that it cut."""
         return Place(place.axis + (place.axis >= axis)) if place.cuts else place
 
-    layouts = [tuple(apart(place) for place in layout) for layout in (before, after)]
-    known = [tuple(p for p in layout if p is not None) for layout in layouts]
-    fits = all(len(a) == len(b) for a, b in zip(known, layouts, strict=True))
-    return (axis, groups, known[0], known[1]) if fits and is_plain(*known) else None
+    apart_before = tuple(map(behind_groups, before))
+    apart_after = tuple(map(behind_groups, after))
+    if not is_plain(apart_before, apart_after):
+        return None
+    return axis, groups, apart_before, apart_after
 
 
-def changed(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
-    """A device's part in another layout; what only gets smaller comes first."""
-    every, (a, b) = getattr(mesh, NAME, None), (before[0], after[0])
-    if every is not None and len({*zip(before, after, strict=True)}) == 1:  # along all alike
-        if a == PARTIAL and b.cuts:
-            return _scattered(local, every, b.axis).contiguous()
-        if a.cuts and b == REPLICATED:
-            return _gathered(local, every, a.axis).contiguous()
-    steps = [(d, a, b) for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    cuts = [(dim, a, b.axis) for dim, a, b in steps if b.cuts and not a.cuts]
-    twice = {axis for _, _, axis in cuts if sum(axis == other for _, _, other in cuts) > 1}
-    for dim, a, axis in sorted(cuts, key=lambda cut: cut[1] == PARTIAL or cut[2] in twice):
-        if a == PARTIAL:
+def change_layout(
+    local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
+) -> torch.Tensor:
+    """Return a device's part in another layout; what only gets smaller comes first."""
+    # The same change along all dimensions is one collective of all devices.
+    all_devices = getattr(mesh, NAME, None)
+    if all_devices is not None and len({*zip(before, after, strict=True)}) == 1:
+        source = before[0]
+        target = after[0]
+        if source == PARTIAL and target.cuts:
+            return _scattered(local, all_devices, target.axis).contiguous()
+        if source.cuts and target == REPLICATED:
+            return _gathered(local, all_devices, source.axis).contiguous()
+
+    steps = [
+        (dim, source, target)
+        for dim, (source, target) in enumerate(zip(before, after, strict=True))
+        if source != target
+    ]
+
+    # 1. Cuts, first those that need no collective. Where several dimensions cut an axis they keep
+    # their order.
+    cuts = [(dim, source, target.axis) for dim, source, target in steps if target.cuts]
+    cuts = [cut for cut in cuts if not cut[1].cuts]
+    num_cuts = Counter(axis for _, _, axis in cuts)
+    cuts.sort(key=lambda cut: cut[1] == PARTIAL or num_cuts[cut[2]] > 1)
+    for dim, source, axis in cuts:
+        if source == PARTIAL:
             local = _scattered(local, mesh.get_group(dim), axis)
         else:
             local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
-    sums = [dim for dim, a, b in steps if a == PARTIAL and b == REPLICATED]
+
+    # 2. Sums that stay on every device.
+    sums = [dim for dim, source, target in steps if source == PARTIAL and target == REPLICATED]
     if sums:
         local = _summed(local, mesh, sums)
-    for dim, a, b in reversed(steps):
-        if a.cuts and b == REPLICATED:
-            local = _gathered(local, mesh.get_group(dim), a.axis)
+
+    # 3. Cuts that are undone, the last dimension first.
+    for dim, source, target in reversed(steps):
+        if source.cuts and target == REPLICATED:
+            local = _gathered(local, mesh.get_group(dim), source.axis)
     return local.contiguous()
 
 
 def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
-    """A device's part in another layout; what changes is whole on every device in between.
+    """Return a device's part in another layout; what changes is replicated in between.
 
     What cuts the parts of an axis goes with what cuts the axis.
     """
     steps: list[tuple[int, Place, Place]] = []
-    for dim, (a, b) in enumerate(zip(before, after, strict=True)):
-        axes = {place.axis for _, *places in steps for place in places if place.cuts}
-        if a != b or a.axis in axes:
-            steps.append((dim, a, b))
-    for dim, a, _ in reversed(steps):
-        if a == PARTIAL:
+    changing_axes: set[int] = set()
+    for dim, (source, target) in enumerate(zip(before, after, strict=True)):
+        if source != target or source.axis in changing_axes:
+            steps.append((dim, source, target))
+            changing_axes.update(place.axis for place in (source, target) if place.cuts)
+
+    # 1. Make what changes whole, the last dimension first.
+    for dim, source, _ in reversed(steps):
+        axis = source.axis
+        if source == PARTIAL:
             local = _summed(local, mesh, [dim])
-        elif a.cuts:
-            groups = local.unflatten(a.axis, (max(a.groups, 1), -1))
-            local = _gathered(groups, mesh.get_group(dim), a.axis + 1).flatten(a.axis, a.axis + 1)
-    for dim, _, b in steps:
-        if b.cuts:
-            groups = local.unflatten(b.axis, (max(b.groups, 1), -1))
-            part = groups.chunk(mesh.size(dim), b.axis + 1)[mesh.get_local_rank(dim)]
-            local = part.flatten(b.axis, b.axis + 1)
+        elif source.cuts:
+            groups = local.unflatten(axis, (max(source.groups, 1), -1))
+            gathered = _gathered(groups, mesh.get_group(dim), axis + 1)
+            local = gathered.flatten(axis, axis + 1)
+
+    # 2. Cut it anew, the first dimension first.
+    for dim, _, target in steps:
+        axis = target.axis
+        if target.cuts:
+            groups = local.unflatten(axis, (max(target.groups, 1), -1))
+            parts = groups.chunk(mesh.size(dim), axis + 1)
+            local = parts[mesh.get_local_rank(dim)].flatten(axis, axis + 1)
     return local.contiguous()
 
 
 def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Tensor:
+    """Return the sum of a tensor over the devices along mesh dimensions."""
     total = local.clone(memory_format=torch.contiguous_format)
-    every = getattr(mesh, NAME, None) if len(dims) == mesh.ndim else None
-    if every is not None:
-        dist.all_reduce(total, group=every)
+    all_devices = getattr(mesh, NAME, None) if len(dims) == mesh.ndim else None
+    if all_devices is not None:
+        dist.all_reduce(total, group=all_devices)
         return total
     for dim in dims:
         if mesh.size(dim) > 1:
@@ -286,14 +351,16 @@ def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Ten
 
 
 def _scattered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
+    """Return this device's part of the sum of a tensor, cut along an axis."""
     front = local.movedim(axis, 0).contiguous()
-    made = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])
-    scatter_flat(made, front, group)
-    return made.movedim(0, axis)
+    part = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])
+    scatter_flat(part, front, group)
+    return part.movedim(0, axis)
 
 
 def _gathered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
+    """Return a tensor whose parts along an axis the devices of a group hold."""
     front = local.movedim(axis, 0).contiguous()
-    made = front.new_empty(front.shape[0] * group.size(), *front.shape[1:])
-    gather_flat(made, front, group)
-    return made.movedim(0, axis)
+    gathered = front.new_empty(front.shape[0] * group.size(), *front.shape[1:])
+    gather_flat(gathered, front, group)
+    return gathered.movedim(0, axis)

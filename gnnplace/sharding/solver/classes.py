@@ -52,24 +52,24 @@ class ClassTable:
     columns: Classes
 
     def spread(self) -> FloatArray:
-        """The table over configurations."""
+        """Return the table over configurations."""
         return self.cells.take(self.rows.of, axis=0).take(self.columns.of, axis=1)
 
 
 def over_classes(table: FloatArray) -> ClassTable:
-    """``table`` over the classes of its equal rows and equal columns."""
+    """Return a table over the classes of its equal rows and equal columns."""
     rows, columns = table_classes(table)
     return ClassTable(table[np.ix_(rows.first, columns.first)], rows, columns)
 
 
 def each_alone(count: int) -> Classes:
-    """Every configuration in a class of its own."""
+    """Return every configuration in a class of its own."""
     numbers = np.arange(count)
     return Classes(numbers, numbers)
 
 
 def joint(parts: Sequence[Classes]) -> Classes:
-    """The coarsest partition that is finer than all ``parts``; there is at least one."""
+    """Return the coarsest partition that is finer than all ``parts``; there is at least one."""
     if len(set(map(id, parts))) == 1:
         return parts[0]
     for part in parts:
@@ -83,10 +83,11 @@ def joint(parts: Sequence[Classes]) -> Classes:
 
 
 def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
-    """Classes of equal rows and of equal columns."""
+    """Return the classes of equal rows and of equal columns."""
     bits = np.ascontiguousarray(table).view(np.uint64)
     of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
-    rows, columns = _of_equal(of_rows), _of_equal(of_columns)
+    rows = _of_equal(of_rows)
+    columns = _of_equal(of_columns)
     same_rows, same_columns = _verified(bits, rows.first[rows.of], columns.first[columns.of])
     return (
         rows if same_rows else each_alone(len(of_rows)),
@@ -101,16 +102,17 @@ def _of_equal(hashes: IndexArray) -> Classes:
 
 @lru_cache(maxsize=64)
 def _coefficients(count: int) -> IndexArray:
-    """Odd numbers that are always the same. [count]"""
+    """Return odd numbers that are always the same. [count]"""
     drawn = np.random.default_rng(0).integers(0, 1 << 63, count, np.uint64)
     return drawn * np.uint64(2) + np.uint64(1)
 
 
 @njit(cache=True)
 def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Hashes of rows and of columns."""
+    """Return hashes of rows and of columns."""
     rows, columns = bits.shape
-    of_rows, of_columns = np.zeros(rows, np.uint64), np.zeros(columns, np.uint64)
+    of_rows = np.zeros(rows, np.uint64)
+    of_columns = np.zeros(columns, np.uint64)
     for i in range(rows):
         value = np.uint64(0)
         for j in range(columns):
@@ -123,9 +125,10 @@ def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, Ind
 
 @njit(cache=True)
 def _verified(bits: IndexArray, row: LongArray, column: LongArray) -> tuple[bool, bool]:
-    """Whether every row equals row ``row`` of it, and every column likewise."""
+    """Return whether every row i equals row ``row[i]``, and every column j column ``column[j]``."""
     rows, columns = bits.shape
-    same_rows, same_columns = True, True
+    same_rows = True
+    same_columns = True
     for i in range(rows):
         for j in range(columns):
             same_rows &= bits[i, j] == bits[row[i], j]

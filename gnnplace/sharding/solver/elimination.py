@@ -22,6 +22,7 @@ largest table. A table above the limit raises, it is never approximated.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,7 +49,7 @@ class TooLargeError(UnsupportedError):
 def cheapest(
     problem: ShardingProblem, order: Sequence[int], memory_limit: float = MEMORY_LIMIT
 ) -> tuple[int, ...]:
-    """The configuration of least cost. [N]
+    """Return the configuration of least cost. [N]
 
     Args:
         problem: the cost tables of nodes and edges.
@@ -81,11 +82,12 @@ class _Elimination:
     memory_limit: float
 
     def eliminate(self, node: int) -> list[Table]:
-        """Takes ``node`` out; returns the tables it was in, for the traceback."""
+        """Take a node out; return the tables it was in, for the traceback."""
         tables = self.buckets.take(node)
-        scope = tuple(sorted({other for table in tables for other in table.scope} - {node}))
+        scope = tuple(sorted({neighbour for table in tables for neighbour in table.scope} - {node}))
         if scope:
-            memo, roles = self.buckets.memo, (*scope, node)
+            memo = self.buckets.memo
+            roles = (*scope, node)
             key = tuple(sorted(table.signature(roles) for table in tables))
             cost, classes = memo.of(key, tables, partial(self._without, node, scope, tables))
             self.buckets.add(Table(scope, cost, classes))
@@ -94,12 +96,13 @@ class _Elimination:
     def _without(
         self, node: int, scope: tuple[int, ...], tables: list[Table]
     ) -> tuple[FloatArray, tuple[Classes, ...]]:
-        """The table that is left over ``scope``, and its classes."""
-        memo, classes = self.buckets.memo, {}
-        for other in scope:
-            classes[other] = _classes(memo, tables, other)
-        picked = {other: part.first for other, part in classes.items()}
-        counts = {other: len(part) for other, part in picked.items()}
+        """Return the table that is left over ``scope``, and its classes."""
+        memo = self.buckets.memo
+        classes = {}
+        for neighbour in scope:
+            classes[neighbour] = _classes(memo, tables, neighbour)
+        picked = {neighbour: part.first for neighbour, part in classes.items()}
+        counts = {neighbour: len(part) for neighbour, part in picked.items()}
         self._check_size(counts.values())
         picked[node] = _representatives(memo, node, tables, self.sizes[node])
         cells = [(table.scope, cells_of(table, picked)) for table in tables]
@@ -107,22 +110,29 @@ class _Elimination:
         split = _splittable(node, cells)
         if split is None:
             return _minimum(cells, scope, node, counts), tuple(classes.values())
-        return self._product(cells, split, scope, node, counts), tuple(classes.values())
+        product = self._product(cells, split, scope, node, counts)
+        return product, tuple(classes.values())
 
     def _product(
         self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]
     ) -> FloatArray:
-        """The min-plus product of all tables but ``split`` with that one. [counts of scope]"""
-        pair, b = cells[split]
-        other = pair[pair[0] == node]
-        rest = tuple(k for k in scope if k != other)
-        self._check_size([counts[k] for k in (*rest, node)])
-        a = _sum([*cells[:split], *cells[split + 1 :]], (*rest, node), counts)
-        b = b if pair[0] == node else b.T
+        """Return the min-plus product of all tables but ``split`` with that one. [counts of
+        scope]
+        """
+        pair, pair_cost = cells[split]
+        partner = pair[pair[0] == node]
+        outer = tuple(neighbour for neighbour in scope if neighbour != partner)
+
+        # A[outer, node] is the sum of all tables but the pair, B[node, partner] the pair.
+        self._check_size([counts[k] for k in (*outer, node)])
+        a = _sum([*cells[:split], *cells[split + 1 :]], (*outer, node), counts)
+        b = pair_cost if pair[0] == node else pair_cost.T
         product = min_plus(a.reshape(-1, counts[node]), np.ascontiguousarray(b))
-        axes = [(*rest, other).index(k) for k in scope]
-        shaped = product.reshape([counts[k] for k in (*rest, other)]).transpose(axes)
-        return np.ascontiguousarray(shaped)
+
+        made_scope = (*outer, partner)
+        shaped = product.reshape([counts[k] for k in made_scope])
+        axes = [made_scope.index(k) for k in scope]
+        return np.ascontiguousarray(shaped.transpose(axes))
 
     def _check_size(self, counts: Iterable[int]) -> None:
         need = 8.0 * math.prod(counts)
@@ -134,54 +144,59 @@ class _Elimination:
 
 
 def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
-    """What all tables together tell apart of ``node``."""
+    """Return the classes of a node's configurations that all tables together tell apart."""
     return memo.joint([table.classes_of(node) for table in tables if node in table.scope])
 
 
 def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> LongArray:
-    """The cheapest of ``node``'s configurations of every class that its neighbours tell apart."""
+    """Return the cheapest configuration of a node in every class that its neighbours tell apart."""
     together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
     if len(together) == count:
         return together.first
-    own = np.zeros(count)
+    unary = np.zeros(count)
     for table in tables:
         if len(table.scope) == 1:
-            own += table.cost[table.classes[0].of]
-    order = np.lexsort((own, together.of))
+            unary += table.cost[table.classes[0].of]
+    order = np.lexsort((unary, together.of))
     return order[np.unique(together.of[order], return_index=True)[1]]
 
 
 def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, int]) -> FloatArray:
-    """The minimum over ``node`` of the tables' sum, over a few configurations of the first
+    """Return the minimum over ``node`` of the tables' sum, over a few configurations of the first
     neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
     """
-    first, count = scope[0], counts[scope[0]]
-    step = max(1, CHUNK // math.prod(counts[k] for k in (*scope[1:], node)))
-    parts = []
+    first = scope[0]
+    count = counts[first]
+    cells_per_row = math.prod(counts[k] for k in (*scope[1:], node))
+    step = max(1, CHUNK // cells_per_row)
+    minima = []
     for low in range(0, count, step):
-        rows = {first: slice(low, low + step)}
-        part = [(axes, c[tuple(rows.get(k, slice(None)) for k in axes)]) for axes, c in cells]
-        shape = counts | {first: min(step, count - low)}
-        parts.append(_sum(part, (*scope, node), shape).min(axis=-1))
-    return np.concatenate(parts)
+        rows = slice(low, low + step)
+        restricted: Cells = []
+        for axes, cost in cells:
+            index = tuple(rows if k == first else slice(None) for k in axes)
+            restricted.append((axes, cost[index]))
+        restricted_counts = counts | {first: min(step, count - low)}
+        total = _sum(restricted, (*scope, node), restricted_counts)
+        minima.append(total.min(axis=-1))
+    return np.concatenate(minima)
 
 
 def _splittable(node: int, cells: Cells) -> int | None:
-    """The pairwise table whose other node is in no other table; the largest such."""
-    seen: dict[int, int] = {}
-    for scope, _ in cells:
-        for other in scope:
-            seen[other] = seen.get(other, 0) + 1
+    """Return the largest pairwise table whose second node is in no further table."""
+    num_tables = Counter(neighbour for scope, _ in cells for neighbour in scope)
     pairwise = [
         k
         for k, (scope, _) in enumerate(cells)
-        if len(scope) == 2 and seen[scope[scope[0] == node]] == 1
+        if len(scope) == 2 and num_tables[scope[scope[0] == node]] == 1
     ]
     return max(pairwise, key=lambda k: cells[k][1].size, default=None)
 
 
 def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatArray:
-    """The sum of tables over ``scope``, which contains all of theirs; axes as in ``scope``."""
+    """Return the sum of tables over ``scope``, which contains all of theirs; axes as in
+    ``scope``.
+    """
     total = np.zeros([counts[node] for node in scope])
     for axes, cost in sorted(cells, key=lambda entry: entry[1].size):
         turn = sorted(range(len(axes)), key=lambda k: scope.index(axes[k]))
@@ -191,50 +206,64 @@ def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatA
 
 
 def _trace_back(eliminated: list[tuple[int, list[Table]]], sizes: list[int]) -> tuple[int, ...]:
-    chosen = [-1] * len(sizes)
+    """Return the best configuration of every node, from the last eliminated to the first. [N]"""
+    configuration = [-1] * len(sizes)
     for node, tables in reversed(eliminated):
         total = np.zeros(sizes[node])
         for table in tables:
             pairs = zip(table.scope, table.classes, strict=True)
-            total += table.cost[tuple(c.of if k == node else c.of[chosen[k]] for k, c in pairs)]
-        chosen[node] = int(total.argmin())
-    return tuple(chosen)
+            total += table.cost[
+                tuple(c.of if k == node else c.of[configuration[k]] for k, c in pairs)
+            ]
+        configuration[node] = int(total.argmin())
+    return tuple(configuration)
 
 
 @njit(cache=True, boundscheck=False, fastmath={"nnan", "ninf", "nsz"})
 def min_plus(a: FloatArray, b: FloatArray) -> FloatArray:
-    """The min-plus product of ``a`` [R, K] and ``b`` [K, S]: C[i, j] = min over k of A[i, k] +
-    B[k, j]. [R, S]
+    """Return the min-plus product C[i, j] = min over k of A[i, k] + B[k, j]. [R, S]
 
     The inner loop runs over j and is a chain of adds and minima that LLVM turns into vector code;
     four k at a time keep C in registers between loads. No argmin is kept: the traceback recomputes
     it.
+
+    Args:
+        a: [R, K]
+        b: [K, S]
     """
-    rows, inner, columns = a.shape[0], a.shape[1], b.shape[1]
+    rows = a.shape[0]
+    inner = a.shape[1]
+    columns = b.shape[1]
     c = np.full((rows, columns), np.inf)
-    whole = inner - inner % 4
-    for left in range(0, columns, COLUMNS):
-        right = min(columns, left + COLUMNS)
+    unrolled = inner - inner % 4
+    for begin in range(0, columns, COLUMNS):
+        end = min(columns, begin + COLUMNS)
         for i in range(rows):
-            out = c[i, left:right]
-            for k in range(0, whole, 4):
-                a0, a1, a2, a3 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
-                b0, b1 = b[k, left:right], b[k + 1, left:right]
-                b2, b3 = b[k + 2, left:right], b[k + 3, left:right]
-                for j in range(right - left):
+            out = c[i, begin:end]
+            for k in range(0, unrolled, 4):
+                a0 = a[i, k]
+                a1 = a[i, k + 1]
+                a2 = a[i, k + 2]
+                a3 = a[i, k + 3]
+                b0 = b[k, begin:end]
+                b1 = b[k + 1, begin:end]
+                b2 = b[k + 2, begin:end]
+                b3 = b[k + 3, begin:end]
+                for j in range(end - begin):
                     low = min(a0 + b0[j], a1 + b1[j])
                     high = min(a2 + b2[j], a3 + b3[j])
                     out[j] = min(out[j], min(low, high))
-            for k in range(whole, inner):
-                first, row = a[i, k], b[k, left:right]
-                for j in range(right - left):
+            for k in range(unrolled, inner):
+                first = a[i, k]
+                row = b[k, begin:end]
+                for j in range(end - begin):
                     out[j] = min(out[j], first + row[j])
     return c
 
 
 @njit(cache=True)
 def min_plus_each(left: FloatArray, right: FloatArray) -> FloatArray:
-    """The min-plus products of ``left`` [W, R, K] and ``right`` [W, K, S], one by one. [W, R, S]"""
+    """Return the min-plus product of every pair of matrices. [W, R, S]"""
     c = np.empty((left.shape[0], left.shape[1], right.shape[2]))
     for w in range(left.shape[0]):
         c[w] = min_plus(left[w], right[w])

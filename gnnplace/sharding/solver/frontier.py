@@ -66,7 +66,7 @@ class Frontier:
 def pareto_frontier(
     problem: ShardingProblem, epsilon: float = 0.0, memory_limit: float | None = None
 ) -> Frontier:
-    """All non-dominated strategies, exact or within epsilon.
+    """Return all non-dominated strategies, exact or within epsilon.
 
     Args:
         problem: cost and memory tables.
@@ -88,15 +88,15 @@ def pareto_frontier(
     supported = supported_points(problem, factors, lambda fast, small: small.memory <= limit)
     _check_limit(min(point.memory for point in supported.points), limit)
 
-    def corners(known: list[Point]) -> list[Corner]:
-        gaps = pairwise(undominated(known))
+    def corners(points: list[Point]) -> list[Corner]:
+        gaps = pairwise(undominated(points))
         return [(b.time, min(a.memory, limit)) for a, b in gaps if b.memory <= limit]
 
     return _answer(supported, corners, epsilon, limit, begin)
 
 
 def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingResult:
-    """The strategy of least cost that takes at most ``memory_limit`` bytes.
+    """Return the strategy of least cost that takes at most ``memory_limit`` bytes.
 
     Where that would take too long, the best one found, which is then not ``exact``.
 
@@ -113,8 +113,8 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     )
     _check_limit(min(point.memory for point in supported.points), limit)
 
-    def corners(known: list[Point]) -> list[Corner]:
-        return [(min(point.time for point in known if point.memory <= limit), limit)]
+    def corners(points: list[Point]) -> list[Corner]:
+        return [(min(point.time for point in points if point.memory <= limit), limit)]
 
     return _answer(supported, corners, 0.0, limit, begin).points[0]
 
@@ -153,11 +153,15 @@ def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResu
 
 
 def warm_frontier() -> None:
-    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    """Compile the kernels (or load them from the cache), so that no search's seconds count it."""
     costs = (np.array([0.0, 3.0, 4.0]), np.array([0.0, 1.0]))
     memory = (np.array([6.0, 4.0, 0.0]), np.array([1.0, 0.0]))
     edges = (Edge(0, 1, np.ones((3, 2))),)
-    pareto_frontier(ShardingProblem("warm", 1, ("a", "b"), costs, edges, memory))
+    pareto_frontier(
+        ShardingProblem(
+            name="warm", devices=1, names=("a", "b"), cost=costs, edges=edges, memory=memory
+        )
+    )
 
 
 def _check(problem: ShardingProblem, epsilon: float, memory_limit: float | None) -> None:
@@ -171,11 +175,11 @@ def _check(problem: ShardingProblem, epsilon: float, memory_limit: float | None)
         raise InputError(f"memory limit: {memory_limit:g} is not a number of bytes")
 
 
-def _check_limit(least: float, limit: float) -> None:
-    if least > limit:
+def _check_limit(smallest: float, limit: float) -> None:
+    if smallest > limit:
         raise InfeasibleError(
             f"memory limit: no strategy takes at most {limit:.10g} bytes; the smallest takes "
-            f"{least:.10g}"
+            f"{smallest:.10g}"
         )
 
 
@@ -186,11 +190,18 @@ def _answer(
     limit: float,
     begin: float,
 ) -> Frontier:
-    """Searches the regions below ``corners``; what is above the limit is left out."""
-    found, error = search(supported, corners, epsilon)
-    points = [point for point in undominated(found) if point.memory <= limit]
+    """Search the regions below ``corners``; what is above the limit is left out."""
+    candidates, error = search(supported, corners, epsilon)
+    points = [point for point in undominated(candidates) if point.memory <= limit]
     seconds = time.perf_counter() - begin
     results = tuple(
-        ShardingResult(p.time, p.memory, p.configuration, seconds, error == 0) for p in points
+        ShardingResult(
+            cost=point.time,
+            memory=point.memory,
+            configuration=point.configuration,
+            seconds=seconds,
+            exact=error == 0,
+        )
+        for point in points
     )
-    return Frontier(results, error, seconds)
+    return Frontier(points=results, epsilon=error, seconds=seconds)

@@ -60,7 +60,7 @@ class _TooMuchWork(Exception):
 def search(
     supported: Supported, corners: Callable[[list[Point]], list[Corner]], epsilon: float
 ) -> tuple[list[Point], float]:
-    """Looks for strategies in the regions below ``corners``.
+    """Look for strategies in the regions below ``corners``.
 
     A short attempt at ``epsilon`` comes first, then stages from a large epsilon down to it: what a
     stage finds shrinks the regions of the next. Where no stage ends, more supported points are the
@@ -68,43 +68,46 @@ def search(
 
     Args:
         supported: the points to begin with.
-        corners: time and memory of each region's corner, given the points known so far.
+        corners: time and memory of each region's corner, by the points met so far.
         epsilon: that the answer should have.
 
     Returns:
-        all points found, and the epsilon within which they are complete.
+        All points met, and the epsilon within which they are complete.
     """
-    steps, weights = elimination_tree(supported.factors), _pick(supported.weights, WEIGHTS)
-    factors, known, reached = supported.factors, list(supported.points), _gap(supported.points)
-    for error, work in [(epsilon, FIRST_WORK), *((e, WORK) for e in EPSILONS if e > epsilon),
-                        (epsilon, WORK)]:  # fmt: skip
-        gaps = _merged(corners(known))
+    steps = elimination_tree(supported.factors)
+    weights = _pick(supported.weights, WEIGHTS)
+    factors = supported.factors
+    points = list(supported.points)
+    reached = _gap(supported.points)
+    coarse_stages = [(stage, WORK) for stage in EPSILONS if stage > epsilon]
+    for error, work in [(epsilon, FIRST_WORK), *coarse_stages, (epsilon, WORK)]:
+        gaps = _merged(corners(points))
         regions = _regions(gaps, weights)
         bounded = _bounded(supported, factors, gaps) if gaps else None
         try:
-            left = None if bounded is None else _pruned(steps, bounded, weights, regions)
-            if left is None:
-                return known, 0.0
-            factors = left
-            run = _PointsRun(steps, factors, weights, regions, known[0], np.log1p(error), work)
+            pruned = None if bounded is None else _pruned(steps, bounded, weights, regions)
+            if pruned is None:
+                return points, 0.0
+            factors = pruned
+            run = _PointsRun(steps, factors, weights, regions, points[0], np.log1p(error), work)
         except TableTooLargeError:
             break
         except _TooMuchWork:
             if work == FIRST_WORK:
                 continue
             break
-        known += run.points(supported.problem)
+        points += run.points(supported.problem)
         reached = min(reached, error)
         if error == epsilon:
-            return known, reached
-    # What weighings alone can do.
+            return points, reached
+    # No stage ended within its work: more weighings find what they can.
     supported.refine(MORE_SOLVES, lambda fast, small: small.time - (1 + epsilon) * fast.time)
-    known += supported.points
-    return known, min(reached, _gap(supported.points))
+    points += supported.points
+    return points, min(reached, _gap(supported.points))
 
 
 def _gap(points: list[Point]) -> float:
-    """The epsilon of supported points alone.
+    """Return the epsilon of supported points alone.
 
     What lies between two neighbours is slower than the faster one, which is best for its weighing,
     and has no less memory than the other one.
@@ -116,7 +119,7 @@ def _gap(points: list[Point]) -> float:
 
 
 def _pick(weights: list[Weight], count: int) -> list[Weight]:
-    """At most ``count`` weights, spread evenly; the first is (1, 0)."""
+    """Return at most ``count`` weights, spread evenly; the first is (1, 0)."""
     ordered = sorted(set(weights), key=lambda w: w[1] / w[0] if w[0] else np.inf)
     if len(ordered) <= count:
         return ordered
@@ -124,7 +127,7 @@ def _pick(weights: list[Weight], count: int) -> list[Weight]:
 
 
 def _merged(corners: list[Corner]) -> list[Corner]:
-    """At most ``REGIONS`` corners: neighbours share the corner that covers both."""
+    """Return at most ``REGIONS`` corners: neighbours share the corner that covers both."""
     if not corners:
         return []
     groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
@@ -134,7 +137,7 @@ def _merged(corners: list[Corner]) -> list[Corner]:
 
 
 def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
-    """Weighted cost of every corner, a little above for rounding. [R, W]"""
+    """Return the weighted cost of every corner, a little above for rounding. [R, W]"""
     exact = np.array([[a * t + b * m for a, b in weights] for t, m in corners])
     if not corners:
         return exact
@@ -143,15 +146,15 @@ def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
 
 
 def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors | None:
-    """Without configurations that the bounds of all solved weighings keep out of all regions; None
-    if none is left.
+    """Return the factors without configurations that the bounds of all solved weighings keep out of
+    all regions; None if a node has no configuration left.
     """
     regions = _regions(corners, supported.weights)
     masks: list[BoolArray] = []
-    for node, kept in enumerate(factors.kept):
-        alive = np.ones((len(kept), len(regions)), bool)
+    for node, configurations in enumerate(factors.configurations):
+        alive = np.ones((len(configurations), len(regions)), bool)
         for w, bounds in enumerate(supported.bounds):
-            alive &= bounds[node][kept][:, None] <= regions[None, :, w]
+            alive &= bounds[node][configurations][:, None] <= regions[None, :, w]
         masks.append(np.asarray(alive.any(axis=1)))
     return factors.restrict(masks) if all(mask.any() for mask in masks) else None
 
@@ -159,20 +162,24 @@ def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> F
 def _pruned(
     steps: Sequence[Step], factors: Factors, weights: list[Weight], regions: FloatArray
 ) -> Factors | None:
-    """Without configurations that are in no region in all weighings; None if none is left."""
+    """Return the factors without configurations that are in no region in all weighings; None if a
+    node has no configuration left.
+    """
     # Weighings in the middle discard the most, so that the others have less to look at.
     turn = np.argsort(np.abs(np.arange(len(weights)) - len(weights) / 2), kind="stable")
-    weights, regions = [weights[k] for k in turn], regions[:, turn]
+    weights = [weights[k] for k in turn]
+    regions = regions[:, turn]
     alive = [np.ones((size, len(regions)), bool) for size in factors.sizes]
-    done, count = 0, 1
-    while done < len(weights):
-        last = done + min(count, weights_at_once(steps, factors.sizes))
+    begin = 0
+    count = 1
+    while begin < len(weights):
+        end = begin + min(count, weights_at_once(steps, factors.sizes))
         count *= 2
-        node = two_passes(steps, factors, weights[done:last]).node
+        node = two_passes(steps, factors, weights[begin:end]).node
         for k, bound in enumerate(node):
-            below = bound.T[:, None] <= regions[None, :, done:last]
+            below = bound.T[:, None] <= regions[None, :, begin:end]
             alive[k] &= below.all(axis=2)
-        done = last
+        begin = end
         masks: list[BoolArray] = [np.asarray(rows.any(axis=1)) for rows in alive]
         if not all(mask.any() for mask in masks):
             return None
@@ -185,7 +192,7 @@ def _pruned(
 def _bounds(
     steps: Sequence[Step], factors: Factors, weights: list[Weight]
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Inside and outside costs of every step's cells for all weighings. [cells, W]"""
+    """Return inside and outside costs of every step's cells for all weighings. [cells, W]"""
     count = weights_at_once(steps, factors.sizes)
     passes = [
         two_passes(steps, factors, weights[k : k + count]) for k in range(0, len(weights), count)
@@ -211,7 +218,9 @@ class _PointsRun:
         error: float,
         work: float,
     ) -> None:
-        self.steps, self.factors, self.regions = steps, factors, regions
+        self.steps = steps
+        self.factors = factors
+        self.regions = regions
         self.weights = np.array(weights)
         self.inside, self.outside = _bounds(steps, factors, weights)
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
@@ -221,16 +230,22 @@ class _PointsRun:
             self.lists.append(self._eliminate(index))
 
     def _eliminate(self, index: int) -> _Lists:
-        step, sizes = self.steps[index], self.factors.sizes
+        """Return the points of a step's table, from those of its children.
+
+        Raises:
+            _TooMuchWork: the limit of work or of points was reached.
+        """
+        step = self.steps[index]
+        sizes = self.factors.sizes
         rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
         scopes = [self.factors.scopes[k] for k in step.factors]
         base = [
             step_sum(step, [tables[k] for k in step.factors], scopes, sizes).reshape(rows, -1)
             for tables in (self.factors.time, self.factors.memory)
         ]
-        below = [self.lists[k] for k in step.children]
-        ends = np.cumsum([0, *(len(part.time) for part in below)])
-        offset = [part.offset[:-1] + end for part, end in zip(below, ends, strict=False)]
+        children = [self.lists[k] for k in step.children]
+        ends = np.cumsum([0, *(len(part.time) for part in children)])
+        offset = [part.offset[:-1] + end for part, end in zip(children, ends, strict=False)]
         error = (
             self.error
             * SHARES[len(step.children)]
@@ -239,27 +254,33 @@ class _PointsRun:
         room = float(POINTS - sum(len(part.time) for part in self.lists))
         # The lists of two children lie behind each other, so each list ends where the next begins.
         inside = [*(self.inside[k] for k in step.children), np.zeros((0, len(self.weights)))]
-        found = eliminate(
+        eliminated = eliminate(
             Sums(base[0], base[1]),
             Children(
-                self._cells(step, rows),
-                _joined([part.time for part in below], np.float64),
-                _joined([part.memory for part in below], np.float64),
-                np.append(_joined(offset, np.int64), ends[-1]),
-                np.concatenate(inside),
+                cell=self._cells(step, rows),
+                time=_joined([part.time for part in children], np.float64),
+                memory=_joined([part.memory for part in children], np.float64),
+                offset=np.append(_joined(offset, np.int64), ends[-1]),
+                inside=np.concatenate(inside),
             ),
-            Reach(self.outside[index], self.weights, self.regions),
-            Limits(self.slack, error, SHORT, self.work, room),
+            Reach(outside=self.outside[index], weights=self.weights, regions=self.regions),
+            Limits(slack=self.slack, error=error, short=SHORT, work=self.work, points=room),
         )
-        if not found.finished:
+        if not eliminated.finished:
             raise _TooMuchWork
-        self.work -= found.work
-        self.error -= error if found.thinned else 0.0
-        return _Lists(found.time, found.memory, found.origin, found.offset)
+        self.work -= eliminated.work
+        self.error -= error if eliminated.thinned else 0.0
+        return _Lists(
+            time=eliminated.time,
+            memory=eliminated.memory,
+            origin=eliminated.origin,
+            offset=eliminated.offset,
+        )
 
     def _cells(self, step: Step, rows: int) -> LongArray:
-        """Which cell of each child belongs to each cell of the sum. [children, rows, K]"""
-        sizes, start = self.factors.sizes, 0
+        """Return which cell of each child belongs to each cell of the sum. [children, rows, K]"""
+        sizes = self.factors.sizes
+        start = 0
         columns = 1 if step.node is None else sizes[step.node]
         cells = np.zeros((len(step.children), rows, columns), np.int64)
         for k, child in enumerate(step.children):
@@ -273,29 +294,31 @@ class _PointsRun:
         return cells
 
     def points(self, problem: ShardingProblem) -> list[Point]:
-        """Strategies of the root's points."""
+        """Return the strategies of the root's points."""
         root = self.lists[-1]
         strategies = [self._strategy(k) for k in range(len(root.time))]
         return [Point(problem.value(c), problem.bytes(c) or 0.0, c) for c in strategies]
 
     def _strategy(self, position: int) -> tuple[int, ...]:
-        """Walks down from one point of the root; every step's point says where it came from."""
+        """Walk down from one point of the root; every step's point says where it came from."""
         sizes = self.factors.sizes
-        chosen = [0] * len(sizes)
-        todo = [(len(self.steps) - 1, position)]
-        while todo:
-            index, k = todo.pop()
-            step, lists = self.steps[index], self.lists[index]
+        configuration = [0] * len(sizes)
+        open_points = [(len(self.steps) - 1, position)]
+        while open_points:
+            index, k = open_points.pop()
+            step = self.steps[index]
+            lists = self.lists[index]
             cell = 0
             for node in step.scope:
-                cell = cell * sizes[node] + chosen[node]
+                cell = cell * sizes[node] + configuration[node]
             code = int(lists.origin[lists.offset[cell] + k])
             if step.node is not None:
-                chosen[step.node] = code >> (2 * POSITION_BITS)
+                configuration[step.node] = code >> (2 * POSITION_BITS)
             mask = (1 << POSITION_BITS) - 1
             positions = (code & mask, (code >> POSITION_BITS) & mask)
-            todo.extend(zip(step.children, positions, strict=False))
-        return tuple(int(kept[k]) for kept, k in zip(self.factors.kept, chosen, strict=True))
+            open_points.extend(zip(step.children, positions, strict=False))
+        pairs = zip(self.factors.configurations, configuration, strict=True)
+        return tuple(int(configurations[k]) for configurations, k in pairs)
 
 
 def _range(steps: Sequence[Step]) -> range:

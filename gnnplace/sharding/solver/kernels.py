@@ -101,7 +101,9 @@ class Eliminated(NamedTuple):
 
 @njit(cache=True)
 def _reaches(bound: FloatArray, regions: FloatArray, hint: int) -> int:
-    """Index of a region in which every weighted bound [W] is below the corner's [R, W], or -1."""
+    """Return the index of a region in which every weighted bound [W] is below the corner's [R, W],
+    or -1.
+    """
     count = regions.shape[0]
     for k in range(count):
         r = (hint + k) % count
@@ -124,7 +126,9 @@ def _push(
     point: tuple[float, float, int],
     slack: Pair,
 ) -> int:
-    """Appends a point whose time is not below the last one's, unless it is dominated."""
+    """Append a point whose time is not below the last one's, unless it is dominated; return the
+    length.
+    """
     t, m, o = point
     if n > 0 and m >= memory[n - 1] - slack[1]:
         return n
@@ -160,7 +164,9 @@ def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pa
     time, memory, origin = current
     more_time, more_memory, low, high, shift, code = added
     out_time, out_memory, out_origin = spare
-    i, j, count = 0, low, 0
+    i = 0
+    j = low
+    count = 0
     while i < n or j < high:
         take = j >= high
         if not take and i < n:
@@ -182,12 +188,13 @@ def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pa
 
 @njit(cache=True)
 def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
-    """Keeps, of points close in time, the one with the least memory.
+    """Keep, of points close in time, the one with the least memory; return how many stay.
 
     Close is ``error`` times the least time of a strategy with the point: its own and ``rest``.
     """
     time, memory, origin = lists
-    count, i = 0, 0
+    count = 0
+    i = 0
     while i < n:
         last = i
         latest = time[i] + error * max(0.0, time[i] + rest)
@@ -201,7 +208,7 @@ def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
 
 @njit(cache=True)
 def _grown(array: NDArray[Any], need: int) -> NDArray[Any]:
-    """The array with room for ``need`` entries."""
+    """Return the array with room for ``need`` entries."""
     bigger = np.empty(max(need, 2 * len(array)), array.dtype)
     bigger[: len(array)] = array
     return bigger
@@ -209,10 +216,10 @@ def _grown(array: NDArray[Any], need: int) -> NDArray[Any]:
 
 @njit(cache=True)
 def _with_room(current: Arrays, spare: Arrays, need: int) -> tuple[Arrays, Arrays]:
-    """Both lists with room for ``need`` points; those of the first stay."""
+    """Return both lists with room for ``need`` points; those of the first stay."""
     if len(current[0]) < need:
-        more = 2 * need
-        current = (_grown(current[0], more), _grown(current[1], more), _grown(current[2], more))
+        room = 2 * need
+        current = (_grown(current[0], room), _grown(current[1], room), _grown(current[2], room))
     if len(spare[0]) < len(current[0]):
         size = len(current[0])
         spare = (np.empty(size), np.empty(size), np.empty(size, np.int64))
@@ -223,14 +230,14 @@ def _with_room(current: Arrays, spare: Arrays, need: int) -> tuple[Arrays, Array
 def _weigh(
     bound: FloatArray, weights: FloatArray, time: float, memory: float, rest: FloatArray
 ) -> None:
-    """What each weighing [W] of a point comes to, with the least of all that is beside it."""
+    """Write what each weighing [W] of a point comes to, with the least of all that is beside it."""
     for w in range(len(bound)):
         bound[w] = weights[w, 0] * time + weights[w, 1] * memory + rest[w]
 
 
 @njit(cache=True)
 def _list_of(children: Children, child: int, cell: int, k: int) -> tuple[int, int]:
-    """Where a child's list begins and ends; one point stands for a child that there is not."""
+    """Return where a child's list begins and ends; one point stands for a child that is missing."""
     if child >= children.cell.shape[0]:
         return 0, 1
     row = children.cell[child, cell, k]
@@ -247,7 +254,7 @@ def _gathered(
     limits: Limits,
     progress: tuple[float, int],
 ) -> tuple[Arrays, Arrays, int, float, int]:
-    """Points of one cell: the lists of its configurations, merged one after the other.
+    """Return the points of one cell: the lists of its configurations, merged one after the other.
 
     Args:
         sums: Sums of the factors of the step.
@@ -263,41 +270,48 @@ def _gathered(
     """
     current, spare = buffers
     work, hint = progress
-    weights, outside, regions = reach.weights, reach.outside, reach.regions
-    count_w, several = weights.shape[0], children.cell.shape[0] > 1
-    bound, rest, n = np.empty(count_w), np.empty(count_w), 0
+    weights = reach.weights
+    outside = reach.outside
+    regions = reach.regions
+    count_w = weights.shape[0]
+    several = children.cell.shape[0] > 1
+    bound = np.empty(count_w)
+    outer_bound = np.empty(count_w)
+    n = 0
     zero = (np.zeros(1), np.zeros(1))
     for k in range(sums.time.shape[1]):
-        time, memory = sums.time[cell, k], sums.memory[cell, k]
+        time = sums.time[cell, k]
+        memory = sums.memory[cell, k]
         # Can any point of this configuration be in a region?
         _weigh(bound, weights, time, memory, outside[cell])
         for c in range(children.cell.shape[0]):
             for w in range(count_w):
                 bound[w] += children.inside[children.cell[c, cell, k], w]
-        found = _reaches(bound, regions, hint)
-        if found < 0:
+        region = _reaches(bound, regions, hint)
+        if region < 0:
             continue
-        hint = found
+        hint = region
         code = np.int64(k) << (2 * POSITION_BITS)
         low, high = _list_of(children, 0, cell, k)
         first, last = _list_of(children, 1, cell, k)
         if several:
             for w in range(count_w):
-                rest[w] = children.inside[children.cell[0, cell, k], w] + outside[cell, w]
+                outer_bound[w] = children.inside[children.cell[0, cell, k], w] + outside[cell, w]
         # The first child's list, shifted by each point of the second's that can be in a region.
         for j in range(first, last):
-            shift, mine = (time, memory), code
+            shift = (time, memory)
+            origin = code
             if several:
                 shift = (time + children.time[j], memory + children.memory[j])
-                mine = code + (np.int64(j - first) << POSITION_BITS)
-                _weigh(bound, weights, shift[0], shift[1], rest)
-                found = _reaches(bound, regions, hint)
-                if found < 0:
+                origin = code + (np.int64(j - first) << POSITION_BITS)
+                _weigh(bound, weights, shift[0], shift[1], outer_bound)
+                region = _reaches(bound, regions, hint)
+                if region < 0:
                     continue
-                hint = found
+                hint = region
             current, spare = _with_room(current, spare, n + high - low)
             lists = (children.time, children.memory) if children.cell.shape[0] > 0 else zero
-            added = AddedPoints(lists[0], lists[1], low, high, shift, mine)
+            added = AddedPoints(lists[0], lists[1], low, high, shift, origin)
             count = _merge(current, n, added, spare, limits.slack)
             work += n + high - low
             current, spare, n = spare, current, count
@@ -308,13 +322,14 @@ def _gathered(
 
 @njit(cache=True)
 def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[int, int]:
-    """Keeps the points that are in a region; how many, and the region of the last."""
-    bound, count = np.empty(reach.weights.shape[0]), 0
+    """Keep the points that are in a region; return how many, and the region of the last."""
+    bound = np.empty(reach.weights.shape[0])
+    count = 0
     for i in range(n):
         _weigh(bound, reach.weights, lists[0][i], lists[1][i], reach.outside[cell])
-        found = _reaches(bound, reach.regions, hint)
-        if found >= 0:
-            hint = found
+        region = _reaches(bound, reach.regions, hint)
+        if region >= 0:
+            hint = region
             for array in (lists[0], lists[1]):
                 array[count] = array[i]
             lists[2][count] = lists[2][i]
@@ -324,24 +339,30 @@ def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[
 
 @njit(cache=True)
 def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> Eliminated:
-    """Points of a step's table."""
+    """Return the points of a step's table."""
     cells = sums.time.shape[0]
     offset = np.zeros(cells + 1, np.int64)
     out = (np.empty(1024), np.empty(1024), np.empty(1024, np.int64))
     current = (np.empty(64), np.empty(64), np.empty(64, np.int64))
     spare = (np.empty(64), np.empty(64), np.empty(64, np.int64))
-    work, hint, thinned = 0.0, 0, False
+    work = 0.0
+    hint = 0
+    thinned = False
     for cell in range(cells):
+        # 1. The points of all configurations of the node that is taken out, merged.
         current, spare, n, work, hint = _gathered(
             sums, children, reach, cell, (current, spare), limits, (work, hint)
         )
         if work > limits.work:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
+        # 2. Those that no region can use are dropped, and long lists are thinned.
         n, hint = _within(current, n, reach, cell, hint)
         if n > limits.short and limits.error > 0:
             n = _thin(current, n, limits.error, reach.outside[cell, 0])
             thinned = True
-        begin, end = offset[cell], offset[cell] + n
+        # 3. The list goes behind those of the earlier cells.
+        begin = offset[cell]
+        end = offset[cell] + n
         offset[cell + 1] = end
         if end > limits.points:
             return Eliminated(out[0], out[1], out[2], offset, work, thinned, False)
@@ -351,5 +372,7 @@ def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> E
         out[1][begin:end] = current[1][:n]
         out[2][begin:end] = current[2][:n]
     end = offset[cells]
-    time, memory, origin = out[0][:end].copy(), out[1][:end].copy(), out[2][:end].copy()
+    time = out[0][:end].copy()
+    memory = out[1][:end].copy()
+    origin = out[2][:end].copy()
     return Eliminated(time, memory, origin, offset, work, thinned, True)

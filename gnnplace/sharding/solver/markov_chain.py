@@ -30,7 +30,7 @@ def random_search(
     proposals: int,
     seconds: float = math.inf,
 ) -> tuple[int, ...]:
-    """The best strategy that the chain meets.
+    """Return the best strategy that the chain meets.
 
     Args:
         problem: the cost tables of nodes and edges.
@@ -41,13 +41,17 @@ def random_search(
             depends on the machine.
     """
     until = time.process_time() + seconds
-    rng, flat, current = np.random.default_rng(seed), flat_of(problem), np.array(start, np.int64)
+    rng = np.random.default_rng(seed)
+    flat = flat_of(problem)
+    current = np.array(start, np.int64)
     beta = 1.0 / (TEMPERATURE * max(problem.value(tuple(start)), 1e-300))
-    best, below, done = current.copy(), 0.0, 0
-    while done < proposals and time.process_time() < until:
-        count = min(AT_ONCE, proposals - done)
+    best = current.copy()
+    below = 0.0
+    num_proposals = 0
+    while num_proposals < proposals and time.process_time() < until:
+        count = min(AT_ONCE, proposals - num_proposals)
         below = _walk(flat, current, best, below, beta, rng.random((count, 3)))
-        done += count
+        num_proposals += count
     return tuple(best.tolist())
 
 
@@ -55,7 +59,7 @@ def random_search(
 def _walk(
     flat: Flat, current: LongArray, best: LongArray, below: float, beta: float, drawn: FloatArray
 ) -> float:
-    """Makes proposals; ``below`` is the current cost over the best one's, before and after."""
+    """Make proposals; ``below`` is the current cost over the best one's, and is returned anew."""
     count = len(current)
     for row in range(len(drawn)):
         u = int(drawn[row, 0] * count)
@@ -72,20 +76,25 @@ def _walk(
 
 @njit(cache=True)
 def _change(flat: Flat, current: LongArray, node: int, option: int) -> float:
-    """By how much the cost grows if node ``node`` takes configuration ``option``."""
+    """Return by how much the cost grows if node ``node`` takes configuration ``option``."""
     old = current[node]
-    total = flat.unary[flat.start[node] + option] - flat.unary[flat.start[node] + old]
+    begin = flat.start[node]
+    total = flat.unary[begin + option] - flat.unary[begin + old]
     for p in range(flat.first[node], flat.first[node + 1]):
         e = flat.incident[p]
         side = 0 if flat.ends[e, 0] == node else 1
-        d = flat.classes[flat.lookup[e, 1 - side] + current[flat.ends[e, 1 - side]]]
-        new, was = (
-            flat.classes[flat.lookup[e, side] + option],
-            flat.classes[flat.lookup[e, side] + old],
-        )
-        columns, base = flat.shape[e, 1], flat.table[e]
+        partner = flat.ends[e, 1 - side]
+        # Rows of the pair's table are classes of its first node, columns of its second.
+        partner_class = flat.classes[flat.lookup[e, 1 - side] + current[partner]]
+        new_class = flat.classes[flat.lookup[e, side] + option]
+        old_class = flat.classes[flat.lookup[e, side] + old]
+        columns = flat.shape[e, 1]
         if side == 0:
-            total += flat.cells[base + new * columns + d] - flat.cells[base + was * columns + d]
+            new_cell = new_class * columns + partner_class
+            old_cell = old_class * columns + partner_class
         else:
-            total += flat.cells[base + d * columns + new] - flat.cells[base + d * columns + was]
+            new_cell = partner_class * columns + new_class
+            old_cell = partner_class * columns + old_class
+        base = flat.table[e]
+        total += flat.cells[base + new_cell] - flat.cells[base + old_cell]
     return total

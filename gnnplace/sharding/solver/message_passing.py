@@ -43,22 +43,34 @@ class Bounds:
     node: tuple[FloatArray, ...]
 
     def meets(self, share: float) -> bool:
-        """Whether the bound is within that share of the strategy's cost."""
+        """Return whether the bound is within that share of the strategy's cost."""
         return self.cost - self.bound <= share * abs(self.cost)
 
-    def sharpened(self, later: Bounds, kept: Sequence[LongArray]) -> Bounds:
-        """With bounds found among configurations ``kept``; the others' stay as they are.
+    def sharpened(self, later: Bounds, subsets: Sequence[LongArray]) -> Bounds:
+        """Return these bounds with those of a subset of the configurations; the rest stay as they
+        are.
 
-        The others are in no strategy better than that of ``self``, so a bound of the kept ones
-        above it says no more than its cost.
+        The rest are in no strategy better than that of ``self``, so a bound of the subset above it
+        says no more than its cost.
+
+        Args:
+            later: Bounds of the problem that has the subset alone.
+            subsets: Configurations of the subset. N arrays
         """
-        whole = tuple(int(rows[k]) for rows, k in zip(kept, later.configuration, strict=True))
-        better = min((self.cost, self.configuration), (later.cost, whole))
-        return Bounds(better[1], better[0], max(self.bound, min(later.bound, self.cost)), self.node)
+        configuration = tuple(
+            int(rows[k]) for rows, k in zip(subsets, later.configuration, strict=True)
+        )
+        better = min((self.cost, self.configuration), (later.cost, configuration))
+        return Bounds(
+            configuration=better[1],
+            cost=better[0],
+            bound=max(self.bound, min(later.bound, self.cost)),
+            node=self.node,
+        )
 
 
 def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0) -> Bounds:
-    """Bounds and the best strategy of ``sweeps`` sweeps forth and back.
+    """Return bounds and the best strategy of ``sweeps`` sweeps forth and back.
 
     Args:
         problem: the cost tables of nodes and edges.
@@ -67,24 +79,33 @@ def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
     """
     flat = flat_of(problem)
     messages = np.zeros(int(flat.shape.sum()))
-    best, least, bound = np.zeros(0, np.int64), np.inf, -np.inf
-    node, chosen = np.zeros_like(flat.unary), np.zeros(len(problem.cost), np.int64)
+    best = np.zeros(0, np.int64)
+    best_cost = np.inf
+    bound = -np.inf
+    node = np.zeros_like(flat.unary)
+    current = np.zeros(len(problem.cost), np.int64)
     for _ in range(sweeps):
-        bound = max(bound, sweep(flat, messages, node, chosen, True))
-        sweep(flat, messages, node, chosen, False)
-        improve(flat, chosen)
-        cost = problem.value(tuple(chosen.tolist()))
-        if cost < least:
-            best, least = chosen.copy(), cost
-        if least - bound <= enough * abs(least):
+        bound = max(bound, sweep(flat, messages, node, current, True))
+        sweep(flat, messages, node, current, False)
+        improve(flat, current)
+        cost = problem.value(tuple(current.tolist()))
+        if cost < best_cost:
+            best = current.copy()
+            best_cost = cost
+        if best_cost - bound <= enough * abs(best_cost):
             break
     bound -= _rounding(flat)
-    of_nodes = [bound + part for part in np.split(node, flat.start[1:-1])]
-    return Bounds(tuple(best.tolist()), least, min(bound, least), tuple(of_nodes))
+    node_bounds = [bound + part for part in np.split(node, flat.start[1:-1])]
+    return Bounds(
+        configuration=tuple(best.tolist()),
+        cost=best_cost,
+        bound=min(bound, best_cost),
+        node=tuple(node_bounds),
+    )
 
 
 def _rounding(flat: Flat) -> float:
-    """What rounding may take from a bound."""
+    """Return what rounding may take from a bound."""
     ends = flat.table + flat.shape.prod(axis=1)
     spans = zip(flat.table.tolist(), ends.tolist(), strict=True)
     largest: dict[int, float] = {}
@@ -103,35 +124,38 @@ def _largest(numbers: FloatArray) -> float:
 
 @njit(cache=True)
 def sweep(
-    flat: Flat, messages: FloatArray, node_bound: FloatArray, chosen: LongArray, forth: bool
+    flat: Flat, messages: FloatArray, node_bound: FloatArray, strategy: LongArray, forth: bool
 ) -> float:
-    """One sweep over all nodes.
+    """Sweep over all nodes once; return a bound of every strategy.
 
     Args:
         flat: the tables as long arrays.
         messages: along both directions of each pair; those of the sweep's direction are renewed.
         node_bound: the sweep back writes how much more than its bound a strategy with each
             configuration costs at least. [as ``unary``]
-        chosen: the sweep back writes a strategy. [N]
+        strategy: the sweep back writes a strategy. [N]
         forth: in the order of the nodes, or back.
 
     Returns:
         A bound of every strategy.
     """
-    count, bound = len(flat.start) - 1, 0.0
+    count = len(flat.start) - 1
+    bound = 0.0
     widest = (flat.start[1:] - flat.start[:-1]).max()
-    total, part = np.empty(widest), np.empty(widest)
+    total = np.empty(widest)
+    part = np.empty(widest)
     for step in range(count):
         u = step if forth else count - 1 - step
-        begin, size = flat.start[u], flat.start[u + 1] - flat.start[u]
-        before, after = _collect(flat, messages, u, forth, total[:size])
+        begin = flat.start[u]
+        size = flat.start[u + 1] - flat.start[u]
+        earlier, later = _collect(flat, messages, u, forth, total[:size])
         low = total[:size].min()
         bound += low
         total[:size] -= low
         if not forth:
             node_bound[begin : begin + size] = total[:size]
-            chosen[u] = _choice(flat, messages, u, chosen, part[:size])
-        share = 1.0 / max(1, before, after)
+            strategy[u] = _choice(flat, messages, u, strategy, part[:size])
+        share = 1.0 / max(1, earlier, later)
         for p in range(flat.first[u], flat.first[u + 1]):
             e = flat.incident[p]
             side = 0 if flat.ends[e, 0] == u else 1
@@ -144,71 +168,85 @@ def sweep(
 def _collect(
     flat: Flat, messages: FloatArray, unit: int, forth: bool, total: FloatArray
 ) -> tuple[int, int]:
-    """A node's costs and all messages to it; the number of neighbours before and after it."""
-    before = after = 0
+    """Write a node's costs plus all messages to it; return the number of its earlier and later
+    neighbours.
+    """
+    earlier = later = 0
     for k in range(len(total)):
         total[k] = flat.unary[flat.start[unit] + k]
     for p in range(flat.first[unit], flat.first[unit + 1]):
         e = flat.incident[p]
         side = 0 if flat.ends[e, 0] == unit else 1
         if (side == 0) == forth:
-            after += 1
+            later += 1
         else:
-            before += 1
-        place, to_class = flat.message[e, side], flat.lookup[e, side]
+            earlier += 1
+        place = flat.message[e, side]
+        to_class = flat.lookup[e, side]
         for k in range(len(total)):
             total[k] += messages[place + flat.classes[to_class + k]]
-    return before, after
+    return earlier, later
 
 
 @njit(cache=True)
 def _choice(
-    flat: Flat, messages: FloatArray, unit: int, chosen: LongArray, given: FloatArray
+    flat: Flat, messages: FloatArray, unit: int, strategy: LongArray, total: FloatArray
 ) -> int:
-    """The best configuration beside the later nodes' and the messages of the earlier."""
-    for k in range(len(given)):
-        given[k] = flat.unary[flat.start[unit] + k]
+    """Return the best configuration beside the later nodes' and the messages of the earlier."""
+    for k in range(len(total)):
+        total[k] = flat.unary[flat.start[unit] + k]
     for p in range(flat.first[unit], flat.first[unit + 1]):
         e = flat.incident[p]
         if flat.ends[e, 0] == unit:
-            _add_chosen(flat, e, 0, chosen, given)
+            _add_chosen(flat, e, 0, strategy, total)
             continue
-        place, to_class = flat.message[e, 1], flat.lookup[e, 1]
-        for k in range(len(given)):
-            given[k] += messages[place + flat.classes[to_class + k]]
-    return int(given.argmin())
+        place = flat.message[e, 1]
+        to_class = flat.lookup[e, 1]
+        for k in range(len(total)):
+            total[k] += messages[place + flat.classes[to_class + k]]
+    return int(total.argmin())
 
 
 @njit(cache=True)
-def _add_chosen(flat: Flat, edge: int, side: int, chosen: LongArray, given: FloatArray) -> None:
-    """Adds the cost of a pair, given the other node's choice."""
-    d = flat.classes[flat.lookup[edge, 1 - side] + chosen[flat.ends[edge, 1 - side]]]
-    columns, to_class = flat.shape[edge, 1], flat.lookup[edge, side]
-    for k in range(len(given)):
+def _add_chosen(flat: Flat, edge: int, side: int, strategy: LongArray, total: FloatArray) -> None:
+    """Add the cost of a pair, given the configuration of its second node."""
+    d = flat.classes[flat.lookup[edge, 1 - side] + strategy[flat.ends[edge, 1 - side]]]
+    columns = flat.shape[edge, 1]
+    to_class = flat.lookup[edge, side]
+    for k in range(len(total)):
         c = flat.classes[to_class + k]
-        given[k] += flat.cells[
+        total[k] += flat.cells[
             flat.table[edge] + (c * columns + d if side == 0 else d * columns + c)
         ]
 
 
 @njit(cache=True)
 def _send(
-    flat: Flat, messages: FloatArray, edge: int, side: int, share: float, total: FloatArray,
+    flat: Flat,
+    messages: FloatArray,
+    edge: int,
+    side: int,
+    share: float,
+    total: FloatArray,
     part: FloatArray,
-) -> float:  # fmt: skip
-    """Renews the message of a pair from the node on ``side``; its least number is taken off."""
-    rows, columns = flat.shape[edge, 0], flat.shape[edge, 1]
-    place, to_class = flat.message[edge, side], flat.lookup[edge, side]
-    mine = flat.shape[edge, side]
-    part[:mine] = np.inf
+) -> float:
+    """Renew the message of a pair from the node on ``side``; return its least number, which is
+    taken off.
+    """
+    rows = flat.shape[edge, 0]
+    columns = flat.shape[edge, 1]
+    place = flat.message[edge, side]
+    to_class = flat.lookup[edge, side]
+    num_classes = flat.shape[edge, side]
+    part[:num_classes] = np.inf
     for k in range(len(total)):
         c = flat.classes[to_class + k]
         part[c] = min(part[c], share * total[k])
-    part[:mine] -= messages[place : place + mine]
+    part[:num_classes] -= messages[place : place + num_classes]
     first = flat.table[edge]
     cells = flat.cells[first : first + rows * columns].reshape(rows, columns)
-    there = flat.message[edge, 1 - side]
-    out = messages[there : there + flat.shape[edge, 1 - side]]
+    begin = flat.message[edge, 1 - side]
+    out = messages[begin : begin + flat.shape[edge, 1 - side]]
     if side == 0:
         _least_of_columns(cells, part, out)
     else:
@@ -222,31 +260,33 @@ def _send(
 def _least_of_columns(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     out[:] = np.inf
     for c in range(cells.shape[0]):
-        mine, row = part[c], cells[c]
+        addend = part[c]
+        row = cells[c]
         for d in range(len(out)):
-            out[d] = min(out[d], row[d] + mine)
+            out[d] = min(out[d], row[d] + addend)
 
 
 @njit(cache=True, fastmath={"nnan", "ninf", "nsz"})
 def _least_of_rows(cells: FloatArray, part: FloatArray, out: FloatArray) -> None:
     for d in range(len(out)):
-        least, row = np.inf, cells[d]
+        lowest = np.inf
+        row = cells[d]
         for c in range(cells.shape[1]):
-            least = min(least, row[c] + part[c])
-        out[d] = least
+            lowest = min(lowest, row[c] + part[c])
+        out[d] = lowest
 
 
 @njit(cache=True)
-def improve(flat: Flat, chosen: LongArray) -> None:
-    """Takes each node's best configuration beside the others until none is better."""
+def improve(flat: Flat, strategy: LongArray) -> None:
+    """Take each node's best configuration beside the rest until none is better."""
     changed = True
     while changed:
         changed = False
         for u in range(len(flat.start) - 1):
-            given = flat.unary[flat.start[u] : flat.start[u + 1]].copy()
+            total = flat.unary[flat.start[u] : flat.start[u + 1]].copy()
             for p in range(flat.first[u], flat.first[u + 1]):
                 e = flat.incident[p]
-                _add_chosen(flat, e, 0 if flat.ends[e, 0] == u else 1, chosen, given)
-            best = int(given.argmin())
-            if given[best] < given[chosen[u]] - 1e-12 * abs(given[chosen[u]]):
-                chosen[u], changed = best, True
+                _add_chosen(flat, e, 0 if flat.ends[e, 0] == u else 1, strategy, total)
+            best = int(total.argmin())
+            if total[best] < total[strategy[u]] - 1e-12 * abs(total[strategy[u]]):
+                strategy[u], changed = best, True

@@ -13,6 +13,7 @@ O[rest, w] the outside of the step's own table, all are min-plus products:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,11 +57,12 @@ class _Inputs:
     """What comes into a step.
 
     Attributes:
-        axes: nodes of the sum of ``parts``: those of the step's table, without ``other``, then its
-            node.
+        axes: nodes of the sum of ``parts``: those of the step's table, without ``partner``, then
+            the step's node.
         total: that sum. [W, axes]
         parts: the tables of the step but ``pair``.
-        pair: over the node and ``other``, which no other part has; None where there is none.
+        pair: over the node and ``partner``, which no further part has; None where there is none.
+        partner: the second node of ``pair``.
     """
 
     step: Step
@@ -68,7 +70,7 @@ class _Inputs:
     total: FloatArray
     parts: list[_Part]
     pair: _Part | None
-    other: int
+    partner: int
 
     @property
     def last(self) -> int:
@@ -76,19 +78,19 @@ class _Inputs:
         return self.total.shape[-1]
 
     def matrix(self) -> FloatArray:
-        """The sum with all but the node in one axis. [W, rest, K]"""
+        """Return the sum with all but the node in one axis. [W, rest, K]"""
         return self.total.reshape(len(self.total), -1, self.last)
 
     def pair_matrix(self) -> FloatArray:
-        """The pair's table. [W, K, K of other]"""
+        """Return the pair's table. [W, K, K of partner]"""
         assert self.pair is not None
         assert self.step.node is not None
-        axes = (WEIGHING, self.step.node, self.other)
+        axes = (WEIGHING, self.step.node, self.partner)
         return np.ascontiguousarray(spread(self.pair.table, (WEIGHING, *self.pair.scope), axes))
 
 
 def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
-    """Weighings whose passes go together: small tables are dominated by the calls."""
+    """Return how many weighings go together: small tables are dominated by the calls."""
     largest = max(math.prod(sizes[node] for node in step.axes) for step in steps)
     return max(1, BATCH // largest)
 
@@ -96,7 +98,7 @@ def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
 def two_passes(
     steps: Sequence[Step], factors: Factors, weights: Sequence[tuple[float, float]]
 ) -> Passes:
-    """Inside and outside costs of every cell for some weighted costs.
+    """Return inside and outside costs of every cell for some weighted costs.
 
     Raises:
         TableTooLargeError: a sum would have more cells than the limit.
@@ -110,7 +112,7 @@ def two_passes(
     outside[-1] = np.zeros(len(weights))
     for index in range(len(steps) - 1, -1, -1):
         inputs = _inputs(steps[index], steps, factors, tables, inside)
-        total = _whole(inputs, outside[index])
+        total = _least_costs(inputs, outside[index])
         gone = steps[index].node
         if gone is not None:
             node[gone] = total.min(axis=tuple(range(1, total.ndim - 1)))
@@ -129,14 +131,16 @@ def _inputs(
     tables: Sequence[FloatArray],
     inside: Sequence[FloatArray],
 ) -> _Inputs:
+    """Return what comes into a step: its factors, and the tables of its children."""
     parts = [_Part(factors.scopes[k], tables[k], -1) for k in step.factors]
     parts += [_Part(steps[k].scope, inside[k], k) for k in step.children]
     pair = _splittable(step, parts)
-    other, axes = WEIGHING, step.axes
+    partner = WEIGHING
+    axes = step.axes
     if pair is not None:
-        other = pair.scope[pair.scope[0] == step.node]
+        partner = pair.scope[pair.scope[0] == step.node]
         parts = [part for part in parts if part is not pair]
-        axes = tuple(k for k in axes if k != other)
+        axes = tuple(k for k in axes if k != partner)
     count = len(tables[0])
     total = add_up(
         (WEIGHING, *axes),
@@ -145,44 +149,41 @@ def _inputs(
         [count, *(factors.sizes[k] for k in axes)],
     )
     check_cells([count, *(factors.sizes[k] for k in step.scope)])
-    return _Inputs(step, axes, total, parts, pair, other)
+    return _Inputs(step=step, axes=axes, total=total, parts=parts, pair=pair, partner=partner)
 
 
 def _splittable(step: Step, parts: list[_Part]) -> _Part | None:
-    """The largest pairwise table whose other node is in no other."""
+    """Return the largest pairwise table whose second node is in no further table."""
     if step.node is None or len(parts) < 2:
         return None
-    seen: dict[int, int] = {}
-    for part in parts:
-        for other in part.scope:
-            seen[other] = seen.get(other, 0) + 1
+    num_tables = Counter(node for part in parts for node in part.scope)
     pairs = [
         part
         for part in parts
-        if len(part.scope) == 2 and seen[part.scope[part.scope[0] == step.node]] == 1
+        if len(part.scope) == 2 and num_tables[part.scope[part.scope[0] == step.node]] == 1
     ]
     return max(pairs, key=lambda part: part.table.size, default=None)
 
 
 def _inside(inputs: _Inputs) -> FloatArray:
-    """The step's table. [W, K of scope]"""
+    """Return the step's table. [W, K of scope]"""
     if inputs.step.node is None:
         return inputs.total
     if inputs.pair is None:
         return inputs.total.min(axis=-1)
     product = min_plus_each(inputs.matrix(), inputs.pair_matrix())
-    rest = inputs.axes[:-1]
+    outer = inputs.axes[:-1]
     shaped = product.reshape([*inputs.total.shape[:-1], product.shape[2]])
-    return _turned(shaped, (*rest, inputs.other), inputs.step.scope)
+    return _turned(shaped, (*outer, inputs.partner), inputs.step.scope)
 
 
 def _turned(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
-    """A table's axes in another order; the weighings stay first."""
+    """Return a table with its axes in another order; the weighings stay first."""
     return np.ascontiguousarray(table.transpose([0, *(1 + axes.index(k) for k in scope)]))
 
 
-def _whole(inputs: _Inputs, outside: FloatArray) -> FloatArray:
-    """Least cost of the whole for each cell of the sum. [W, axes]"""
+def _least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
+    """Return the least cost of a strategy with each cell of the sum. [W, axes]"""
     if inputs.step.node is None:
         return inputs.total + outside
     if inputs.pair is None:
@@ -193,22 +194,22 @@ def _whole(inputs: _Inputs, outside: FloatArray) -> FloatArray:
 
 
 def _outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
-    """The outside of the step's table, ``other`` last. [W, rest, K of other]"""
-    turned = _turned(outside, inputs.step.scope, (*inputs.axes[:-1], inputs.other))
+    """Return the outside of the step's table, ``partner`` last. [W, rest, K of partner]"""
+    turned = _turned(outside, inputs.step.scope, (*inputs.axes[:-1], inputs.partner))
     return turned.reshape(len(turned), -1, turned.shape[-1])
 
 
 def _around(inputs: _Inputs, part: _Part, total: FloatArray) -> FloatArray:
-    """Least cost of the whole for each cell of a part."""
-    gone = tuple(k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope)
-    kept = tuple(node for node in inputs.axes if node in part.scope)
-    return spread(total.min(axis=gone), (WEIGHING, *kept), (WEIGHING, *part.scope))
+    """Return the least cost of a strategy with each cell of a part."""
+    absent = tuple(k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope)
+    present = tuple(node for node in inputs.axes if node in part.scope)
+    return spread(total.min(axis=absent), (WEIGHING, *present), (WEIGHING, *part.scope))
 
 
 def _around_pair(inputs: _Inputs, outside: FloatArray) -> FloatArray:
-    """Least cost of all but the pair for each of its cells. [W, K of its scope]"""
+    """Return the least cost of all but the pair for each of its cells. [W, K of its scope]"""
     assert inputs.pair is not None
     assert inputs.step.node is not None
     turned = np.ascontiguousarray(inputs.matrix().transpose(0, 2, 1))
-    found = min_plus_each(turned, _outside_matrix(inputs, outside))
-    return _turned(found, (inputs.step.node, inputs.other), inputs.pair.scope)
+    product = min_plus_each(turned, _outside_matrix(inputs, outside))
+    return _turned(product, (inputs.step.node, inputs.partner), inputs.pair.scope)

@@ -60,7 +60,7 @@ class ShardingResult:
 
 
 def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> ShardingResult:
-    """The configuration of least cost.
+    """Return the configuration of least cost.
 
     Args:
         problem: the cost tables of nodes and edges.
@@ -71,11 +71,11 @@ def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> Shardin
         TooLargeError: a table would be larger than that, and not ``bounded``.
     """
     begin = time.perf_counter()
-    left, bounds = _discarded(problem, SMALL)
-    if bounds is not None and _proven(left, bounds):
+    remaining, bounds = _discarded(problem, SMALL)
+    if bounds is not None and _proven(remaining, bounds):
         return _result(problem, bounds.configuration, begin, bounds.bound)
     try:
-        configuration = left.solve()
+        configuration = remaining.solve()
     except TooLargeError:
         if not bounded:
             raise
@@ -85,52 +85,74 @@ def best_strategy(problem: ShardingProblem, *, bounded: bool = False) -> Shardin
 
 
 def best_with_bounds(problem: ShardingProblem) -> tuple[tuple[int, ...], Bounds]:
-    """The configuration of least cost, and bounds of every configuration.
+    """Return the configuration of least cost, and bounds of every configuration.
 
     Raises:
         TooLargeError: a table would be larger than the memory limit.
     """
-    left, bounds = _discarded(problem, -1.0)
+    remaining, bounds = _discarded(problem, -1.0)
     assert bounds is not None
-    if _proven(left, bounds):
+    if _proven(remaining, bounds):
         return bounds.configuration, bounds
-    return left.solve(), bounds
+    return remaining.solve(), bounds
 
 
 def warm() -> None:
-    """Compiles the kernels (or loads them from the cache), so that no search's seconds count it."""
+    """Compile the kernels (or load them from the cache), so that no search's seconds count it."""
     min_plus(np.zeros((1, 1)), np.zeros((1, 1)))
     table_classes(np.zeros((1, 1)))
     pair = (Edge(0, 1, np.zeros((1, 1))),)
-    message_bounds(ShardingProblem("warm", 1, ("a", "b"), (np.zeros(1),) * 2, pair), 1)
+    message_bounds(
+        ShardingProblem(
+            name="warm",
+            devices=1,
+            names=("a", "b"),
+            cost=(np.zeros(1),) * 2,
+            edges=pair,
+        ),
+        1,
+    )
 
 
 def _result(
     problem: ShardingProblem, configuration: tuple[int, ...], begin: float, bound: float | None
 ) -> ShardingResult:
     seconds = time.perf_counter() - begin
-    cost, memory = problem.value(configuration), problem.bytes(configuration)
+    cost = problem.value(configuration)
+    memory = problem.bytes(configuration)
     exact = bound is None or cost - bound <= CLOSE * abs(cost)
-    return ShardingResult(cost, memory, configuration, seconds, exact, cost if exact else bound)
+    return ShardingResult(
+        cost=cost,
+        memory=memory,
+        configuration=configuration,
+        seconds=seconds,
+        exact=exact,
+        bound=cost if exact else bound,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class _Left:
-    """A problem with the configurations ``kept`` of each node."""
+class _Remaining:
+    """A problem with a subset of each node's configurations.
+
+    Attributes:
+        problem: the tables of these configurations.
+        subsets: their indices in the full problem. N arrays
+    """
 
     problem: ShardingProblem
-    kept: list[LongArray]
+    subsets: list[LongArray]
 
     def solve(self) -> tuple[int, ...]:
-        """The best strategy, in the numbers of the whole problem."""
-        if all(len(rows) == 1 for rows in self.kept):
-            return tuple(int(rows[0]) for rows in self.kept)
-        found = cheapest(self.problem, self.order[0], MEMORY_LIMIT)
-        return tuple(int(rows[k]) for rows, k in zip(self.kept, found, strict=True))
+        """Return the best strategy, in the indices of the full problem."""
+        if all(len(rows) == 1 for rows in self.subsets):
+            return tuple(int(rows[0]) for rows in self.subsets)
+        configuration = cheapest(self.problem, self.order[0], MEMORY_LIMIT)
+        return tuple(int(rows[k]) for rows, k in zip(self.subsets, configuration, strict=True))
 
     @property
     def cells(self) -> int:
-        """Of all tables between nodes."""
+        """Cells of all tables between nodes."""
         return sum(edge.cost.size for edge in self.problem.edges)
 
     @cached_property
@@ -140,44 +162,52 @@ class _Left:
         return elimination_order(self.problem.neighbours(), sizes)
 
 
-def _proven(left: _Left, bounds: Bounds) -> bool:
-    """Whether an elimination would take long and only tell differences of rounding."""
-    return bounds.meets(CLOSE) and left.order[1] > SMALL
+def _proven(remaining: _Remaining, bounds: Bounds) -> bool:
+    """Return whether an elimination would take long and only tell differences of rounding."""
+    return bounds.meets(CLOSE) and remaining.order[1] > SMALL
 
 
-def _discarded(problem: ShardingProblem, small: float) -> tuple[_Left, Bounds | None]:
-    """Without configurations that are in no best strategy, and the bounds that say so.
+def _discarded(problem: ShardingProblem, small: float) -> tuple[_Remaining, Bounds | None]:
+    """Discard configurations that are in no best strategy; return the rest, and the bounds that say
+    so.
 
     Args:
         problem: the cost tables of nodes and edges.
         small: cells of an elimination up to which nothing is done.
     """
-    left = _Left(problem, [np.arange(len(cost)) for cost in problem.cost])
+    remaining = _Remaining(problem, [np.arange(len(cost)) for cost in problem.cost])
     bounds: Bounds | None = None
-    for sweeps, cells, most in zip(SWEEPS, (FEW, LARGE), (small, LARGE), strict=True):
-        if left.cells <= min(cells, most) and left.order[1] <= most:
+    for sweeps, cells, limit in zip(SWEEPS, (FEW, LARGE), (small, LARGE), strict=True):
+        if remaining.cells <= min(cells, limit) and remaining.order[1] <= limit:
             break
-        found = message_bounds(left.problem, sweeps, enough=CLOSE)
-        if bounds is not None:
-            found = _better(left.problem, found)
-        rows = [np.flatnonzero(part <= found.cost) for part in found.node]
-        bounds = found if bounds is None else bounds.sharpened(found, left.kept)
-        kept = [kept[k] for kept, k in zip(left.kept, rows, strict=True)]
-        left = _Left(left.problem.restricted(rows), kept)
-    return left, bounds
+        sharper = message_bounds(remaining.problem, sweeps, enough=CLOSE)
+        if bounds is None:
+            bounds = sharper
+        else:
+            sharper = _better(remaining.problem, sharper)
+            bounds = bounds.sharpened(sharper, remaining.subsets)
+        # A configuration whose bound is above the cost of the strategy in hand is in no best one.
+        rows = [np.flatnonzero(node_bounds <= sharper.cost) for node_bounds in sharper.node]
+        subsets = [
+            subset[node_rows] for subset, node_rows in zip(remaining.subsets, rows, strict=True)
+        ]
+        remaining = _Remaining(remaining.problem.restricted(rows), subsets)
+    return remaining, bounds
 
 
 def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
-    """With the best strategy among each node's configurations of almost the least bound.
+    """Return the bounds with the best strategy among configurations of almost the least bound.
 
     Messages alone can't choose between strategies that cost the same; elimination can.
     """
     for share in NEAR:
         above = share * (bounds.cost - bounds.bound)
         rows = [np.flatnonzero(part <= part.min() + above) for part in bounds.node]
-        near = _Left(problem.restricted(rows), rows)
+        near = _Remaining(problem.restricted(rows), rows)
         if near.cells <= FEW and near.order[1] <= SMALL:
-            found = near.solve()
-            cost, found = min((bounds.cost, bounds.configuration), (problem.value(found), found))
-            return replace(bounds, configuration=found, cost=cost)
+            configuration = near.solve()
+            cost, configuration = min(
+                (bounds.cost, bounds.configuration), (problem.value(configuration), configuration)
+            )
+            return replace(bounds, configuration=configuration, cost=cost)
     return bounds

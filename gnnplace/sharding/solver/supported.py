@@ -32,7 +32,7 @@ class Point:
 
 @dataclass
 class Supported:
-    """What weighings have found so far.
+    """Strategies that are best for the weighings solved so far.
 
     Attributes:
         wanted: whether the gap between two neighbours matters.
@@ -51,15 +51,22 @@ class Supported:
     gaps: list[tuple[Point, Point]] = field(default_factory=list)
 
     def solve(self, weight: Weight) -> Point:
-        """The best strategy for one weighing."""
+        """Return the best strategy for one weighing."""
         count = len(self.problem.names)
-        whole = self.factors.weighted([weight])
-        first = {id(table): table[0] for table in whole}  # Equal tables stay one object.
-        tables = [first[id(table)] for table in whole]
+        weighted_tables = self.factors.weighted([weight])
+        first = {id(table): table[0] for table in weighted_tables}  # Equal tables stay one object.
+        tables = [first[id(table)] for table in weighted_tables]
         scopes = zip(self.factors.scopes[count:], tables[count:], strict=True)
         edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
-        names, name = self.problem.names, self.problem.name
-        weighted = ShardingProblem(name, 1, names, tuple(tables[:count]), edges)
+        names = self.problem.names
+        name = self.problem.name
+        weighted = ShardingProblem(
+            name=name,
+            devices=1,
+            names=names,
+            cost=tuple(tables[:count]),
+            edges=edges,
+        )
         configuration, bounds = best_with_bounds(weighted)
         point = Point(
             self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
@@ -70,7 +77,7 @@ class Supported:
         return point
 
     def refine(self, solves: int, width: Callable[[Point, Point], float]) -> None:
-        """Looks between neighbours, the widest gap first.
+        """Look between neighbours, the widest gap first.
 
         Args:
             solves: weighings to have solved in the end, at most.
@@ -91,14 +98,16 @@ class Supported:
 
 
 def undominated(points: list[Point]) -> list[Point]:
-    """Points that no other is as good as in both, by time; differences of rounding do not count."""
-    found: list[Point] = []
+    """Return the points that none matches in both, by time; differences of rounding do not
+    count.
+    """
+    points_kept: list[Point] = []
     for point in sorted(points, key=lambda point: (point.time, point.memory)):
-        if not found or point.memory < found[-1].memory * (1 - 1e-13):
-            if found and point.time <= found[-1].time * (1 + 1e-13):
-                found.pop()
-            found.append(point)
-    return found
+        if not points_kept or point.memory < points_kept[-1].memory * (1 - 1e-13):
+            if points_kept and point.time <= points_kept[-1].time * (1 + 1e-13):
+                points_kept.pop()
+            points_kept.append(point)
+    return points_kept
 
 
 def supported_points(
@@ -106,7 +115,7 @@ def supported_points(
     factors: Factors,
     wanted: Wanted = lambda fast, small: True,
 ) -> Supported:
-    """Supported points, the widest gaps first.
+    """Return supported points, the widest gaps first.
 
     Args:
         problem: the cost tables, with memory.

@@ -18,7 +18,7 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, each_alone, joint, over_classes
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,13 @@ class Table:
     classes: tuple[Classes, ...]
 
     def classes_of(self, node: int) -> Classes:
-        """Classes of a node of the scope."""
+        """Return the classes of a node of the scope."""
         return self.classes[self.scope.index(node)]
 
     def signature(self, roles: Sequence[int]) -> tuple[int, ...]:
-        """Tells tables apart that are not the same over nodes of the same roles."""
+        """Return a key that differs for tables that are not the same over nodes of the same
+        roles.
+        """
         places = [roles.index(node) for node in self.scope]
         return (id(self.cost), *map(id, self.classes), *places)
 
@@ -49,28 +51,28 @@ class Table:
 class Memo:
     """Results by the identity of what they were made from, which is kept with them."""
 
-    made: dict[Hashable, tuple[Any, Any]] = field(default_factory=dict)
+    results: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
 
-    def of(self, key: Hashable, source: Any, make: Callable[[], Made]) -> Made:
-        """The result under ``key``, made on the first call.
+    def of(self, key: Hashable, source: object, make: Callable[[], Result]) -> Result:
+        """Return the result under ``key``, made on the first call.
 
         Args:
             key: from the identities of ``source``.
             source: kept, so that no other object gets its identity.
             make: what is called to make the result.
         """
-        if key not in self.made:
-            self.made[key] = (make(), source)
-        found: Made = self.made[key][0]
-        return found
+        if key not in self.results:
+            self.results[key] = (make(), source)
+        result: Result = self.results[key][0]
+        return result
 
     def joint(self, parts: Sequence[Classes]) -> Classes:
-        """As ``classes.joint``."""
+        """Return the joint partition, as ``classes.joint`` does."""
         return self.of(tuple(map(id, parts)), parts, partial(joint, parts))
 
 
 def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
-    """A table's cells for ``picked`` configurations of each node."""
+    """Return a table's cells for ``picked`` configurations of each node."""
     cost = table.cost
     for axis, (node, classes) in enumerate(zip(table.scope, table.classes, strict=True)):
         rows = classes.of[picked[node]]
@@ -88,10 +90,12 @@ class Buckets:
     count: int = 0
 
     def add(self, table: Table) -> None:
-        """Tables over the same nodes become one, so that a neighbour can be split off."""
-        for key, other in self.tables[table.scope[0]].items():
-            if other.scope == table.scope:
-                self._put(key, _added(self.memo, other, table))
+        """Add a table. Tables over the same nodes become one, so that a neighbour can be
+        split off.
+        """
+        for key, present in self.tables[table.scope[0]].items():
+            if present.scope == table.scope:
+                self._put(key, _added(self.memo, present, table))
                 return
         self.count += 1
         self._put(self.count, table)
@@ -101,12 +105,12 @@ class Buckets:
             self.tables[node][key] = table
 
     def take(self, node: int) -> list[Table]:
-        """Takes out all tables over ``node``."""
-        found = dict(self.tables[node])
-        for key, table in found.items():
-            for other in table.scope:
-                self.tables[other].pop(key, None)
-        return list(found.values())
+        """Take out all tables over ``node``."""
+        tables = dict(self.tables[node])
+        for key, table in tables.items():
+            for neighbour in table.scope:
+                self.tables[neighbour].pop(key, None)
+        return list(tables.values())
 
 
 def _added(memo: Memo, first: Table, second: Table) -> Table:
@@ -116,7 +120,7 @@ def _added(memo: Memo, first: Table, second: Table) -> Table:
 
 
 def _sum(memo: Memo, first: Table, second: Table) -> tuple[FloatArray, tuple[Classes, ...]]:
-    """The sum of two tables over the same nodes, and its classes."""
+    """Return the sum of two tables over the same nodes, and its classes."""
     classes: dict[int, Classes] = {}
     for node, *parts in zip(first.scope, first.classes, second.classes, strict=True):
         classes[node] = memo.joint(parts)
@@ -125,7 +129,7 @@ def _sum(memo: Memo, first: Table, second: Table) -> tuple[FloatArray, tuple[Cla
 
 
 def buckets_of(problem: ShardingProblem) -> Buckets:
-    """The tables of a problem; those of parallel edges are added up."""
+    """Return the tables of a problem; those of parallel edges are added up."""
     buckets = Buckets([{} for _ in problem.cost])
     memo = buckets.memo
     for node, cost in enumerate(problem.cost):
@@ -139,10 +143,10 @@ def buckets_of(problem: ShardingProblem) -> Buckets:
 
 
 def _over_classes(edge: Edge) -> tuple[FloatArray, tuple[Classes, ...]]:
-    found = edge.over_classes or over_classes(edge.cost)
+    table = edge.over_classes or over_classes(edge.cost)
     if edge.u < edge.v:
-        return found.cells, (found.rows, found.columns)
-    return np.ascontiguousarray(found.cells.T), (found.columns, found.rows)
+        return table.cells, (table.rows, table.columns)
+    return np.ascontiguousarray(table.cells.T), (table.columns, table.rows)
 
 
 class Flat(NamedTuple):
@@ -194,21 +198,39 @@ class _ArrayRow:
 
 
 def flat_of(problem: ShardingProblem) -> Flat:
-    """The tables of a problem; those of parallel edges are added up."""
-    found: dict[int, Table] = {}
+    """Return the tables of a problem; those of parallel edges are added up."""
+    # A table is in the buckets of both of its nodes, under one key.
+    pair_tables: dict[int, Table] = {}
     for tables in buckets_of(problem).tables:
-        found |= {key: table for key, table in tables.items() if len(table.scope) == 2}
-    pairs = list(found.values())
+        for key, bucket_table in tables.items():
+            if len(bucket_table.scope) == 2:
+                pair_tables[key] = bucket_table
+    pairs = list(pair_tables.values())
     count = len(problem.cost)
-    cells, classes = _ArrayRow(), _ArrayRow()
+
+    # Where each pair's cells, classes and messages begin; equal arrays stand in the rows once.
+    cells = _ArrayRow()
+    classes = _ArrayRow()
     ends = np.array([p.scope for p in pairs], np.int64).reshape(-1, 2)
     shape = np.array([p.cost.shape for p in pairs], np.int64).reshape(-1, 2)
     table = np.array([cells.add(p.cost) for p in pairs], np.int64)
     lookup = np.array([[classes.add(c.of) for c in p.classes] for p in pairs], np.int64)
+
+    # Pairs by node, for walks from a node to its neighbours.
     order = np.argsort(ends.ravel(), kind="stable") // 2
     degree = np.bincount(ends.ravel(), minlength=count)
     message = np.cumsum(np.append(0, shape.ravel()))[:-1].reshape(-1, 2)
     start = np.cumsum([0, *map(len, problem.cost)])
-    return Flat(start, np.concatenate(problem.cost), ends, table, shape, cells.joined(np.float64),
-                 lookup.reshape(-1, 2), classes.joined(np.int64), message, order,
-                 np.append(0, np.cumsum(degree)))  # fmt: skip
+    return Flat(
+        start=start,
+        unary=np.concatenate(problem.cost),
+        ends=ends,
+        table=table,
+        shape=shape,
+        cells=cells.joined(np.float64),
+        lookup=lookup.reshape(-1, 2),
+        classes=classes.joined(np.int64),
+        message=message,
+        incident=order,
+        first=np.append(0, np.cumsum(degree)),
+    )

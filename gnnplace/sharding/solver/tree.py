@@ -65,66 +65,79 @@ class Factors:
 
     Attributes:
         scopes: the nodes of each, ascending.
-        kept: configurations of each node that are still in the tables.
+        configurations: configurations of each node that are still in the tables.
     """
 
     scopes: tuple[Scope, ...]
     time: tuple[FloatArray, ...]
     memory: tuple[FloatArray, ...]
-    kept: tuple[LongArray, ...]
+    configurations: tuple[LongArray, ...]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Configurations of each node that are left."""
-        return tuple(len(kept) for kept in self.kept)
+        return tuple(map(len, self.configurations))
 
     def weighted(self, weights: Sequence[tuple[float, float]]) -> list[FloatArray]:
-        """``weight[0] * time + weight[1] * memory`` of every table; equal ones are one
+        """Return ``weight[0] * time + weight[1] * memory`` of every table; equal ones are one
         array. [W, K of scope]
         """
-        of_time, of_memory = np.array(weights, dtype=np.float64).reshape(-1, 2).T
-        made: dict[tuple[int, int], FloatArray] = {}
+        time_weights, memory_weights = np.array(weights, dtype=np.float64).reshape(-1, 2).T
+        tables: dict[tuple[int, int], FloatArray] = {}
         for time, memory in zip(self.time, self.memory, strict=True):
             key = (id(time), id(memory))
-            if key not in made:
-                parts = np.multiply.outer(of_time, time), np.multiply.outer(of_memory, memory)
-                made[key] = parts[0] + parts[1]
-        return [made[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)]
+            if key not in tables:
+                parts = (
+                    np.multiply.outer(time_weights, time),
+                    np.multiply.outer(memory_weights, memory),
+                )
+                tables[key] = parts[0] + parts[1]
+        return [tables[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)]
 
     def restrict(self, masks: Sequence[BoolArray]) -> Factors:
-        """Without the configurations whose mask is false."""
+        """Return the factors without the configurations whose mask is false."""
 
         def cut(table: FloatArray, scope: Scope) -> FloatArray:
             return np.ascontiguousarray(table[np.ix_(*(masks[node] for node in scope))])
 
         return Factors(
-            self.scopes,
-            tuple(cut(t, s) for t, s in zip(self.time, self.scopes, strict=True)),
-            tuple(cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)),
-            tuple(kept[mask] for kept, mask in zip(self.kept, masks, strict=True)),
+            scopes=self.scopes,
+            time=tuple(cut(t, s) for t, s in zip(self.time, self.scopes, strict=True)),
+            memory=tuple(cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)),
+            configurations=tuple(
+                rows[mask] for rows, mask in zip(self.configurations, masks, strict=True)
+            ),
         )
 
 
 def factors_of(problem: ShardingProblem) -> Factors:
-    """The tables of a problem; parallel edges added up, missing memory zero."""
+    """Return the tables of a problem; parallel edges added up, missing memory zero."""
     memories = problem.memory or (None,) * len(problem.names)
     pairs = combined_edges(problem)
-    bytes_ = [Edge(e.u, e.v, np.zeros_like(e.cost) if e.memory is None else e.memory)
-              for e in problem.edges]  # fmt: skip
-    of_bytes = ShardingProblem("", 1, problem.names, problem.cost, tuple(bytes_))
-    pair_bytes = combined_edges(of_bytes)
+    byte_edges = [
+        Edge(e.u, e.v, np.zeros_like(e.cost) if e.memory is None else e.memory)
+        for e in problem.edges
+    ]
+    byte_problem = ShardingProblem(
+        name="",
+        devices=1,
+        names=problem.names,
+        cost=problem.cost,
+        edges=tuple(byte_edges),
+    )
+    pair_bytes = combined_edges(byte_problem)
     nodes = zip(problem.cost, memories, strict=True)
-    own = [np.zeros_like(cost) if memory is None else memory for cost, memory in nodes]
+    node_bytes = [np.zeros_like(cost) if memory is None else memory for cost, memory in nodes]
     return Factors(
-        (*((i,) for i in range(len(own))), *pairs),
-        (*problem.cost, *pairs.values()),
-        (*own, *(pair_bytes[key] for key in pairs)),
-        tuple(np.arange(len(cost)) for cost in problem.cost),
+        scopes=(*((i,) for i in range(len(node_bytes))), *pairs),
+        time=(*problem.cost, *pairs.values()),
+        memory=(*node_bytes, *(pair_bytes[key] for key in pairs)),
+        configurations=tuple(np.arange(len(cost)) for cost in problem.cost),
     )
 
 
 def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray]:
-    """Edge tables with parallel edges added up; the smaller node is the first axis."""
+    """Return edge tables with parallel edges added up; the smaller node is the first axis."""
     pairs: dict[tuple[int, int], FloatArray] = {}
     for edge in problem.edges:
         key = (min(edge.u, edge.v), max(edge.u, edge.v))
@@ -134,7 +147,7 @@ def combined_edges(problem: ShardingProblem) -> dict[tuple[int, int], FloatArray
 
 
 def elimination_tree(factors: Factors) -> tuple[Step, ...]:
-    """The steps, children first; the last is the root and has an empty scope."""
+    """Return the steps, children first; the last is the root and has an empty scope."""
     sizes = factors.sizes
     adjacency: list[set[int]] = [set() for _ in sizes]
     for scope in factors.scopes[len(sizes) :]:
@@ -144,33 +157,54 @@ def elimination_tree(factors: Factors) -> tuple[Step, ...]:
     waiting = set(range(len(factors.scopes)))  # Tables not taken yet: factors here,
     open_steps: list[int] = []  # and steps here.
     for node in elimination_order(adjacency, sizes)[0]:
-        mine = tuple(k for k in sorted(waiting) if node in factors.scopes[k])
-        waiting -= set(mine)
-        below = [k for k in open_steps if node in steps[k].scope]
-        open_steps = [k for k in open_steps if k not in below]
-        below = _join(steps, below)
-        around = {n for k in mine for n in factors.scopes[k]}
-        around |= {n for k in below for n in steps[k].scope}
-        steps.append(Step(node, tuple(sorted(around - {node})), mine, tuple(below)))
+        step_factors = tuple(k for k in sorted(waiting) if node in factors.scopes[k])
+        waiting -= set(step_factors)
+        children = [k for k in open_steps if node in steps[k].scope]
+        open_steps = [k for k in open_steps if k not in children]
+        children = _join(steps, children)
+        neighbours = {n for k in step_factors for n in factors.scopes[k]}
+        neighbours |= {n for k in children for n in steps[k].scope}
+        steps.append(
+            Step(
+                node=node,
+                scope=tuple(sorted(neighbours - {node})),
+                factors=step_factors,
+                children=tuple(children),
+            )
+        )
         open_steps.append(len(steps) - 1)
     roots = _join(steps, open_steps)
     if len(roots) > 1:
-        steps.append(Step(None, (), (), tuple(roots)))
+        steps.append(
+            Step(
+                node=None,
+                scope=(),
+                factors=(),
+                children=tuple(roots),
+            )
+        )
     return tuple(steps)
 
 
 def _join(steps: list[Step], tables: list[int]) -> list[int]:
-    """Adds steps that add up tables until two are left; small ones first."""
-    left = sorted(tables, key=lambda k: len(steps[k].scope))
-    while len(left) > 2:
-        scope = tuple(sorted({*steps[left[0]].scope, *steps[left[1]].scope}))
-        steps.append(Step(None, scope, (), (left[0], left[1])))
-        left = sorted([*left[2:], len(steps) - 1], key=lambda k: len(steps[k].scope))
-    return left
+    """Add steps that add up tables until two are left, small ones first; return those two."""
+    remaining = sorted(tables, key=lambda k: len(steps[k].scope))
+    while len(remaining) > 2:
+        scope = tuple(sorted({*steps[remaining[0]].scope, *steps[remaining[1]].scope}))
+        steps.append(
+            Step(
+                node=None,
+                scope=scope,
+                factors=(),
+                children=(remaining[0], remaining[1]),
+            )
+        )
+        remaining = sorted([*remaining[2:], len(steps) - 1], key=lambda k: len(steps[k].scope))
+    return remaining
 
 
 def spread(table: FloatArray, scope: Scope, axes: Scope) -> FloatArray:
-    """``table`` over ``scope`` as an array that broadcasts over ``axes``."""
+    """Return ``table`` over ``scope`` as an array that broadcasts over ``axes``."""
     present = [node for node in axes if node in scope]
     turned = table.transpose([scope.index(node) for node in present])
     sizes = dict(zip(present, turned.shape, strict=True))
@@ -178,7 +212,7 @@ def spread(table: FloatArray, scope: Scope, axes: Scope) -> FloatArray:
 
 
 def check_cells(shape: Sequence[int]) -> None:
-    """Raises TableTooLargeError if an array would have more cells than ``CELL_LIMIT``."""
+    """Raise TableTooLargeError if an array would have more cells than ``CELL_LIMIT``."""
     if math.prod(shape) > CELL_LIMIT:
         raise TableTooLargeError(
             f"frontier: a table of {math.prod(shape):.3g} cells is more than the limit of "
@@ -189,7 +223,7 @@ def check_cells(shape: Sequence[int]) -> None:
 def step_sum(
     step: Step, tables: Sequence[FloatArray], scopes: Sequence[Scope], sizes: Sequence[int]
 ) -> FloatArray:
-    """The sum of ``tables`` over the step's axes.
+    """Return the sum of ``tables`` over the step's axes.
 
     Raises:
         TableTooLargeError: it would have more cells than ``CELL_LIMIT``.
@@ -200,7 +234,7 @@ def step_sum(
 def add_up(
     axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: Sequence[int]
 ) -> FloatArray:
-    """The sum of ``tables`` over ``axes``, which contain all of ``scopes``.
+    """Return the sum of ``tables`` over ``axes``, which contain all of ``scopes``.
 
     Raises:
         TableTooLargeError: it would have more cells than ``CELL_LIMIT``.
@@ -213,16 +247,16 @@ def add_up(
 
 
 def min_fill(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[float, float]:
-    """Missing edges among the neighbours, then the product of their sizes."""
+    """Return the missing edges among the neighbours, then the product of their sizes."""
     around = adjacency[node]
     if len(around) <= 1:
         return 0.0, 1.0
     missing = sum(b not in adjacency[a] for a, b in combinations(around, 2))
-    return float(missing), float(math.prod(sizes[other] for other in around))
+    return float(missing), float(math.prod(sizes[neighbour] for neighbour in around))
 
 
 def min_weight(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[float, float]:
-    """The product of the neighbours' sizes, then the missing edges."""
+    """Return the product of the neighbours' sizes, then the missing edges."""
     missing, weight = min_fill(adjacency, sizes, node)
     return weight, missing
 
@@ -230,7 +264,7 @@ def min_weight(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[f
 def elimination_order(
     adjacency: Sequence[set[int]], sizes: Sequence[int]
 ) -> tuple[list[int], float]:
-    """The better of the two orders, and its estimated work in table cells."""
+    """Return the better of the two orders, and its estimated work in table cells."""
     order, work = _better_order(tuple(map(frozenset, adjacency)), tuple(sizes))
     return list(order), work
 
@@ -239,34 +273,41 @@ def elimination_order(
 def _better_order(
     adjacency: tuple[frozenset[int], ...], sizes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], float]:
-    found = [_greedy(adjacency, sizes, score) for score in (min_fill, min_weight)]
-    order, work = min(found, key=lambda entry: entry[1])
+    orders = [_greedy(adjacency, sizes, score) for score in (min_fill, min_weight)]
+    order, work = min(orders, key=lambda entry: entry[1])
     return tuple(order), work
 
 
 def _greedy(
     adjacency: Sequence[frozenset[int]], sizes: Sequence[int], score: Score
 ) -> tuple[list[int], float]:
+    """Return the order that eliminates the node of least score each time, and its estimated work.
+
+    The heap has outdated scores; an entry whose score has changed is dropped when it comes up.
+    """
     graph = [set(around) for around in adjacency]
     heap = [(*score(graph, sizes, node), node) for node in range(len(graph))]
     heapify(heap)
     order: list[int] = []
-    done, work = [False] * len(graph), 0.0
+    eliminated = [False] * len(graph)
+    work = 0.0
     while heap:
         *priority, node = heappop(heap)
-        if done[node] or tuple(priority) != score(graph, sizes, node):
+        if eliminated[node] or tuple(priority) != score(graph, sizes, node):
             continue
-        done[node] = True
+        eliminated[node] = True
         order.append(node)
-        work += math.prod(sizes[other] for other in (node, *graph[node]))
-        for other in _remove(graph, node):
-            if not done[other]:
-                heappush(heap, (*score(graph, sizes, other), other))
+        work += math.prod(sizes[neighbour] for neighbour in (node, *graph[node]))
+        for neighbour in _remove(graph, node):
+            if not eliminated[neighbour]:
+                heappush(heap, (*score(graph, sizes, neighbour), neighbour))
     return order, work
 
 
 def _remove(graph: list[set[int]], node: int) -> set[int]:
-    """Connects the node's neighbours and takes it out; the nodes whose scores may have changed."""
+    """Connect the node's neighbours and take it out; return the nodes whose scores may have
+    changed.
+    """
     around = graph[node]
     touched = set(around)
     for a in around:

@@ -55,7 +55,8 @@ class LowerBounds:
 
 
 def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
-    """Two bounds that take a moment: paths of least times, and all least times shared out evenly.
+    """Return two bounds that take a moment: paths of least times, and all least times shared out
+    evenly.
 
     For those who have no time for the others; each is a weaker form of its namesake. O(n).
 
@@ -63,14 +64,14 @@ def quick_bounds(problem: Problem, compiled: Compiled) -> LowerBounds:
         problem: the problem that is bounded.
         compiled: it compiled, with heads and tails of paths.
     """
-    least = least_times(problem)
-    path = float((compiled.head + least + compiled.tail).max())
-    work = float(least.sum()) / problem.num_devices
+    shortest_times = least_times(problem)
+    path = float((compiled.head + shortest_times + compiled.tail).max())
+    work = float(shortest_times.sum()) / problem.num_devices
     return LowerBounds(path * (1.0 - ROUNDING), work * (1.0 - ROUNDING))
 
 
 def lower_bounds(problem: Problem) -> LowerBounds:
-    """All bounds of ``problem``."""
+    """Return all bounds of ``problem``."""
     relaxation = with_serial_runs(Relaxation.of(problem))
     values = relaxation.bounds()
     values["work_and_path"] = work_and_path(relaxation)
@@ -79,5 +80,5 @@ def lower_bounds(problem: Problem) -> LowerBounds:
 
 
 def lower_bound(problem: Problem) -> float:
-    """The best lower bound on the step time of ``problem``, in seconds."""
+    """Return the best lower bound on the step time of ``problem``, in seconds."""
     return lower_bounds(problem).best

@@ -33,9 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray, LongArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import ascending, empty_floats
-from gnnplace.graph.kernels import first_ready_first
+from gnnplace.graph import ascending, empty_floats, first_ready_first, kernel
 from gnnplace.problem import Problem
 
 
@@ -76,20 +74,23 @@ class Copies:
 
 
 def copies_of(problem: Problem) -> Copies:
-    """The copies of the ops of ``problem``."""
+    """Return the copies of the ops of ``problem``."""
     if problem.microbatches > 1:
-        found = _copies(problem, _groups(problem))
-        if found is not None:
-            return found
+        copies = _copies(problem, _groups(problem))
+        if copies is not None:
+            return copies
     alone = _copies(problem, np.arange(problem.num_ops))
     assert alone is not None
     return alone
 
 
 def _groups(problem: Problem) -> LongArray:
-    """Ops of one name, but for the micro-batch, and of one unit; alone if that is not one each."""
+    """Group ops of one name, but for the micro-batch, and of one unit; alone if that is not one
+    each.
+    """
     groups: dict[tuple[int, str], int] = {}
-    names, unit_of = problem.graph.names, problem.unit_of.tolist()
+    names = problem.graph.names
+    unit_of = problem.unit_of.tolist()
     of = np.array(
         [
             groups.setdefault((unit_of[i], name.rpartition("#")[0] or name), len(groups))
@@ -101,15 +102,15 @@ def _groups(problem: Problem) -> LongArray:
 
 
 def _copies(problem: Problem, of: LongArray) -> Copies | None:
-    """Copies by group; None where the groups' graph has a cycle."""
+    """Return copies by group; None where the groups' graph has a cycle."""
     count = np.bincount(of)
     source, target, size = problem.graph.edges
-    own = (count[of[source]] == 1) | (count[of[target]] == 1)
-    own |= problem.microbatch[source] == problem.microbatch[target]
-    key = of[target[own]] * len(count) + of[source[own]]
+    is_within = (count[of[source]] == 1) | (count[of[target]] == 1)
+    is_within |= problem.microbatch[source] == problem.microbatch[target]
+    key = of[target[is_within]] * len(count) + of[source[is_within]]
     pair, inverse, matched = np.unique(key, return_inverse=True, return_counts=True)
-    least = np.full(len(pair), np.inf)
-    np.minimum.at(least, inverse, size[own])
+    smallest = np.full(len(pair), np.inf)
+    np.minimum.at(smallest, inverse, size[is_within])
     to, come = np.divmod(pair, len(count))
     by_source = np.argsort(come, kind="stable")
     order = first_ready_first(offsets(come, len(count)), to[by_source].astype(np.int32))
@@ -123,17 +124,17 @@ def _copies(problem: Problem, of: LongArray) -> Copies | None:
         source=come.astype(np.int32),
         target=to.astype(np.int32),
         matched=matched.astype(np.int32),
-        size=least,
+        size=smallest,
     )
 
 
 def offsets(key: NDArray[np.integer], count: int) -> IntArray:
-    """Where each of ``count`` keys starts in a list sorted by key. [count + 1]"""
+    """Return where each of ``count`` keys starts in a list sorted by key. [count + 1]"""
     return np.concatenate(([0], np.bincount(key, minlength=count).cumsum())).astype(np.int32)
 
 
 def by_rank(copies: Copies, values: FloatArray) -> FloatArray:
-    """Values of ops, those of one group together and ascending. [n]"""
+    """Return the values of ops, those of one group together and ascending. [n]"""
     return np.asarray(values[np.lexsort((values, copies.of))])
 
 
@@ -146,7 +147,7 @@ def starts(
     *,
     reverse: bool = False,
 ) -> FloatArray:
-    """Least starts of copies by rank in seconds; reversed, least times after them. [n]
+    """Return the least starts of copies by rank in seconds; reversed, least times after them. [n]
 
     Args:
         copies: the ops by groups of copies.
@@ -164,7 +165,7 @@ def starts(
     value = least.copy()
     edges = GroupEdges(
         offset=offset,
-        other=far[by_near],
+        source=far[by_near],
         slack=slack[by_near].astype(np.int32),
         apart=apart[by_near],
         inside_offset=inside[0],
@@ -179,7 +180,7 @@ class GroupEdges(NamedTuple):
 
     Attributes:
         offset: Where the edges into each group start. [G + 1]
-        other: The group that each edge comes from. [E]
+        source: The group that each edge comes from. [E]
         slack: Copies that the edge does not feed. [E]
         apart: Seconds that its transfer takes at least. [E]
         inside_offset: Where the ancestors of each group in its unit start. [G + 1]
@@ -187,7 +188,7 @@ class GroupEdges(NamedTuple):
     """
 
     offset: IntArray
-    other: IntArray
+    source: IntArray
     slack: IntArray
     apart: FloatArray
     inside_offset: IntArray
@@ -202,7 +203,7 @@ def _starts(
     work: FloatArray,
     value: FloatArray,
 ) -> None:
-    """Raises ``value`` to the least starts by rank.
+    """Raise ``value`` to the least starts by rank.
 
     Args:
         order: groups, producers first. [G]
@@ -211,11 +212,12 @@ def _starts(
         work: least seconds of each group. [G]
         value: in and out, seconds. [n]
     """
-    offset, other, slack, apart, inside_offset, inside = edges
+    offset, source, slack, apart, inside_offset, inside = edges
     for x in order:
-        low, count = begin[x], begin[x + 1] - begin[x]
+        low = begin[x]
+        count = begin[x + 1] - begin[x]
         for e in range(offset[x], offset[x + 1]):
-            p = other[e]
+            p = source[e]
             last = begin[p + 1] - begin[p] - 1
             for k in range(count):
                 rank = min(k - slack[e], last)
@@ -224,7 +226,8 @@ def _starts(
                     value[low + k] = max(value[low + k], ready)
         for k in range(1, count):
             value[low + k] = max(value[low + k], value[low + k - 1] + work[x])
-        a, size = inside_offset[x], inside_offset[x + 1] - inside_offset[x]
+        a = inside_offset[x]
+        size = inside_offset[x + 1] - inside_offset[x]
         if size == 0:
             continue
         released = empty_floats(size)
@@ -232,8 +235,8 @@ def _starts(
             released[i] = value[begin[inside[a + i]]]
         by_release = ascending(released)
         for k in range(count):
-            done = 0.0
+            finish = 0.0
             for i in by_release:
                 y = inside[a + i]
-                done = max(done, released[i]) + min(k + 1, begin[y + 1] - begin[y]) * work[y]
-            value[low + k] = max(value[low + k], max(done, value[low]) + k * work[x])
+                finish = max(finish, released[i]) + min(k + 1, begin[y + 1] - begin[y]) * work[y]
+            value[low + k] = max(value[low + k], max(finish, value[low]) + k * work[x])

@@ -34,13 +34,13 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import (
+from gnnplace.graph import (
     empty_floats,
     empty_ints,
     empty_table,
     heap_pop,
     heap_push,
+    kernel,
     zero_table,
 )
 from gnnplace.simulation.bounds.copies import offsets
@@ -66,30 +66,38 @@ def on_one_machine(
         tail: least seconds after it. [n]
     """
     result = empty_floats(len(offset) - 1)
-    left, keys, waiting = empty_floats(len(job)), empty_floats(len(job)), empty_ints(len(job))
+    remaining = empty_floats(len(job))
+    keys = empty_floats(len(job))
+    waiting = empty_ints(len(job))
     for unit in range(len(offset) - 1):
-        low, count = offset[unit], offset[unit + 1] - offset[unit]
+        low = offset[unit]
+        count = offset[unit + 1] - offset[unit]
         result[unit] = np.inf
         for k in range(columns.shape[1]):
-            clock, bound, next_job, held = 0.0, 0.0, 0, 0
-            while next_job < count or held > 0:
-                if held == 0:
+            clock = 0.0
+            bound = 0.0
+            next_job = 0
+            num_waiting = 0
+            # Preemptive one-machine schedule: of the jobs that are released, the one with the
+            # longest tail runs until it is done or the next job is released.
+            while next_job < count or num_waiting > 0:
+                if num_waiting == 0:
                     clock = max(clock, head[job[low + next_job]])
                 while next_job < count and head[job[low + next_job]] <= clock:
                     i = job[low + next_job]
-                    left[i] = columns[group[i], k]
-                    heap_push(keys, waiting, 0, held, -tail[i], i)
-                    held += 1
+                    remaining[i] = columns[group[i], k]
+                    heap_push(keys, waiting, 0, num_waiting, -tail[i], i)
+                    num_waiting += 1
                     next_job += 1
                 i = waiting[0]
                 until = head[job[low + next_job]] if next_job < count else np.inf
-                if clock + left[i] <= until:
-                    clock += left[i]
+                if clock + remaining[i] <= until:
+                    clock += remaining[i]
                     bound = max(bound, clock + tail[i])
-                    heap_pop(keys, waiting, 0, held)
-                    held -= 1
+                    heap_pop(keys, waiting, 0, num_waiting)
+                    num_waiting -= 1
                 else:
-                    left[i] -= until - clock
+                    remaining[i] -= until - clock
                     clock = until
                 if clock == np.inf:
                     bound = np.inf
@@ -106,7 +114,9 @@ ROUNDING = 1e-9  # Of a unit's work: what is left by rounding alone is nothing.
 
 
 def thresholds(values: FloatArray, count: int = THRESHOLDS) -> FloatArray:
-    """At most ``count`` of the values, spread evenly over their ranks, the least included."""
+    """Return at most ``count`` of the values, spread evenly over their ranks, the least
+    included.
+    """
     ranks = np.linspace(0, len(values) - 1, count).astype(np.int64)
     return np.unique(np.sort(values)[ranks])
 
@@ -119,7 +129,7 @@ def fill(
     head: FloatArray,
     tail: FloatArray,
 ) -> float:
-    """The bound in seconds.
+    """Return the bound in seconds.
 
     Args:
         part: unit of each job. [n]
@@ -132,7 +142,8 @@ def fill(
     num_units = int(part.max()) + 1
     cells = MOST_CELLS / (num_units * len(weight))
     count = int(np.clip(np.sqrt(cells), 8, THRESHOLDS))
-    a, b = thresholds(head, count), thresholds(tail, count)
+    a = thresholds(head, count)
+    b = thresholds(tail, count)
     early = _done(*by_unit(part, head), group, columns, head, a)
     late = _done(*by_unit(part, tail), group, columns, tail, b)
     inside = _inside(early, late, weight)
@@ -141,7 +152,9 @@ def fill(
 
 
 def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
-    """Where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1], [n]"""
+    """Return where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1],
+    [n]
+    """
     return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(np.int32)
 
 
@@ -154,68 +167,80 @@ def _done(
     head: FloatArray,
     at: FloatArray,
 ) -> FloatArray:
-    """Seconds of work that each unit can have done by each threshold, then all of it.
+    """Return the seconds of work that each unit can have done by each threshold, then all of it.
 
     A row a unit and column; inf where it is not allowed. [U K, g + 1]
     """
-    num_units, num_columns = len(offset) - 1, columns.shape[1]
-    done = zero_table(num_units * num_columns, len(at) + 1)
+    num_units = len(offset) - 1
+    num_columns = columns.shape[1]
+    work_done = zero_table(num_units * num_columns, len(at) + 1)
     for unit in range(num_units):
-        low, count = offset[unit], offset[unit + 1] - offset[unit]
+        low = offset[unit]
+        count = offset[unit + 1] - offset[unit]
         for k in range(num_columns):
-            row, clock, work, t = unit * num_columns + k, 0.0, 0.0, 0
+            row = unit * num_columns + k
+            clock = 0.0
+            work = 0.0
+            t = 0
             for i in range(low, low + count):
                 clock = max(clock, head[job[i]])
                 seconds = columns[group[job[i]], k]
                 while t < len(at) and at[t] <= clock + seconds:
-                    done[row, t] = work + max(0.0, at[t] - clock)
+                    work_done[row, t] = work + max(0.0, at[t] - clock)
                     t += 1
                 clock += seconds
                 work += seconds
             while t <= len(at):
-                done[row, t] = work
+                work_done[row, t] = work
                 t += 1
-    return done
+    return work_done
 
 
 @kernel
 def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArray:
-    """Weighted seconds of all units between each two thresholds. [a, b]"""
-    rows, columns = early.shape[1] - 1, late.shape[1] - 1
-    total, least = zero_table(rows, columns), empty_table(rows, columns)
+    """Return the weighted seconds of all units between each two thresholds. [a, b]"""
+    rows = early.shape[1] - 1
+    columns = late.shape[1] - 1
+    total = zero_table(rows, columns)
+    smallest = empty_table(rows, columns)
     num_columns = len(weight)
     for unit in range(len(early) // num_columns):
-        some = False
+        is_allowed = False
         for k in range(num_columns):
             row = unit * num_columns + k
             work = early[row, rows]
             if work == np.inf:
                 continue
-            most = work * (1.0 - ROUNDING)
+            full_work = work * (1.0 - ROUNDING)
             for i in range(rows):
                 for j in range(columns):
-                    left = weight[k] * max(0.0, most - early[row, i] - late[row, j])
-                    least[i, j] = min(least[i, j], left) if some else left
-            some = True
-        if some:
+                    inside = weight[k] * max(0.0, full_work - early[row, i] - late[row, j])
+                    smallest[i, j] = min(smallest[i, j], inside) if is_allowed else inside
+            is_allowed = True
+        if is_allowed:
             for i in range(rows):
                 for j in range(columns):
-                    total[i, j] += least[i, j]
+                    total[i, j] += smallest[i, j]
     return total
 
 
 def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
-    """The bound in seconds.
+    """Return the bound in seconds.
 
     Args:
         head: least seconds before each job. [n]
         tail: least seconds after it. [n]
         share: its share of the work bound, in seconds. [n]
     """
-    a, b = thresholds(head), thresholds(tail)
-    row = np.searchsorted(a, head, side="right") - 1
-    column = np.searchsorted(b, tail, side="right") - 1
-    work = np.bincount(row * len(b) + column, share, len(a) * len(b)).reshape(len(a), len(b))
-    inside = work[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
-    value = np.where(inside > 0, a[:, None] + b[None, :] + inside, 0.0)
+    heads = thresholds(head)
+    tails = thresholds(tail)
+    row = np.searchsorted(heads, head, side="right") - 1
+    column = np.searchsorted(tails, tail, side="right") - 1
+    cell = row * len(tails) + column
+    work = np.bincount(cell, share, len(heads) * len(tails)).reshape(len(heads), len(tails))
+
+    # Work of all jobs whose head and tail are at least the thresholds: sums from the far corner.
+    reversed_work = work[::-1, ::-1]
+    inside = reversed_work.cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
+    value = np.where(inside > 0, heads[:, None] + tails[None, :] + inside, 0.0)
     return float(value.max())

@@ -20,10 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import components
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import empty_ints
-from gnnplace.graph.orders import downward_rank
+from gnnplace.graph import components, downward_rank, empty_ints, kernel
 from gnnplace.problem import Problem
 from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
 from gnnplace.simulation.bounds.one_machine import by_unit, fill, on_one_machine, windows
@@ -38,7 +35,7 @@ ROOM = 1.0 + 1e-9  # Of memory, for sums in another order.
 
 
 def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
-    """Ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
+    """Return the ancestors of each group of copies in its own unit: offsets and a list. [G + 1]
 
     Only along edges that feed every copy. Units are left out, the largest first, where there are
     too many pairs, and then the smallest first, where there are too many ops and edges.
@@ -50,24 +47,26 @@ def ancestors(copies: Copies, unit: IntArray) -> tuple[IntArray, IntArray]:
     members = np.bincount(unit)
     pairs = members.astype(np.int64) * (members - 1) // 2
     by_size = np.argsort(pairs, kind="stable")
-    kept = np.zeros(len(members), dtype=bool)
-    kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
+    is_kept = np.zeros(len(members), dtype=bool)
+    is_kept[by_size] = (pairs[by_size].cumsum() <= MOST_PAIRS) & (members[by_size] > 1)
     full = copies.full
     sweeps = MOST_STEPS // (len(unit) + int(full.sum()) + 1)
-    largest = by_size[::-1][kept[by_size[::-1]]]
-    kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
-    most = int(pairs[kept].sum())
-    if most == 0:
+    largest = by_size[::-1][is_kept[by_size[::-1]]]
+    is_kept[largest[members[largest].cumsum() > BITS * sweeps]] = False
+    num_pairs = int(pairs[is_kept].sum())
+    if num_pairs == 0:
         return np.zeros(len(unit) + 1, dtype=np.int32), np.zeros(0, dtype=np.int32)
-    inside = np.flatnonzero(kept[unit])
+    inside = np.flatnonzero(is_kept[unit])
     bit = inside[np.argsort(unit[inside], kind="stable")].astype(np.int32)
     edges = offsets(copies.target[full], len(unit)), copies.source[full]
-    later, earlier = _pairs(copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, most)
+    later, earlier = _pairs(
+        copies.order, *edges, unit, offsets(unit[bit], len(members)), bit, num_pairs
+    )
     return offsets(later, len(unit)), earlier[np.argsort(later, kind="stable")]
 
 
 def turned(relation: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """The relation the other way round: descendants, of ancestors."""
+    """Return the relation the other way round: descendants, of ancestors."""
     offset, earlier = relation
     later = np.repeat(np.arange(len(offset) - 1, dtype=np.int32), np.diff(offset))
     return offsets(earlier, len(offset) - 1), later[np.argsort(earlier, kind="stable")]
@@ -83,7 +82,8 @@ def _pairs(
     bit: IntArray,
     most: int,
 ) -> tuple[IntArray, IntArray]:
-    """Pairs of groups of one unit, one of them after the other; the later and the earlier.
+    """Return the pairs of groups of one unit, one of them after the other; the later and the
+    earlier.
 
     Args:
         order: groups, producers first. [G]
@@ -94,26 +94,29 @@ def _pairs(
         bit: groups of units of several groups, by unit.
         most: pairs to make room for.
     """
-    later, earlier, count = empty_ints(most), empty_ints(most), 0
-    before = np.zeros(len(order), np.int64)
-    mine = np.zeros(len(order), np.int64)
+    later = empty_ints(most)
+    earlier = empty_ints(most)
+    count = 0
+    ancestor_bits = np.zeros(len(order), np.int64)
+    own_bit = np.zeros(len(order), np.int64)
     for low in range(0, len(bit), BITS):
         high = min(low + BITS, len(bit))
         for i in range(low, high):
-            mine[bit[i]] = 1 << (i - low)
+            own_bit[bit[i]] = 1 << (i - low)
         for x in order:
             reached = 0
             for e in range(offset[x], offset[x + 1]):
-                reached |= before[source[e]] | mine[source[e]]
-            before[x] = reached
+                reached |= ancestor_bits[source[e]] | own_bit[source[e]]
+            ancestor_bits[x] = reached
             if reached != 0 and bit_offset[unit[x] + 1] > bit_offset[unit[x]]:
-                first, last = max(low, bit_offset[unit[x]]), min(high, bit_offset[unit[x] + 1])
+                first = max(low, bit_offset[unit[x]])
+                last = min(high, bit_offset[unit[x] + 1])
                 for i in range(first, last):
                     if reached >> (i - low) & 1:
                         later[count], earlier[count] = x, bit[i]
                         count += 1
         for i in range(low, high):
-            mine[bit[i]] = 0
+            own_bit[bit[i]] = 0
     return later[:count], earlier[:count]
 
 
@@ -148,22 +151,26 @@ class Machines:
         return np.bincount(self.column_of).astype(np.float64)
 
     def columns(self) -> FloatArray:
-        """Seconds of an op of each group, inf where its part may not be, 0 if nowhere. [G, K]"""
+        """Return the seconds of an op of each group, inf where its part may not be, 0 if nowhere.
+        [G, K]
+        """
         num_columns = self.times.shape[1]
-        left = np.stack([self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)])
-        result = np.where(left.T[self.part], self.times, np.inf)
+        allowed_columns = np.stack(
+            [self.allowed[:, self.column_of == k].any(1) for k in range(num_columns)]
+        )
+        result = np.where(allowed_columns.T[self.part], self.times, np.inf)
         result[~np.isfinite(result).any(axis=1)] = 0.0
         return np.ascontiguousarray(result)
 
     def apart(self, source: IntArray, target: IntArray) -> BoolArray:
-        """Whether no device is left to two parts together, by pairs of parts."""
+        """Return whether no device is left to two parts together, by pairs of parts."""
         both = self.allowed[source] & self.allowed[target]
         state = self.state[source] + self.state[target]
         room = state[:, None] <= self.memory * ROOM
         return np.asarray((source != target) & ~(both & room).any(axis=1))
 
     def joined(self, source: IntArray, target: IntArray) -> Machines:
-        """The same with pairs of parts on one device."""
+        """Return the same with pairs of parts on one device."""
         label = components(source.astype(np.int32), target.astype(np.int32), len(self.state))
         num_parts = int(label.max(initial=-1)) + 1
         allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
@@ -175,7 +182,7 @@ class Machines:
 
 
 def machines_of(problem: Problem, copies: Copies) -> Machines:
-    """The parts of ``problem`` as it is."""
+    """Return the parts of ``problem`` as it is."""
     pinned = np.unique(problem.pin[problem.pin >= 0])
     kind = problem.kind_of.copy()
     kind[pinned] = len(problem.cluster.kinds) + np.arange(len(pinned))
@@ -200,7 +207,7 @@ def machines_of(problem: Problem, copies: Copies) -> Machines:
 
 
 def _settled(machines: Machines) -> Machines:
-    """Parts with one device left are one part for each such device, again and again."""
+    """Make parts with one device left one part for each such device, again and again."""
     sole = np.flatnonzero(machines.allowed.sum(axis=1) == 1)
     device = machines.allowed[sole].argmax(axis=1)
     if len(np.unique(device)) == len(sole):
@@ -232,15 +239,16 @@ class Relaxation:
 
     @classmethod
     def of(cls, problem: Problem) -> Relaxation:
-        """The relaxation of a problem as it is."""
-        copies, graph = copies_of(problem), problem.graph
+        """Return the relaxation of a problem as it is."""
+        copies = copies_of(problem)
+        graph = problem.graph
         head = downward_rank(graph, least_times(problem), np.zeros(len(graph.successor)))
         crossing, service = least_seconds(problem.cluster, copies.size)
-        known = by_rank(copies, head), by_rank(copies, tails(problem))
-        return cls(copies, machines_of(problem, copies), crossing, service, *known)
+        heads_and_tails = by_rank(copies, head), by_rank(copies, tails(problem))
+        return cls(copies, machines_of(problem, copies), crossing, service, *heads_and_tails)
 
     def with_machines(self, machines: Machines) -> Relaxation:
-        """The same copies on other parts; heads and tails that were found still hold."""
+        """Return the same copies on other parts; heads and tails that were found still hold."""
         return replace(self, machines=machines, least_head=self.head, least_tail=self.tail)
 
     @cached_property
@@ -296,13 +304,16 @@ class Relaxation:
     @cached_property
     def tail_of_job(self) -> FloatArray:
         """The tail that goes with each entry of ``head``: of the copy that starts k-th. [n]"""
-        begin, group = self.copies.begin, self.group
+        begin = self.copies.begin
+        group = self.group
         return np.asarray(self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))])
 
     def bounds(self) -> dict[str, float]:
-        """Bounds by name, in seconds; without transfers but those that are forced."""
+        """Return the bounds by name, in seconds; without transfers but those that are forced."""
         group = self.group
-        part, head, tail = self.machines.part[group], self.head, self.tail_of_job
+        part = self.machines.part[group]
+        head = self.head
+        tail = self.tail_of_job
         jobs = *by_unit(part, head), group
         weight, work = work_weights(self.part_columns, self.machines.counts, UPDATES)
         share = (self.columns * weight).min(axis=1)[group]

@@ -35,8 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph.jit import inner, kernel
-from gnnplace.graph.kernel_arrays import empty_floats, empty_ints, full_ints, heap_pop, heap_push
+from gnnplace.graph import empty_floats, empty_ints, full_ints, heap_pop, heap_push, inner, kernel
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
@@ -49,7 +48,7 @@ class Inputs(NamedTuple):
     Attributes:
         begin: where the copies of each group start. [G + 1]
         offset: where the edges into each group start. [G + 1]
-        other: the group that each edge comes from. [E]
+        input_group: the group that each edge comes from. [E]
         slack: rank of the group fed, less the rank that it waits for, where there is one. [E]
         crossing: least seconds of a transfer. [E]
         service: least seconds that it holds its link. [E]
@@ -60,7 +59,7 @@ class Inputs(NamedTuple):
 
     begin: IntArray
     offset: IntArray
-    other: IntArray
+    input_group: IntArray
     slack: IntArray
     crossing: FloatArray
     service: FloatArray
@@ -74,7 +73,7 @@ class Seen(NamedTuple):
 
     Attributes:
         turn: the number of the search that has last seen each group. [G]
-        kept: the number of the search that has last kept it on the op's device. [G]
+        included: the number of the search that has last kept it on the op's device. [G]
         rank: the rank of each that the op waits for. [G]
         near: L, seconds of the longest path seen to the op. [G]
         far: A, least seconds to the op from another device. [G]
@@ -86,7 +85,7 @@ class Seen(NamedTuple):
     """
 
     turn: IntArray
-    kept: IntArray
+    included: IntArray
     rank: IntArray
     near: FloatArray
     far: FloatArray
@@ -98,14 +97,16 @@ class Seen(NamedTuple):
 
 
 def with_serial_runs(relaxation: Relaxation) -> Relaxation:
-    """The relaxation with heads and tails that know of serial runs."""
+    """Return the relaxation with heads and tails that know of serial runs."""
     tail = _raised(relaxation, relaxation.tail, reverse=True)
     head = _raised(relaxation, relaxation.head, reverse=False)
     return replace(relaxation, least_head=head, least_tail=tail)
 
 
 def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> FloatArray:
-    """Heads, or tails of the graph as it is reversed, that are not below ``least``. [n]"""
+    """Return the heads, or tails of the graph as it is reversed, that are not below
+    ``least``. [n]
+    """
     order = relaxation.copies.order
     value = least.copy()
     inputs = _inputs(relaxation, reverse=reverse)
@@ -114,16 +115,19 @@ def _raised(relaxation: Relaxation, least: FloatArray, *, reverse: bool) -> Floa
 
 
 def _inputs(relaxation: Relaxation, *, reverse: bool) -> Inputs:
-    copies, work = relaxation.copies, relaxation.work
-    kept = np.flatnonzero(copies.full)
-    source, target = copies.source[kept], copies.target[kept]
+    copies = relaxation.copies
+    work = relaxation.work
+    full_edges = np.flatnonzero(copies.full)
+    source = copies.source[full_edges]
+    target = copies.target[full_edges]
     near, far = (source, target) if reverse else (target, source)
     by_near = np.argsort(near, kind="stable")
-    edge, slack = kept[by_near], copies.count[near] - copies.matched[kept]
+    edge = full_edges[by_near]
+    slack = copies.count[near] - copies.matched[full_edges]
     return Inputs(
         begin=copies.begin,
         offset=offsets(near, len(work)),
-        other=far[by_near],
+        input_group=far[by_near],
         slack=slack[by_near].astype(np.int32),
         crossing=relaxation.crossing[edge],
         service=relaxation.service[edge],
@@ -135,9 +139,9 @@ def _inputs(relaxation: Relaxation, *, reverse: bool) -> Inputs:
 
 @kernel
 def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
-    """Raises ``value``, the heads of all copies by rank. ``order``: groups, producers first."""
+    """Raise ``value``, the heads of all copies by rank. ``order``: groups, producers first."""
     count = len(order)
-    seen = Seen(
+    ancestors_seen = Seen(
         full_ints(count, -1),
         full_ints(count, -1),
         empty_ints(count),
@@ -153,61 +157,69 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
     for x in order:
         low = inputs.begin[x]
         for k in range(inputs.begin[x + 1] - low):
-            least = _fed(inputs, value, x, k)
+            earliest = _fed(inputs, value, x, k)
             if k > 0:
-                least = max(least, value[low + k - 1] + inputs.work[x])
-            value[low + k] = max(value[low + k], least)
-            value[low + k] = max(value[low + k], _start(inputs, seen, x, k, turn))
+                earliest = max(earliest, value[low + k - 1] + inputs.work[x])
+            value[low + k] = max(value[low + k], earliest)
+            value[low + k] = max(value[low + k], _start(inputs, ancestors_seen, x, k, turn))
             turn += 1
 
 
 @inner(_nrt=False)
 def _rank(inputs: Inputs, edge: int, rank: int) -> int:
-    """The rank of an edge's input that a rank of its consumer waits for, -1 for none."""
-    other = inputs.other[edge]
-    last = inputs.begin[other + 1] - inputs.begin[other] - 1
+    """Return the rank of an edge's input that a rank of its consumer waits for, -1 for none."""
+    input_group = inputs.input_group[edge]
+    last = inputs.begin[input_group + 1] - inputs.begin[input_group] - 1
     return max(min(rank - inputs.slack[edge], last), -1)
 
 
 @inner(_nrt=False)
 def _fed(inputs: Inputs, value: FloatArray, x: int, k: int) -> float:
-    """Seconds before which the inputs of rank ``k`` of ``x`` are not there."""
-    least = 0.0
+    """Return the seconds before which the inputs of rank ``k`` of ``x`` are not there."""
+    earliest = 0.0
     for e in range(inputs.offset[x], inputs.offset[x + 1]):
-        y, rank = inputs.other[e], _rank(inputs, e, k)
+        y = inputs.input_group[e]
+        rank = _rank(inputs, e, k)
         if rank >= 0:
-            done = value[inputs.begin[y] + rank] + inputs.work[y]
-            least = max(least, done + inputs.apart[e])
-    return least
+            finish = value[inputs.begin[y] + rank] + inputs.work[y]
+            earliest = max(earliest, finish + inputs.apart[e])
+    return earliest
 
 
 @inner(_nrt=False)
 def _start(inputs: Inputs, seen: Seen, x: int, k: int, turn: int) -> float:
-    """Least start of rank ``k`` of ``x`` in seconds."""
+    """Return the least start of rank ``k`` of ``x`` in seconds."""
     value = seen.value
-    least, work = value[inputs.begin[x] + k], inputs.work[x]
-    elsewhere, serial, kept = np.inf, value[inputs.begin[x]] + k * work, 0
+    earliest = value[inputs.begin[x] + k]
+    work = inputs.work[x]
+    elsewhere = np.inf
+    serial = value[inputs.begin[x]] + k * work
+    num_included = 0
     seen.rank[x] = k
     waiting, pushes = _see(inputs, seen, x, x, turn, 0, 0)
-    while waiting > 0 and kept < MOST_KEPT and serial < elsewhere:
-        away, y = -seen.keys[0], heap_pop(seen.keys, seen.items, 0, waiting)
+    while waiting > 0 and num_included < MOST_KEPT and serial < elsewhere:
+        away = -seen.keys[0]
+        y = heap_pop(seen.keys, seen.items, 0, waiting)
         waiting -= 1
-        if seen.kept[y] == turn:
+        if seen.included[y] == turn:
             continue
-        if away <= max(least, serial):
+        if away <= max(earliest, serial):
             break
-        seen.kept[y] = turn
+        seen.included[y] = turn
         elsewhere = min(elsewhere, away)
         copies = seen.rank[y] + 1
-        end = _keep(seen, kept, value[inputs.begin[y]], copies * inputs.work[y])
-        serial, kept = max(serial, end + k * work), kept + 1
+        end = _keep(seen, num_included, value[inputs.begin[y]], copies * inputs.work[y])
+        serial = max(serial, end + k * work)
+        num_included = num_included + 1
         waiting, pushes = _see(inputs, seen, x, y, turn, waiting, pushes)
     return min(elsewhere, serial)
 
 
 @inner(_nrt=False)
 def _keep(seen: Seen, kept: int, head: float, work: float) -> float:
-    """Adds work to that of ``kept`` ancestors on the op's device; the end of it all in seconds."""
+    """Add work to that of ``kept`` ancestors on the op's device; return the end of it all in
+    seconds.
+    """
     at = kept
     while at > 0 and seen.head[at - 1] <= head:
         seen.head[at], seen.end[at] = seen.head[at - 1], seen.end[at - 1] + work
@@ -224,11 +236,15 @@ def _keep(seen: Seen, kept: int, head: float, work: float) -> float:
 def _see(
     inputs: Inputs, seen: Seen, x: int, z: int, turn: int, waiting: int, pushes: int
 ) -> tuple[int, int]:
-    """Looks at the inputs of ``z``, which is ``x`` or on its device; what waits, and all pushes."""
-    rank, value = seen.rank[z], seen.value
+    """Look at the inputs of ``z``, which is ``x`` or on its device; return what waits, and all
+    pushes.
+    """
+    rank = seen.rank[z]
+    value = seen.value
     for e in range(inputs.offset[z], inputs.offset[z + 1]):
-        y, of = inputs.other[e], _rank(inputs, e, rank)
-        if of < 0 or pushes >= MOST_SEEN or seen.kept[y] == turn:
+        y = inputs.input_group[e]
+        of = _rank(inputs, e, rank)
+        if of < 0 or pushes >= MOST_SEEN or seen.included[y] == turn:
             continue
         if seen.turn[y] != turn:
             seen.turn[y], seen.rank[y], seen.near[y], seen.far[y] = turn, of, 0.0, -1.0
@@ -240,13 +256,16 @@ def _see(
             seen.far[y] = far
             away = value[inputs.begin[y] + seen.rank[y]] + inputs.work[y] + far
             heap_push(seen.keys, seen.items, 0, waiting, -away, y)
-            waiting, pushes = waiting + 1, pushes + 1
+            waiting = waiting + 1
+            pushes = pushes + 1
     return waiting, pushes
 
 
 @inner(_nrt=False)
 def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: int) -> float:
-    """Least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf if none."""
+    """Return the least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf
+    if none.
+    """
     if inputs.part[y] == inputs.part[x]:
         return np.inf
     if z == x:
@@ -259,9 +278,14 @@ def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: in
 
 @inner(_nrt=False)
 def _in_turn(inputs: Inputs, value: FloatArray, y: int, edge: int, rank: int) -> float:
-    """Seconds of the transfer of rank ``rank`` of ``y``, after those before it on the link."""
-    low, work, crossing = inputs.begin[y], inputs.work[y], inputs.crossing[edge]
-    served, service = 0.0, inputs.service[edge]
+    """Return the seconds of the transfer of rank ``rank`` of ``y``, after those before it on the
+    link.
+    """
+    low = inputs.begin[y]
+    work = inputs.work[y]
+    crossing = inputs.crossing[edge]
+    served = 0.0
+    service = inputs.service[edge]
     for k in range(rank + 1 if inputs.begin[y + 1] - low > 1 else 0):
         served = max(served, value[low + k] + work) + service
     return max(crossing, served + crossing - service - value[low + rank] - work)

@@ -29,21 +29,22 @@ ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
 
 
 def with_transfers(relaxation: Relaxation, least: float) -> float:
-    """A bound in seconds that is not below ``least``, which is one already."""
+    """Return a bound in seconds that is not below ``least``, which is one already."""
     if len(relaxation.crossing) == 0 or not np.isfinite(least) or least <= 0:
         return least
     alone = float(relaxation.part_columns.sum(axis=0).min())
     fits = (relaxation.machines.memory >= relaxation.machines.state.sum()).any()
-    low, high = least, max(least, alone if np.isfinite(alone) and fits else FAR * least)
+    low = least
+    high = max(least, alone if np.isfinite(alone) and fits else FAR * least)
     limit = high * ALMOST
     for _ in range(_rounds(len(relaxation.work))):
         if limit <= low * CLOSE:
             break
-        found = shaved(relaxation, limit)
-        if found == np.inf:  # Nothing fits at all, which is not for a bound to say.
+        shaved_bound = shaved(relaxation, limit)
+        if shaved_bound == np.inf:  # Nothing fits at all, which is not for a bound to say.
             break
-        low = max(low, found)
-        high = max(high if found >= limit else limit, low)
+        low = max(low, shaved_bound)
+        high = max(high if shaved_bound >= limit else limit, low)
         limit = float(np.sqrt(low * high))
     return low
 
@@ -55,50 +56,55 @@ def _rounds(groups: int) -> int:
 
 
 def shaved(relaxation: Relaxation, limit: float) -> float:
-    """A bound in seconds from joining what cannot have a transfer within ``limit`` seconds.
+    """Return a bound in seconds from joining what cannot have a transfer within ``limit`` seconds.
 
     If the step takes less than all of the paths that are joined for, they are joined rightly and it
     takes what follows from that; so it takes the less of the two.
     """
-    here, shortest = relaxation, np.inf
+    current = relaxation
+    shortest = np.inf
     for _ in range(JOININGS):
-        part, copies, path = here.machines.part, here.copies, through(here)
-        source, target = part[copies.source], part[copies.target]
+        part = current.machines.part
+        copies = current.copies
+        path = through(current)
+        source = part[copies.source]
+        target = part[copies.target]
         one = (source != target) & (path >= limit)
         if not one.any():
             break
         shortest = min(shortest, float(path[one].min()))
-        joined = here.machines.joined(source[one], target[one])
+        joined = current.machines.joined(source[one], target[one])
         if not joined.possible:
             return shortest
-        here = here.with_machines(joined)
-        longest = float(here.part_columns.min(axis=1).max())
+        current = current.with_machines(joined)
+        longest = float(current.part_columns.min(axis=1).max())
         if longest >= limit:
             return min(shortest, longest)
-    return 0.0 if here is relaxation else min(shortest, max(here.bounds().values()))
+    return 0.0 if current is relaxation else min(shortest, max(current.bounds().values()))
 
 
 def through(relaxation: Relaxation) -> FloatArray:
-    """Longest path in seconds through each edge if it has a transfer. [E]"""
-    copies, head, tail, work = (
-        relaxation.copies,
-        relaxation.head,
-        relaxation.tail,
-        relaxation.work,
-    )
-    source, target, count = copies.source, copies.target, copies.count
+    """Return the longest path in seconds through each edge if it has a transfer. [E]"""
+    copies = relaxation.copies
+    head = relaxation.head
+    tail = relaxation.tail
+    work = relaxation.work
+    source = copies.source
+    target = copies.target
+    count = copies.count
     slack = count[target] - copies.matched
     turns = (count[source] > 1) & (count[target] > 1)
     service = np.where(turns, relaxation.service, 0.0)
-    after = relaxation.crossing - relaxation.service
-    served, longest = np.full(len(source), -np.inf), np.zeros(len(source))
+    latency = relaxation.crossing - relaxation.service
+    served = np.full(len(source), -np.inf)
+    longest = np.zeros(len(source))
     for k in range(int(count.max())):
         rank = np.minimum(k - slack, count[source] - 1)
-        some = (rank >= 0) & (k < count[target])
-        done = head[copies.begin[source] + np.maximum(rank, 0)] + work[source]
-        served = np.where(some, np.maximum(served, done) + service, served)
-        arrival = np.maximum(done + relaxation.crossing, served + after)
+        is_edge = (rank >= 0) & (k < count[target])
+        finish = head[copies.begin[source] + np.maximum(rank, 0)] + work[source]
+        served = np.where(is_edge, np.maximum(served, finish) + service, served)
+        arrival = np.maximum(finish + relaxation.crossing, served + latency)
         last = np.clip(count[target] - 1 - k, 0, None)
         path = arrival + work[target] + tail[copies.begin[target] + last]
-        longest = np.where(some, np.maximum(longest, path), longest)
+        longest = np.where(is_edge, np.maximum(longest, path), longest)
     return longest

@@ -34,15 +34,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph.jit import kernel
-from gnnplace.graph.kernel_arrays import copy_to, empty_floats, full_floats, greatest, zero_floats
+from gnnplace.graph import copy_to, empty_floats, full_floats, greatest, kernel, zero_floats
 
 if TYPE_CHECKING:
     from gnnplace.simulation.bounds.relaxation import Relaxation
 
 
 def work_and_path(relaxation: Relaxation) -> float:
-    """The bound in seconds; 0 where all devices are alike."""
+    """Return the bound in seconds; 0 where all devices are alike."""
     counts = relaxation.machines.counts
     if len(counts) < 2:
         return 0.0
@@ -50,9 +49,12 @@ def work_and_path(relaxation: Relaxation) -> float:
 
 
 def on_path(relaxation: Relaxation) -> FloatArray:
-    """Seconds that each part adds to the longest path, by columns; 0 where not allowed. [P, K]"""
+    """Return the seconds that each part adds to the longest path, by columns; 0 where not allowed.
+    [P, K]
+    """
     copies = relaxation.copies
-    first, count = copies.begin[:-1], copies.count
+    first = copies.begin[:-1]
+    count = copies.count
     length = relaxation.head[first] + count * relaxation.work + relaxation.tail[first]
     middle = int(length.argmax())
     path = path_through(relaxation, middle, copies.full)
@@ -63,51 +65,61 @@ def on_path(relaxation: Relaxation) -> FloatArray:
 
 
 def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> IntArray:
-    """Groups that feed each other, back and forth from ``middle`` where it is longest. [p]
+    """Return groups that feed each other, back and forth from ``middle`` where it is longest. [p]
 
     Args:
         relaxation: whose heads and tails say what is long.
         middle: the group that the path goes through.
         allowed: edges that the path may take. [E]
     """
-    copies, first = relaxation.copies, relaxation.copies.begin[:-1]
-    source, target = copies.source[allowed], copies.target[allowed]
-    head, tail = (least[first] + relaxation.work for least in (relaxation.head, relaxation.tail))
+    copies = relaxation.copies
+    first = relaxation.copies.begin[:-1]
+    source = copies.source[allowed]
+    target = copies.target[allowed]
+    head, tail = (starts[first] + relaxation.work for starts in (relaxation.head, relaxation.tail))
     back = _walk(middle, target, source, head)
     return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
 
 
 def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[int]:
-    """Groups after ``start``, each the one of the largest value that an edge leads to."""
+    """Return the groups after ``start``, each the one of the largest value that an edge
+    leads to.
+    """
     ascending = np.lexsort((value[far], near))
-    after = np.full(len(value), -1)
-    after[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
-    found = [start]
-    while after[found[-1]] >= 0:
-        found.append(int(after[found[-1]]))
-    return found[1:]
+    successor = np.full(len(value), -1)
+    successor[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
+    path = [start]
+    while successor[path[-1]] >= 0:
+        path.append(int(successor[path[-1]]))
+    return path[1:]
 
 
 def priced(work: FloatArray, path: FloatArray, counts: FloatArray) -> float:
-    """The best bound in seconds of all iterates.
+    """Return the best bound in seconds of all iterates.
 
     Args:
         work: seconds of each part on devices of each column, inf where not allowed. [P, K]
         path: seconds that it adds to the path there. [P, K]
         counts: devices of each column. [K]
     """
-    rows, best, rate = np.arange(len(work)), 0.0, RATE
-    weight, shared = np.full(len(counts), 0.5 / counts.sum()), 0.5
+    rows = np.arange(len(work))
+    best = 0.0
+    rate = RATE
+    weight = np.full(len(counts), 0.5 / counts.sum())
+    shared = 0.5
     for _ in range(UPDATES):
         cost = work * weight + path * shared
-        chosen = cost.argmin(axis=1)
-        best = max(best, float(cost[rows, chosen].sum()))
-        load = np.bincount(chosen, work[rows, chosen], len(counts)) / counts
-        length = float(path[rows, chosen].sum())
-        most = max(float(load.max()), length, 1e-300)
-        weight, shared = weight * np.exp(rate * load / most), shared * np.exp(rate * length / most)
+        column = cost.argmin(axis=1)
+        best = max(best, float(cost[rows, column].sum()))
+        load = np.bincount(column, work[rows, column], len(counts)) / counts
+        length = float(path[rows, column].sum())
+        largest = max(float(load.max()), length, 1e-300)
+        weight = weight * np.exp(rate * load / largest)
+        shared = shared * np.exp(rate * length / largest)
         scale = float((weight * counts).sum()) + shared
-        weight, shared, rate = weight / scale, shared / scale, rate * SLOWER
+        weight = weight / scale
+        shared = shared / scale
+        rate = rate * SLOWER
     return best
 
 
@@ -117,7 +129,7 @@ RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
 
 @kernel
 def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple[FloatArray, float]:
-    """Weight of a device of each column, and the bound in seconds that it gives. [K]
+    """Return the weight of a device of each column, and the bound in seconds that it gives. [K]
 
     Args:
         columns: seconds of each unit on devices that are alike, inf where not allowed. [U, K]
@@ -129,28 +141,33 @@ def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple
     for k in range(num_columns):
         devices += counts[k]
     weight = full_floats(num_columns, 1.0 / devices)
-    best, most, rate = empty_floats(num_columns), -1.0, RATE
+    best = empty_floats(num_columns)
+    best_total = -1.0
+    rate = RATE
     for _ in range(updates if num_columns > 1 else 1):
         load = zero_floats(num_columns)
         total = 0.0
         for unit in range(count):
-            least, choice = np.inf, 0
+            cheapest = np.inf
+            choice = 0
             for k in range(num_columns):
                 priced = columns[unit, k] * weight[k]
-                if priced < least:
-                    least, choice = priced, k
-            total += least
+                if priced < cheapest:
+                    cheapest = priced
+                    choice = k
+            total += cheapest
             load[choice] += columns[unit, choice]
-        if total > most:
-            most = total
+        if total > best_total:
+            best_total = total
             copy_to(best, weight)
         for k in range(num_columns):
             load[k] /= counts[k]
-        most_load, scale = max(greatest(load), 1e-300), 0.0
+        most_load = max(greatest(load), 1e-300)
+        scale = 0.0
         for k in range(num_columns):
             weight[k] *= np.exp(rate * load[k] / most_load)
             scale += weight[k] * counts[k]
         for k in range(num_columns):
             weight[k] /= scale
         rate *= SLOWER
-    return best, most
+    return best, best_total

@@ -20,8 +20,7 @@ from gnnplace.costs.profiling.grouping import group_graph
 from gnnplace.costs.profiling.profiler import group_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.orders import levels, upward_rank
+from gnnplace.graph import ComputationGraph, levels, upward_rank
 from gnnplace.problem.cluster.gpus import figures
 from gnnplace.tracing import CaptureOptions, Program, capture_model, program_graph
 from gnnplace.train.data.captured import PARTS, CapturedModel

@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import FormatError
 from gnnplace.files import within, write_arrays
-from gnnplace.graph import ComputationGraph
-from gnnplace.graph.coarsening import coarsen
-from gnnplace.graph.computation_graph import quotient, united
+from gnnplace.graph import ComputationGraph, coarsen, quotient, united
 
 FORMAT, VERSION = "gnnplace-captured", 1
 # What reading a broken archive raises; of RuntimeErrors, an unknown compression or nesting.

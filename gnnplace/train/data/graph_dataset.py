@@ -24,11 +24,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.decode.walk import WalkGraph
-from gnnplace.policy.gnn.clusters import clusters_of
-from gnnplace.policy.gnn.features import FEATURE_VERSION
-from gnnplace.policy.gnn.network import tensors_of
-from gnnplace.policy.gnn.pyg import ProblemData
+from gnnplace.policy import FEATURE_VERSION, ProblemData, WalkGraph, clusters_of, tensors_of
 from gnnplace.problem import Problem, preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph

@@ -30,7 +30,7 @@ from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.errors import FormatError, GnnplaceError, InputError
 from gnnplace.files import csv_text, within, write_arrays, write_text
 from gnnplace.graph import ComputationGraph
-from gnnplace.placers.registry import PLACERS as ROSTER
+from gnnplace.placers import PLACERS as ROSTER
 from gnnplace.problem import Placement, Problem, preset
 from gnnplace.simulation import simulate
 from gnnplace.train.data.captured import PARTS

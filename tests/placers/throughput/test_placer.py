@@ -138,7 +138,9 @@ def test_drawn_orders_are_topological() -> None:
     rank = {u: b for b, units in enumerate(blocks.units) for u in units}
     for rng in (None, np.random.default_rng(1)):
         place_of = {rank[u]: p for p, u in enumerate(depth_first(blocks, rng).tolist())}
-        assert all(place_of[a] < place_of[b] for b, many in enumerate(blocks.before) for a in many)
+        assert all(
+            place_of[a] < place_of[b] for b, many in enumerate(blocks.predecessors) for a in many
+        )
 
 
 @pytest.mark.parametrize("seed", range(0, 20, 4))

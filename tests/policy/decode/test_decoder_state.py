@@ -39,7 +39,7 @@ def test_a_unit_always_has_a_device_that_can_run_it(seed):
             assert devices <= able
             decide(walk, state, unit, int(rng.choice(sorted(devices))))
         book(walk, state, op)
-    assert state.used.sum() == state.now[0] == len(set(state.device.tolist()))
+    assert state.used.sum() == state.usage[0] == len(set(state.device.tolist()))
     np.testing.assert_allclose(state.sums[0], walk.unit_work.sum())
     np.testing.assert_allclose(state.state.sum(), walk.unit_state.sum())
 
@@ -58,7 +58,7 @@ def test_bookings_wait_for_inputs_and_never_overlap(seed):
         book(walk, state, op)
         device = int(state.device[unit])
         start = state.booked.finish[op] - walk.time[op, device]
-        inputs = walk.before[walk.before_offset[op] : walk.before_offset[op + 1]]
+        inputs = walk.before_op[walk.before_offset[op] : walk.before_offset[op + 1]]
         assert start >= max([booked[device], *state.booked.finish[inputs]]) - 1e-9
         booked[device] = float(state.booked.finish[op])
 

@@ -94,7 +94,7 @@ def test_a_visit_sees_the_present_devices_of_all_other_units(seed):
         for other in range(len(present)):
             if other != unit:
                 decide(walk, state, other, placement[other])
-        state.now[1], state.sums[1] = previous, 0.0
+        state.usage[1], state.sums[1] = previous, 0.0
         for op in booking:
             if walk.unit[op] == unit:
                 break

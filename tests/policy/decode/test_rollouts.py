@@ -42,7 +42,7 @@ def test_following_decisions_sees_what_making_them_saw():
         free = rollouts.watch(aim, np.full(rollouts.space.problem.num_units, -1, np.int32))
         followed = rollouts.watch(aim, rollouts.walk(aim).unit_device)
         np.testing.assert_array_equal(free.features, followed.features)
-        np.testing.assert_array_equal(free.chosen, followed.chosen)
+        np.testing.assert_array_equal(free.device, followed.device)
 
 
 def test_forced_units_keep_their_devices():
@@ -51,7 +51,7 @@ def test_forced_units_keep_their_devices():
     forced[::3] = 1
     for aim in rollouts.aims:
         seen = rollouts.watch(aim, forced)
-        assert (seen.chosen[seen.unit % 3 == 0] == 1).all()
+        assert (seen.device[seen.unit % 3 == 0] == 1).all()
 
 
 def test_score_is_what_the_simulator_says():

@@ -41,7 +41,7 @@ def test_the_two_directions_are_mirrors(seed):
 
     def pairs(walk):
         mine = np.repeat(np.arange(len(walk.unit)), np.diff(walk.before_offset))
-        return mine, walk.before, walk.before_tensor
+        return mine, walk.before_op, walk.before_tensor
 
     mine, other, tensor = pairs(there)
     assert sorted(zip(mine, other, tensor, strict=True)) == sorted(

@@ -150,7 +150,7 @@ def test_features_of_clusters_are_what_their_names_say(seed):
         wanted[~seen.allowed[0, s]] = 0.0
         found = seen.features[0, s, :, NUM_DYNAMIC:]
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
-        decided[int(unit)] = int(seen.chosen[0, s])
+        decided[int(unit)] = int(seen.device[0, s])
 
 
 def test_names_are_as_many_as_features():

@@ -13,7 +13,7 @@ from torch_geometric.nn import GATv2Conv, GCNConv
 
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.custom import check_trusted, described, made, trusting
+from gnnplace.policy.gnn.custom import build_encoder, check_trusted, described, trusting
 from gnnplace.policy.gnn.encoder import NullEncoder
 from gnnplace.policy.gnn.network import GnnPolicy, read_gnn
 from gnnplace.policy.gnn.pyg import BothWays
@@ -74,8 +74,8 @@ def test_an_encoder_is_kept_in_the_checkpoint_and_placed_with(tmp_path):
 
 
 def test_the_width_of_states_is_found_by_trying():
-    assert made(described(GAT), 5)[1] == 12
-    assert made(described(partial(NullEncoder, hidden=7)), 5)[1] == 7
+    assert build_encoder(described(GAT), 5)[1] == 12
+    assert build_encoder(described(partial(NullEncoder, hidden=7)), 5)[1] == 7
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_the_width_of_states_is_found_by_trying():
 )
 def test_what_is_wrong_is_one_line(folder, description, said):
     with pytest.raises(InputError, match=said) as told:
-        made(description, 5)
+        build_encoder(description, 5)
     assert "\n" not in str(told.value)
 
 
 def test_strangers_code_is_imported_where_it_is_trusted(folder):
     assert "optuna.study.nothing" not in sys.modules
     with trusting(), pytest.raises(InputError, match="no subclass"):
-        made({"class_path": "optuna.Study"}, 5)
+        build_encoder({"class_path": "optuna.Study"}, 5)
     check_trusted("mine_encoders.Mean", "encoder")
     with pytest.raises(InputError, match="outside"):
         check_trusted("/elsewhere/mine.py", "order")

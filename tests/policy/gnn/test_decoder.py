@@ -54,7 +54,7 @@ def torch_scores(episodes, seen):
             episodes.devices,
             torch.from_numpy(seen.features),
             torch.from_numpy(seen.allowed),
-            torch.from_numpy(seen.chosen).long(),
+            torch.from_numpy(seen.device).long(),
         ).numpy()
 
 
@@ -71,7 +71,7 @@ def test_torch_scores_every_decision_of_a_decode_as_numba_decided_it(seed):
     finite = np.where(seen.allowed[0], scores, 1e9)
     alike = np.abs(finite[:, :, None] - finite[:, None, :]) < kernels.EQUAL
     values = scores + np.log(alike.sum(axis=2))
-    chosen = values[np.arange(len(values)), seen.chosen[0]]
+    chosen = values[np.arange(len(values)), seen.device[0]]
     assert (chosen >= values.max(axis=1) - CLOSE).all()
     assert sorted(episodes.graph.unit[seen.step[0]]) == list(range(problem.num_units))
 
@@ -85,7 +85,7 @@ def test_numba_scores_equal_torch_scores_with_what_devices_hold():
     scores, share = torch_scores(episodes, seen), 4 / problem.num_units
     for b in range(3):
         memory = np.zeros((4, 8), np.float32)
-        for s, (i, d) in enumerate(zip(seen.step[b], seen.chosen[b], strict=True)):
+        for s, (i, d) in enumerate(zip(seen.step[b], seen.device[b], strict=True)):
             room = kernels.Scratch(
                 seen.features[b, s],
                 seen.allowed[b, s],

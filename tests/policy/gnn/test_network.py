@@ -8,7 +8,7 @@ import torch
 
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.placers import SearchSpace
-from gnnplace.policy.gnn.network import CHECKPOINT, GnnPolicy, read_gnn
+from gnnplace.policy.gnn.network import GNN_CHECKPOINT, GnnPolicy, read_gnn
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data.random_families import random_problem
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
@@ -45,8 +45,8 @@ def test_broken_configurations_are_refused(tmp_path, change, error, message):
 
 
 def test_shipped_checkpoint_is_small_and_loads():
-    assert (CHECKPOINT / "model.safetensors").stat().st_size < 2e6
-    assert isinstance(read_gnn(CHECKPOINT), GnnPolicy)
+    assert (GNN_CHECKPOINT / "model.safetensors").stat().st_size < 2e6
+    assert isinstance(read_gnn(GNN_CHECKPOINT), GnnPolicy)
 
 
 def test_a_batch_gives_what_single_graphs_give():
@@ -71,7 +71,7 @@ def test_gradients_reach_the_first_layer_of_the_encoder():
         episodes.devices,
         torch.from_numpy(seen.features),
         torch.from_numpy(seen.allowed),
-        torch.from_numpy(seen.chosen).long(),
+        torch.from_numpy(seen.device).long(),
     )
     counts = policy.count(states, len(episodes.devices))
     (torch.log_softmax(scores, dim=-1)[..., 0].mean() + counts[0]).backward()

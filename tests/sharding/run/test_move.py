@@ -10,7 +10,13 @@ from torch.nn import functional
 
 from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Place, settled
 from gnnplace.sharding.run import move
-from gnnplace.sharding.run.move import Regathering, changed, flattened, is_plain, moved
+from gnnplace.sharding.run.move import (
+    Regathering,
+    change_layout,
+    flatten_mesh,
+    is_plain,
+    move_shard,
+)
 from tests.sharding.mesh_processes import on_processes
 
 PLACES = (REPLICATED, PARTIAL, Place(0), Place(1))
@@ -37,7 +43,7 @@ def grouped_twice(layout):
 
 def every_move(rank, places=PLACES):
     """Moves between all layouts, forward and backward; returns those that went wrong."""
-    mesh = flattened(init_device_mesh("cpu", MESH, mesh_dim_names=("outer", "inner")))
+    mesh = flatten_mesh(init_device_mesh("cpu", MESH, mesh_dim_names=("outer", "inner")))
     torch.manual_seed(0)
     x, g = torch.randn(4, 8), torch.randn(4, 8)
     wrong = []
@@ -47,7 +53,7 @@ def every_move(rank, places=PLACES):
             continue
         gradient = tuple(PARTIAL if p == REPLICATED else p for p in after)
         local = part(x, before, mesh).requires_grad_()
-        made = moved(local, mesh, before, after, gradient)
+        made = move_shard(local, mesh, before, after, gradient)
         made.backward(part(g, gradient, mesh))
         right = torch.equal(made.detach(), part(x, after, mesh))
         back = torch.allclose(local.grad, part(g, settled(before), mesh))
@@ -88,7 +94,7 @@ def test_what_is_plain(before, after, plain):
 
 
 def every_plain_change(rank):
-    mesh = flattened(init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner")))
+    mesh = flatten_mesh(init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner")))
     torch.manual_seed(0)
     x = torch.randn(4, 8)
     layouts = list(itertools.product(PLACES, repeat=2))
@@ -96,7 +102,7 @@ def every_plain_change(rank):
     for before, after in itertools.product(layouts, layouts):
         if PARTIAL in after or not is_plain(before, after):
             continue
-        made = changed(part(x, before, mesh), mesh, before, after)
+        made = change_layout(part(x, before, mesh), mesh, before, after)
         if not torch.equal(made, part(x, after, mesh)):
             wrong.append((before, after))
     return wrong
@@ -117,7 +123,7 @@ def gathered_twice(rank):
     for again in (False, True):
         parts = Regathering()
         local = part(x, (Place(1),), mesh).requires_grad_()
-        whole = moved(local, mesh, (Place(1),), (REPLICATED,), (PARTIAL,))
+        whole = move_shard(local, mesh, (Place(1),), (REPLICATED,), (PARTIAL,))
         if again:
             parts.add(whole, local, mesh, (Place(1),), (REPLICATED,))
         made, storage = 0.0, StorageWeakRef(whole.untyped_storage())

@@ -155,7 +155,7 @@ def is_refused(model: nn.Module) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_odd_layer_is_refused_where_it_trains_otherwise_and_nowhere_else(kind: str) -> None:
     found = is_refused(KINDS[kind]())
-    with patch.object(recording, "layers_apart", return_value={}):
+    with patch.object(recording, "find_omitted_layers", return_value={}):
         assert found is is_refused(KINDS[kind]())
     assert found or alike(KINDS[kind])
 
