@@ -36,7 +36,8 @@ from gnnplace.plans.spec_search import search_specs
 FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
 RULES = ("ends", "least", "even")
 COLUMNS = (
-    "question", "framework", "devices", "layers", "batch", "memory", "experts", "plans",
+    "question", "framework", "devices", "layers", "batch", "memory", "offload", "experts",
+    "plans",
     "least", "found", "bound", "priced", "enumerated_s", "searched_s", "words",
 )  # fmt: skip
 
@@ -48,10 +49,12 @@ class Question:
     Attributes:
         setting: The sizes, the devices and the framework.
         num_devices: Devices that every plan uses.
+        offload: What every plan has in the host's memory.
     """
 
     setting: PricingSetting
     num_devices: int
+    offload: str = "none"
 
 
 def random_question(rng: random.Random) -> Question:
@@ -76,9 +79,11 @@ def random_question(rng: random.Random) -> Question:
         sizes,
         resolve_cluster("16xH100"),
         framework_name=rng.choice(FRAMEWORKS),
-        memory_limit=rng.choice((None, 8e9, 12e9, 20e9)),
+        memory_limit=rng.choice((None, 3e9, 5e9, 8e9, 12e9, 20e9)),
     )
-    return Question(setting, num_devices)
+    offloads = [name for name in setting.framework.traits.offloads if name != "activations"]
+    offload = rng.choice(("none", *offloads))
+    return Question(setting, num_devices, offload)
 
 
 def layouts(question: Question) -> Iterator[PlanSpec]:
@@ -115,6 +120,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 microbatch_size=size,
                 batch=sizes.batch,
                 schedule=schedule,
+                offload=question.offload,
             )
             if schedule.startswith("interleaved") and spec.num_microbatches(sizes.batch) % pp:
                 continue
@@ -176,7 +182,9 @@ def row_of(number: int, question: Question) -> dict[str, object]:
     least, words, plans = least_of_all(question)
     enumerated = time.process_time() - began
     began = time.process_time()
-    answer = search_specs(SpecSpace(setting, sizes.batch, question.num_devices), num_best=1)
+    modes = PlanSpec(offload=question.offload)
+    space = SpecSpace(setting, sizes.batch, question.num_devices, modes)
+    answer = search_specs(space, num_best=1)
     searched = time.process_time() - began
     return {
         "question": number,
@@ -185,6 +193,7 @@ def row_of(number: int, question: Question) -> dict[str, object]:
         "layers": sizes.layers,
         "batch": sizes.batch,
         "memory": setting.framework.memory,
+        "offload": question.offload,
         "experts": sizes.experts.count if sizes.experts else 0,
         "plans": plans,
         "least": least,

@@ -12,22 +12,29 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
 from gnnplace.cli.launch_files import read_launch_file
+from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
 from gnnplace.plans import (
     FitAnswer,
+    HybridOptions,
     LaunchPlan,
     SearchOptions,
     TrainingJob,
     fit_of,
     fit_plan,
+    plan_batches,
     plan_devices,
+    preset_of,
     priced_spec,
     read_given,
+    token_preset,
+    training_of,
 )
 from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
+from gnnplace.report.batches import batch_data, batch_lines
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.money import (
     PlanCost,
@@ -48,7 +55,7 @@ if TYPE_CHECKING:
     from gnnplace.plans import LaunchAnswer, Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST, LEANEST, CHEAPEST = "time", "gpus", "memory", "cost"
+GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = "time", "gpus", "memory", "cost", "epochs"
 TRIES = 3
 
 
@@ -142,14 +149,14 @@ def _price_launch_file(
     return 0
 
 
-def _search_plans(args: Namespace, cluster: str) -> list[Plan]:
-    """Search the plans for one of several clusters that options describe."""
+def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan]:
+    """Search the fastest plan for one of several clusters, or batches, that options describe."""
     asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
     return list(
         gnnplace.plan(
             args.what,
             cluster,
-            batch=args.batch,
+            batch=batch,
             precision=args.precision,
             optimizer=args.optimizer,
             lora=args.lora,
@@ -160,9 +167,54 @@ def _search_plans(args: Namespace, cluster: str) -> list[Plan]:
             accept_other_loss=args.accept_other_loss,
             imbalance=args.imbalance,
             constraints=replace(asked, headroom=None),
+            modes=args.modes,
+            launcher=args.launcher,
+            framework=args.framework,
+            environment=args.environment,
             progress=say,
         )
     )
+
+
+def _plan_batches(args: Namespace, tokens: float | None) -> int:
+    """Search the batch with which training ends first, and print its plan below what was tried.
+
+    Args:
+        args: The options.
+        tokens: That training needs at small batches, of a model whose examples are rows of them.
+
+    Raises:
+        InputError: An option that is of one batch alone.
+    """
+    names = ("given", "html", "trace", "table", "rate", "pareto", "price")
+    unused = next((name for name in names if getattr(args, name) is not None), None)
+    if unused is not None or args.tries or args.fits or args.top > 1:
+        name = unused or ("try" if args.tries else "fits" if args.fits else "top")
+        raise InputError(f"--{name}: is of one batch; leave it out with --goal epochs")
+    first = _search_plans(args, args.cluster, args.batch)[0]
+    options = from_args(HybridOptions, args, batch=None)
+    preset = preset_of(args.what)
+    row_tokens = first.file.tokens
+    if row_tokens is not None and first.parameters is not None:
+        preset = token_preset(first.parameters, row_tokens // first.file.batch, tokens)
+    training = training_of(preset, options, first.file.batch)
+
+    def plan_of(batch: int) -> Plan:
+        """Return the fastest plan with a batch."""
+        if batch == first.file.batch:
+            return first
+        say(f"planning: a batch of {batch:,}")
+        return _search_plans(args, args.cluster, batch)[0]
+
+    entries = plan_batches(plan_of, training)
+    best = min(entries, key=lambda entry: entry.seconds).plan
+    if args.output is not None:
+        _write_plan(args, best)
+    if args.json:
+        print_json({**best.answer(), "training": batch_data(entries, training)})
+    else:
+        print_lines(*batch_lines(entries, training), *plan_lines(best, None))
+    return 0
 
 
 def _compare_machines(args: Namespace) -> int:
@@ -183,7 +235,7 @@ def _compare_machines(args: Namespace) -> int:
     devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
     prices = None if args.price is None else read_prices(args.price, list(devices.values()))
     tokens = None if args.tokens is None else token_count(args.tokens)
-    plans = {cluster: _search_plans(args, cluster)[0] for cluster in clusters}
+    plans = {cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters}
     costs: dict[str, PlanCost] = {}
     if prices is not None:
         costs = costs_of_plans(plans, devices, prices, tokens)
@@ -355,6 +407,8 @@ def run(args: Namespace) -> int:
     _check_goal(args, rate)
     if "," in args.cluster and not Path(args.cluster).is_file():
         return _compare_machines(args)
+    if args.goal == EPOCHS:
+        return _plan_batches(args, tokens)
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])

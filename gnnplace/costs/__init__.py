@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.offloading import NOTHING as NOTHING
     from gnnplace.costs.frameworks.offloading import PATTERN as PATTERN
     from gnnplace.costs.frameworks.offloading import beyond as beyond
+    from gnnplace.costs.frameworks.offloading import offloading_of as offloading_of
     from gnnplace.costs.frameworks.variants import IdleNetwork as IdleNetwork
     from gnnplace.costs.frameworks.variants import with_host as with_host
     from gnnplace.costs.frameworks.variants import with_network as with_network

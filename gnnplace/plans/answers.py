@@ -31,7 +31,7 @@ from gnnplace.plans.search.draft import (
     realized,
 )
 from gnnplace.plans.search.drafts import BASELINES
-from gnnplace.plans.search.framework_pricing import pricer_of
+from gnnplace.plans.search.framework_pricing import FrameworkPricer, pricer_of
 from gnnplace.plans.search.search import FoundPlans, search
 from gnnplace.plans.search.space import micro_batch_sizes
 from gnnplace.plans.search.stage import Stage, StageCost
@@ -171,12 +171,32 @@ def plan_of(
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
     notices = [*chain.notices, whole, UNLIKE if unlike else ""]
+    if chain.framework is not None:
+        notices.append(offloading_notice(priced))
     return Plan(
         file,
         reason,
         notices=tuple(notice for notice in notices if notice),
         parameters=chain.parameters,
         fullest=fullest,
+    )
+
+
+def offloading_notice(priced: Priced) -> str:
+    """Return what lies in the servers' memory, in a line; empty where everything is on GPUs.
+
+    Only state counts: copies under way and the program itself come beside it.
+    """
+    pricer, stages = priced.pricer, priced.draft.stages
+    if not isinstance(pricer, FrameworkPricer) or not pricer.framework.offloading.optimizer:
+        return ""
+    sizes = [stage.mesh.count * pricer.host_bytes(stage) for stage in stages]
+    num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
+    servers = -(-num_devices // pricer.framework.network.each)
+    offload = pricer.framework.offload
+    return (
+        f"offload={offload}: each server's own memory holds {sum(sizes) / servers / 1e9:,.0f} GB; "
+        "no published run with it was compared"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import PARAMETER, optimizer_kind
+from gnnplace.costs import PARAMETER, offloading_of, optimizer_kind
 from gnnplace.errors import InputError
 from gnnplace.models import find_model
 from gnnplace.plans.decoders.adapters import parse_adapters
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[str], None]
-MODES = ("compile", "tp_overlap", "gradients", "cuda_graphs")
+MODES = ("compile", "tp_overlap", "gradients", "cuda_graphs", "offload")
 """Words of a plan that are not searched; all plans of a search may have them."""
 GOALS = TIME, FEWEST, LEANEST = "time", "gpus", "memory"
 MAX_IMBALANCE = 64.0
@@ -142,8 +142,13 @@ class SearchOptions:
                 f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
                 f"{LEANEST!r} alone"
             )
-        if self.modes is not None and self.modes != _only_modes(self.modes):
+        if self.modes is not None and self.modes != only_modes(self.modes):
             raise InputError(f"modes {self.modes}: may have {', '.join(MODES)} alone")
+        if self.modes is not None and offloading_of(self.modes.offload).activations:
+            # What is recomputed need not be copied: the least recomputation may not be the fastest.
+            raise InputError(
+                f"modes offload={self.modes.offload}: is priced with --given, and not searched"
+            )
         if self.trades not in (None, FEWEST, LEANEST):
             raise InputError(f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}")
         if self.constraints.max_memory:
@@ -156,6 +161,6 @@ class SearchOptions:
         return self.goal == LEANEST or words != (None,) * len(words)
 
 
-def _only_modes(plan: PlanSpec) -> PlanSpec:
+def only_modes(plan: PlanSpec) -> PlanSpec:
     """Return a plan with those of its words alone that are modes."""
     return PlanSpec(**{name: getattr(plan, name) for name in MODES})

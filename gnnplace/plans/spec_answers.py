@@ -246,7 +246,7 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     has_experts = setting.decoder.experts is not None
     low, high = framework.step_interval(seconds, num_devices, has_experts)
     kinds = tuple(framework.kinds) or (framework.kernels.kind,)
-    unlike = untested_properties(framework.name, kinds, num_devices, has_experts)
+    unlike = untested_properties(framework.name, kinds, num_devices, has_experts, framework.offload)
     return PlanAnswer(
         step_time=seconds,
         low=low,

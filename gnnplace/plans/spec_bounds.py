@@ -11,6 +11,13 @@ it exchanges gradients and updates its parameters, in E_p seconds, and its last 
 through the chunks before to rank 0, which does so too. Where gradients of weights are apart
 (zero-bubble) they may be a rank's last passes, and nothing need follow but E_p.
 
+The first micro-batch goes through all C stages before the last rank turns to backward passes, and
+the last one comes back through all of them after its last forward pass. With F_s and B_s the passes
+of every stage, and what the last rank runs between these two, of 1F1B and interleaved orders::
+
+    T >= sum of all F_s + sum of all B_s + 2 (C - 1) messages + passes between
+         + max over p of (E_p - (B + p messages))
+
 `row_bound` takes all of it from the pricer's stages. `least_rows` bounds all schedules and cuts of
 a group at once, by sums over segments: exchanges at the least seconds of their bytes, hidden behind
 as many micro-batches as a schedule may. Of ZeRO 2 and 3 every layer's exchanges are hidden behind
@@ -27,7 +34,13 @@ from gnnplace.plans.order.orders import is_apart
 from gnnplace.plans.search.framework_pricing import SHARDED
 from gnnplace.plans.search.stage import StageBytes, StageCost
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_cuts import alike_stages, first_rank_stages
+from gnnplace.plans.spec_cuts import (
+    alike_stages,
+    first_rank_stages,
+    has_chain,
+    passes_between,
+    passes_of_chain,
+)
 from gnnplace.plans.spec_groups import SpecGroup, columns_of_stages, dense_shares
 
 
@@ -43,7 +56,7 @@ def family_bound(group: SpecGroup, family: PlanSpec) -> float:
     """Return seconds that no plan with a ZeRO stage and recomputation is below."""
     if group.spec.pp > 1:
         return float(least_rows(group, family).min())
-    cost = group.stage_cost(family, 1, group.past_mean)
+    cost = group.stage_cost(family, *group.mean_stage)
     return np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
 
 
@@ -70,6 +83,11 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     work = group.microbatches * (of_forward + of_backward)
     drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
     seconds = (fill + work + np.maximum(ends, drained)).max(axis=1)
+    counts = passes_of_chain(group.setting, group.spec.pp, group.microbatches)
+    chain = cuts.by_cut(counts[0] * forward + counts[1] * backward)
+    chain += 2 * (cuts.chunks * group.spec.pp - 1) * group.message
+    chain += (ends - drain).max(axis=1)
+    seconds = np.where(cuts.has_chain, np.maximum(seconds, chain), seconds)
     if group.microbatches % group.spec.pp:
         seconds[cuts.is_interleaved] = np.inf
     return seconds
@@ -112,8 +130,13 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
 
 
 def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
-    """Return the seconds of every rank's update, experts' left out. [cuts, ranks]"""
+    """Return the least seconds of every rank's update, experts' left out. [cuts, ranks]
+
+    They are none where the host makes it.
+    """
     framework, replicas = group.pricer.framework, group.replicas(family)
+    if framework.offloading.optimizer:
+        return np.zeros(group.cuts.begins.shape)
     return framework.update(group.dense_parameters, replicas) * dense_shares(group)
 
 
@@ -165,7 +188,13 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     fill, drain = (np.cumsum(firsts, axis=0) - firsts).T
     work = group.microbatches * of_stages.sum(axis=(0, 2))
     drained = 0.0 if is_apart(spec.schedule) else drain + ends_of_ranks[0]
-    return float((fill + work + np.maximum(ends_of_ranks, drained)).max())
+    bound = float((fill + work + np.maximum(ends_of_ranks, drained)).max())
+    if not has_chain(spec.schedule) or (group.microbatches % spec.pp and len(of_stages) > 1):
+        return bound
+    between = passes_between(len(of_stages), spec.pp, group.microbatches)
+    chain = of_stages.sum() + (between.T * of_stages[:, -1]).sum()
+    chain += 2 * (stages.kinds.size - 1) * group.message + (ends_of_ranks - drain).max()
+    return max(bound, float(chain))
 
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:

@@ -176,6 +176,39 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
     return tuple(counts)
 
 
+def has_chain(schedule: str) -> bool:
+    """Return whether the last rank turns from forward to backward passes once, and back by turns.
+
+    That is 1F1B and interleaved orders, whose first and last micro-batches bound a step.
+    """
+    return schedule.partition(":")[0] in ("1f1b", "interleaved")
+
+
+@lru_cache(maxsize=4096)
+def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
+    """Return the passes of the last rank between two forward passes through its last chunk.
+
+    The first one is the first micro-batch's, which a backward pass follows, and does not count; the
+    last one, the last micro-batch's, does. The order is that of `order.orders`: (v - 1) P forward
+    passes, then a forward and a backward pass by turns, P micro-batches through a chunk before the
+    next one.
+
+    Args:
+        chunks: v, the stages of a rank.
+        pp: P, the ranks.
+        microbatches: M, a multiple of P where v > 1.
+
+    Returns:
+        Forward and backward passes through each chunk. [2, chunks]
+    """
+    ahead = (chunks - 1) * pp
+    total = chunks * microbatches
+    forward = np.arange(ahead + 1, total) // pp % chunks
+    backward = chunks - 1 - np.arange(total - ahead - 1) // pp % chunks
+    counts = [np.bincount(forward, minlength=chunks), np.bincount(backward, minlength=chunks)]
+    return np.array(counts)
+
+
 class PipelineCuts(NamedTuple):
     """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
 
@@ -185,9 +218,11 @@ class PipelineCuts(NamedTuple):
         chunks: Stages of a rank. [cuts]
         is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts]
         is_apart: Whether it has gradients of weights apart, and later than others. [cuts]
+        has_chain: Whether its order is of `has_chain`. [cuts]
         firsts: The first segment of every stage of all cuts, one cut after another. [stages]
         lasts: The segment after the last of every stage. [stages]
         ranks: Cut x ranks + rank of every stage. [stages]
+        cuts_of_stages: The cut that every stage is of. [stages]
         begins: The stage that is the first of each rank. [cuts, ranks]
     """
 
@@ -196,15 +231,17 @@ class PipelineCuts(NamedTuple):
     chunks: FloatArray
     is_interleaved: BoolArray
     is_apart: BoolArray
+    has_chain: BoolArray
     firsts: IntArray
     lasts: IntArray
     ranks: IntArray
+    cuts_of_stages: IntArray
     begins: IntArray
 
-    @property
-    def cuts_of_stages(self) -> IntArray:
-        """The cut that every stage is of. [stages]"""
-        return self.ranks // self.begins.shape[1]
+    def by_cut(self, seconds: FloatArray) -> FloatArray:
+        """Return the sums of what stages take over all stages of each cut. [cuts]"""
+        sums = np.bincount(self.cuts_of_stages, seconds)
+        return np.asarray(sums, dtype=np.float64)
 
     def by_rank(self, seconds: FloatArray) -> FloatArray:
         """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
@@ -237,8 +274,30 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
         chunks=counts / pp,
         is_interleaved=counts > pp,
         is_apart=np.array([is_apart(schedule) for schedule in schedules]),
+        has_chain=np.array([has_chain(schedule) for schedule in schedules]),
         firsts=firsts,
         lasts=lasts,
         ranks=np.array(ranks, dtype=np.int64),
+        cuts_of_stages=np.array([rank // pp for rank in ranks], dtype=np.int64),
         begins=np.array(begins, dtype=np.int64),
     )
+
+
+@lru_cache(maxsize=64)
+def passes_of_chain(setting: PricingSetting, pp: int, microbatches: int) -> FloatArray:
+    """Return how often a step's chain of passes has those of each stage. [2, stages]
+
+    It has both once, and as `passes_between` says those of the last rank's stages.
+
+    Args:
+        setting: As of `pipeline_cuts`, as the next.
+        pp: Ranks.
+        microbatches: Of a step.
+    """
+    cuts = pipeline_cuts(setting, pp)
+    counts = np.ones((2, len(cuts.ranks)))
+    for cut in np.flatnonzero(cuts.has_chain).tolist():
+        first, chunks = int(cuts.begins[cut, 0]), int(cuts.chunks[cut])
+        of_last_rank = slice(first + pp - 1, first + pp * chunks, pp)
+        counts[:, of_last_rank] += passes_between(chunks, pp, microbatches)
+    return counts

@@ -22,6 +22,7 @@ from gnnplace.costs import (
     HIDES_REDUCE,
     ReplicaGroup,
     ReplicatedParameters,
+    offloading_of,
 )
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import PricingSetting
@@ -47,6 +48,8 @@ MOST_EXAMPLES = 64
 """Examples of a micro-batch on a replica at most."""
 SERVERS_OF_GROUP = (1, 4, 16, 64)
 """Servers of the groups of replicas that ZeRO is tried to share over."""
+WHOLLY_SHARDED = 3
+"""The ZeRO stage that shards parameters between their uses."""
 MOST_CONTEXT = 64
 """Shards of an example's tokens at most."""
 
@@ -171,11 +174,12 @@ class SpecGroup:
         """
         spec, traits = self.spec, self.setting.framework.traits
         count, hidden = spec.dp * spec.cp, traits.may_hide
+        stages = zero_stages_of(self.setting, spec)
         if count == 1:
-            return (spec.with_words(zero=0),)
+            return (spec.with_words(zero=0),) if 0 in stages else ()
         plans: list[PlanSpec] = []
         near = self.replicas(spec.with_words(zero=0)).members
-        for zero in traits.zero_stages:
+        for zero in stages:
             overlap = hidden if zero else min(hidden, HIDES_REDUCE, key=HIDDEN.index)
             plain = spec.with_words(zero=zero)
             if overlap != HIDES_NOTHING:
@@ -235,12 +239,23 @@ class SpecGroup:
         return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
-    def past_mean(self) -> int:
-        """Return the segment after the mean number of layers; some rank has as many at least.
+    def mean_stage(self) -> tuple[int, int]:
+        """Return a stage that some rank has as much as: its first segment, and the one after.
 
-        Those from the first on are the smallest.
+        It has the mean number of layers, of which those from the first on are the smallest; where
+        there is one rank, it is the model.
         """
-        return 1 - (-self.setting.decoder.layers // self.spec.pp)
+        layers = self.setting.decoder.layers
+        if self.spec.pp == 1:
+            return 0, layers + 2
+        return 1, 1 - (-layers // self.spec.pp)
+
+    @property
+    def least_first_stage(self) -> tuple[int, int]:
+        """Return the least that rank 0 has under any cut: its first segment, and the one after."""
+        if self.spec.pp == 1:
+            return self.mean_stage
+        return 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp)
 
     def holds(self, spec: PlanSpec) -> bool:
         """Return whether the first and the fullest rank may hold a plan's stages under any cut.
@@ -256,7 +271,7 @@ class SpecGroup:
 
     def _can_hold(self, spec: PlanSpec) -> bool:
         """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
-        cost = self.stage_bytes(spec, 1, self.past_mean)
+        cost = self.stage_bytes(spec, *self.mean_stage)
         return cost is not None and not self.lacks([cost], cost.saved)
 
     def _first_can_hold(self, spec: PlanSpec) -> bool:
@@ -264,7 +279,7 @@ class SpecGroup:
 
         No schedule that ends in every step has fewer micro-batches in flight there.
         """
-        cost = self.stage_bytes(spec, 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp))
+        cost = self.stage_bytes(spec, *self.least_first_stage)
         flying = min(self.spec.pp, self.microbatches)
         return cost is not None and not self.lacks([cost], flying * cost.saved)
 
@@ -363,12 +378,26 @@ def _groups_of_devices(
     smaller: SpecGroup | None = None
     for size in examples:
         sized = spec.with_words(microbatch_size=size)
+        zero = max(zero_stages_of(setting, spec), default=0)
         try:
-            check_framework(setting, sized.with_words(pp=1))
+            check_framework(setting, sized.with_words(pp=1, zero=zero))
         except InputError:
             continue
         smaller = SpecGroup(setting, sized, smaller)
         yield smaller
+
+
+def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
+    """Return the ZeRO stages that a plan may have: parameters on the host are sharded.
+
+    Args:
+        setting: Whose framework has the ZeRO stages.
+        spec: The plan, of which `offload` counts.
+    """
+    stages = setting.framework.traits.zero_stages
+    if offloading_of(spec.offload).parameters:
+        return tuple(zero for zero in stages if zero == WHOLLY_SHARDED)
+    return stages
 
 
 def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:

@@ -54,6 +54,7 @@ class Level(Enum):
     """What an entry of the heap stands for."""
 
     GROUP = "group"
+    ZERO = "zero"  # a ZeRO stage of a group, with any kind of recomputation
     FAMILY = "family"  # a ZeRO stage and a kind of recomputation of a group
     PLAN = "plan"
 
@@ -151,9 +152,14 @@ class _SpecSearch:
 
     def expand(self) -> None:
         """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
-        _, _, group, level, spec = heapq.heappop(self.heap)
+        bound, _, group, level, spec = heapq.heappop(self.heap)
         if level is Level.GROUP:
             self._expand_group(group)
+        elif level is Level.ZERO and self._may_accept(group, spec, ("none", "full")):
+            for family in families_of(group, spec):
+                is_bounded = family.recompute_kind == "none"
+                least = bound / SLACK if is_bounded else family_bound(group, family)
+                self._push(least, group, Level.FAMILY, family)
         elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute,)):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
@@ -163,19 +169,15 @@ class _SpecSearch:
             self._price(group, spec)
 
     def _expand_group(self, group: SpecGroup) -> None:
-        """Add a group's families: its ZeRO stages with what they may recompute."""
+        """Add a group's ZeRO stages, with what they take where nothing is computed again."""
         slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
         for plain in group.stages_of_zero:
-            is_slower = plain.zero > SHARDED and plain.zero_group in slow
-            if is_slower or not self._may_accept(group, plain, ("none", "full")):
+            if plain.zero > SHARDED and plain.zero_group in slow:
                 continue
-            # What recomputes nothing is the fastest.
-            if family_bound(group, plain) * SLACK >= self.limit:
-                if plain.zero == SHARDED:
-                    slow.add(plain.zero_group)
-                continue
-            for family in families_of(group, plain):
-                self._push(family_bound(group, family), group, Level.FAMILY, family)
+            bound = family_bound(group, plain)
+            if plain.zero == SHARDED and bound * SLACK >= self.limit:
+                slow.add(plain.zero_group)
+            self._push(bound, group, Level.ZERO, plain)
 
     def _may_accept(self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]) -> bool:
         """Return whether any plan with a ZeRO stage may be accepted.

@@ -67,7 +67,9 @@ def ways_to_share(
         yield from itertools.product((zero,), groups, overlaps)
 
 
-def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSpec]]:
+def every_plan(
+    on: PricingSetting, num_devices: int, offload: str = "none"
+) -> list[tuple[float, PlanSpec]]:
     """Seconds of all plans that fit, by the pricer alone."""
     powers = [2**k for k in range(num_devices.bit_length()) if 2**k <= num_devices]
     traits, batch = on.framework.traits, on.decoder.batch
@@ -91,7 +93,7 @@ def every_plan(on: PricingSetting, num_devices: int) -> list[tuple[float, PlanSp
                 plan = PlanSpec(
                     dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, sp=sp, layers=layers, zero=zero,
                     microbatch_size=size, batch=batch, schedule=schedule,
-                    zero_group=group, overlap=overlap,
+                    zero_group=group, overlap=overlap, offload=offload,
                 )  # fmt: skip
                 if schedule.startswith("interleaved") and plan.num_microbatches(batch) % pp:
                     continue
@@ -129,6 +131,27 @@ def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, clus
     assert found.best[0].seconds == pytest.approx(least, rel=1e-9)
     assert found.bound == pytest.approx(least, rel=1e-8)
     assert found.num_priced < len(plans)
+
+
+@pytest.mark.parametrize(
+    ("framework", "offload", "memory"),
+    [
+        ("megatron-lm", "optimizer", 5e9),
+        ("pytorch", "optimizer", 5e9),
+        ("pytorch", "optimizer+parameters", 3e9),
+        ("torchtitan", "optimizer+parameters", 4e9),
+    ],
+)
+def test_with_state_on_the_host_it_is_the_least_too(framework, offload, memory):
+    on = setting(DENSE, framework, memory)
+    plans = every_plan(on, 4, offload)
+    modes = PlanSpec(offload=offload)
+    found = search_specs(SpecSpace(on, DENSE.batch, 4, modes))
+    assert plans
+    assert found.best[0].seconds == pytest.approx(min(seconds for seconds, _ in plans), rel=1e-9)
+    assert found.best[0].spec.offload == offload
+    # Without it nothing fits.
+    assert not search_specs(SpecSpace(on, DENSE.batch, 4)).best
 
 
 def test_the_answer_is_the_price_of_its_words():

@@ -103,7 +103,7 @@ TRAITS: Mapping[str, Traits] = {
         attention="triton",
         cuda_graphs=("off", "layers", "iteration"),
         compiles=True,
-        offloads=("optimizer+parameters", "activations"),
+        offloads=("optimizer", "optimizer+parameters", "activations"),
     ),
     "nanotron": Traits(
         cut="cost",
@@ -236,7 +236,11 @@ def tested_words(framework: str) -> str:
 
 
 def untested_properties(
-    framework: str, kinds: Sequence[str], num_devices: int, has_experts: bool
+    framework: str,
+    kinds: Sequence[str],
+    num_devices: int,
+    has_experts: bool,
+    offload: str = NOTHING,
 ) -> tuple[str, ...]:
     """Return what a plan has that no published run of its framework had.
 
@@ -245,6 +249,7 @@ def untested_properties(
         kinds: Kinds of devices of the plan.
         num_devices: Devices of the plan.
         has_experts: Whether layers have experts.
+        offload: What leaves the GPUs, a value of the word `offload`.
     """
     tested = TESTED.get(framework)
     if tested is None:
@@ -254,6 +259,8 @@ def untested_properties(
         unlike.append(f"on more than {tested.most_devices:,} devices")
     if has_experts and not tested.has_experts:
         unlike.append("with experts")
+    if offload != NOTHING:
+        unlike.append(f"with offload={offload}")
     return tuple(unlike)
 
 
@@ -506,7 +513,7 @@ class Framework:
         """
         constants = self.constants
         kinds = tuple(self.kinds) or (self.kernels.kind,)
-        away = len(untested_properties(self.name, kinds, num_devices, has_experts))
+        away = len(untested_properties(self.name, kinds, num_devices, has_experts, self.offload))
         width = constants["away"] ** away
         if has_experts:
             width *= constants["experts_away"]

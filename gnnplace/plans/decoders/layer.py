@@ -24,6 +24,7 @@ experts sends to their experts; shards of an expert gather each other's rows and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,6 +78,7 @@ def layer_passes(
     """
     d, kernels = setting.decoder, setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
+    kernels.predict(of_passes(shapes))
     forward = [kernels.products([shape]) for shape in shapes]
     inner = [kernels.products([(m, k, n)]) for m, n, k in shapes]
     weights = [kernels.products([(n, k, m)]) for m, n, k in shapes]
@@ -177,6 +179,12 @@ def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bo
     return wide + more
 
 
+def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the shapes of all passes of products: forward, and both gradients' of each."""
+    inner = [(m, k, n) for m, n, k in shapes]
+    return [*shapes, *inner, *((n, k, m) for m, n, k in shapes)]
+
+
 def _bytes(
     setting: PricingSetting, tokens: int, shards: int, split: bool, chosen: bool
 ) -> tuple[float, float]:
@@ -220,6 +228,7 @@ def _chosen(
     each, width = experts.count // groups, -(-experts.width // expert_shards)
     rows = max(1, tokens * expert_shards // shards * experts.active // each)
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
+    kernels.predict(of_passes(shapes))
     forward = each * kernels.products(shapes)
     backward = each * kernels.products([(m, k, n) for m, n, k in shapes])
     if d.adapters is None:  # else experts are frozen
@@ -321,6 +330,7 @@ def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) 
     """Seconds of the head and the loss; arguments as those of `layer_passes`."""
     d, kernels, own = setting.decoder, setting.framework.kernels, setting.framework.constants
     rows = -(-d.vocabulary // shards)
+    kernels.predict(of_passes([(tokens, rows, d.hidden)]))
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
     weights = 0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])

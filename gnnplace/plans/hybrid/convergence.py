@@ -27,6 +27,11 @@ Every figure says where it comes from; ``assumed`` means that we chose it and no
   5.1). Epochs and critical batch are assumed.
 * language: One Billion Word, about 0.8 billion words (Jozefowicz et al., 2016, arXiv 1602.02410),
   in texts of 20 words, as their BigLSTM is unrolled. Epochs and critical batch are assumed.
+* tokens (`token_preset`): each token once, the fewest those that are told, by default 20 for each
+  parameter (Hoffmann et al., 2022, arXiv 2203.15556, table 3). The critical batch in tokens is that
+  of Kaplan et al. (2020, arXiv 2001.08361, section 5.1), ``2.1e8 / L^(1/0.21)``, at the loss L that
+  Hoffmann et al. (equation 10) predict for so many parameters N and tokens D,
+  ``L = 1.69 + 406.4 / N^0.34 + 410.7 / D^0.28``: both fitted on other data than the user's.
 * any: all assumed.
 """
 
@@ -47,6 +52,7 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, read_yaml
 
 ASSUMED, GIVEN = "assumed", "given"
+TOKENS_OF_PARAMETER = 20
 SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
 
@@ -216,6 +222,28 @@ PRESETS = {
     ),
     "any": Preset("any", 1_000_000, "assumed", CriticalBatch(10.0, 4_096.0, "assumed")),
 }
+
+
+def token_preset(parameters: int, length: int, tokens: float | None = None) -> Preset:
+    """Return how a language model converges that sees every token once.
+
+    Args:
+        parameters: Of the model.
+        length: Tokens of an example.
+        tokens: That training needs at small batches; None: `TOKENS_OF_PARAMETER` for each.
+    """
+    origin = "given"
+    if tokens is None:
+        tokens = TOKENS_OF_PARAMETER * parameters
+        origin = f"{TOKENS_OF_PARAMETER} tokens a parameter, Hoffmann et al. 2022"
+    loss = 1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28
+    critical = 2.1e8 / loss ** (1 / 0.21)
+    source = f"critical batch of {critical / 1e6:.2g}M tokens: Kaplan et al. 2020 at a loss of "
+    source += f"{loss:.2f} by Hoffmann et al. 2022"
+    examples = max(1, round(tokens / length))
+    return Preset("tokens", examples, origin, CriticalBatch(1.0, critical / length, source))
+
+
 FAMILIES = {
     "images": (
         "inception,inception_v3,resnet50,resnext50,small_resnet,densenet,densenet121,nasnet,"

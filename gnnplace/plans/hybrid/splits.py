@@ -49,6 +49,10 @@ class Training:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
 
+    def steps(self, batch: int) -> int:
+        """Return the steps of an epoch with a global batch."""
+        return math.ceil(self.examples / batch)
+
 
 @dataclass(frozen=True)
 class SplitRow:
@@ -123,7 +127,7 @@ class Splitter:
         """One split."""
         training = self.training
         batch = groups * training.batch
-        steps, epochs = math.ceil(training.examples / batch), training.convergence.epochs(batch)
+        steps, epochs = training.steps(batch), training.convergence.epochs(batch)
         found = self._step(groups, devices)
         if isinstance(found, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(found))

@@ -160,6 +160,21 @@ def study_hybrid(
 
 def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
     """What is trained, from the options and the family's preset."""
+    return training_of(preset, options, _batch(what, options.batch))
+
+
+def training_of(preset: Preset, options: HybridOptions, batch: int) -> Training:
+    """Return what is trained, from a preset and the options that stand for its figures.
+
+    Args:
+        preset: The data set, and how training on it converges.
+        options: Of which examples, table of epochs, least epochs and critical batch count.
+        batch: Examples of a step.
+
+    Raises:
+        FormatError: The table of epochs cannot be read.
+        InputError: A figure is not positive.
+    """
     convergence: Convergence = preset.convergence
     if options.epochs_table is not None:
         convergence = read_epochs(options.epochs_table)
@@ -170,7 +185,7 @@ def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
             told = "the command line's, the rest assumed"
             convergence = replace(preset.convergence, source=told, **given)
     examples = preset.examples if options.examples is None else options.examples
-    return Training(_batch(what, options.batch), examples, convergence)
+    return Training(batch, examples, convergence)
 
 
 def _batch(what: str, batch: int | None) -> int:

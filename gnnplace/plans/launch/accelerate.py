@@ -20,6 +20,7 @@ import yaml
 
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan, header
+from gnnplace.plans.launch.offloading import EVERYTHING
 
 PRECISION = {"32": "no", "bf16": "bf16", "16": "fp16"}
 HELD = ("batch", "microbatch_size", "optimizer")
@@ -72,6 +73,8 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
             "fsdp_activation_checkpointing": plan.recompute == FULL,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }  # fmt: skip
+        if plan.offload != NONE:
+            data["fsdp_config"]["fsdp_offload_params"] = True
     if plan.tp > 1 or plan.cp > 1 or (plan.group or dp) < dp:
         group = (plan.group or dp) if plan.zero > 1 else 1
         data["parallelism_config"] = {
@@ -122,7 +125,13 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
         yield told, plan
-    for line, run in plan.without_unsayable("accelerate", zero_groups=(2, 3), gradients="same"):
+    # What no key of its file says at all.
+    for line, run in plan.without_unsayable(
+        "accelerate",
+        zero_groups=(2, 3),
+        gradients="same",
+        offloads=(EVERYTHING,) if plan.zero == 3 else (),
+    ):
         plan = run
         yield line, plan
     half, _, kind = (plan.precision or "32-true").partition("-")

@@ -30,6 +30,7 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     with_header,
 )
+from gnnplace.plans.launch.offloading import deepspeed_offload, fsdp_offload
 
 TOP = (
     "compute_environment",
@@ -335,7 +336,9 @@ def _with_fsdp(reading: _Reading, plan: LaunchPlan, kind: str) -> LaunchPlan:
     elif is_hybrid and plan.dp and type(machines) is int and 1 < machines <= plan.dp:
         group = plan.dp // machines
     checkpointing = fsdp.get("activation_checkpointing")
-    if str(fsdp.get("offload_params")).lower() == "true":
+    is_offloaded = str(fsdp.get("offload_params")).lower() == "true"
+    offload = fsdp_offload(zero) if is_offloaded else NONE
+    if offload is None:
         effect = "offloads parameters, gradients and optimizer to the CPU; priced on the GPU"
         reading.refuse_price("fsdp_config.fsdp_offload_params", effect)
     if str(fsdp.get("activation_checkpointing_offload")).lower() == "true":
@@ -346,6 +349,7 @@ def _with_fsdp(reading: _Reading, plan: LaunchPlan, kind: str) -> LaunchPlan:
         plan,
         zero=zero if is_sharded else 0,
         group=group,
+        offload=offload if offload and is_sharded else NONE,
         recompute=FULL if str(checkpointing).lower() == "true" else NONE,
     )
 
@@ -389,7 +393,9 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     zero = section.get("zero_stage", 2)
     if str(zero) not in ("0", "1", "2", "3"):
         raise keys.fault("deepspeed_config.zero_stage", "must be 0 to 3")
-    for name in ("offload_optimizer_device", "offload_param_device"):
+    names = ("offload_optimizer_device", "offload_param_device")
+    offload = deepspeed_offload(section.get(names[0]), section.get(names[1]), int(zero))
+    for name in names if offload is None else ():
         device = section.get(name)
         if device in (None, "none", False):
             continue
@@ -400,7 +406,7 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     if steps not in (None, "auto") and (type(steps) is not int or steps < 1):
         raise keys.fault("deepspeed_config.gradient_accumulation_steps", "must be a whole number")
     accumulation = steps if type(steps) is int else None
-    return replace(plan, zero=int(zero), accumulation=accumulation)
+    return replace(plan, zero=int(zero), offload=offload or NONE, accumulation=accumulation)
 
 
 def _with_json(reading: _Reading, plan: LaunchPlan, path: str) -> LaunchPlan:

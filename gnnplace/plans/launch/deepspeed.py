@@ -31,6 +31,8 @@ OPTIMIZERS = {
     "zerooneadam": "ZeroOneAdam",
 }
 """Its names of optimizers (`runtime/config.py`)."""
+CPU_OPTIMIZERS = ("adamw", "adam", "lion")
+"""Those that it has for the CPU, too (`ops/adam/cpu_adam.py`, `ops/lion/cpu_lion.py`)."""
 
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
@@ -55,8 +57,13 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
+    # What no key of its file says at all.
     for line, run in plan.without_unsayable(
-        "DeepSpeed", overlap=sayable, zero_groups=(3,), optimizers=tuple(OPTIMIZERS)
+        "DeepSpeed",
+        overlap=sayable,
+        zero_groups=(3,),
+        optimizers=tuple(OPTIMIZERS),
+        offloads=_offloads(plan),
     ):
         plan = run
         yield line, plan
@@ -75,6 +82,13 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         )
 
 
+def _offloads(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return the values of `offload` that DeepSpeed has for a plan: a CPU makes few updates."""
+    if plan.zero == 0 or plan.optimizer not in (None, *CPU_OPTIMIZERS):
+        return ()
+    return ("optimizer", "optimizer+parameters") if plan.zero == 3 else ("optimizer",)
+
+
 def check_degrees(plan: LaunchPlan) -> None:
     """Check that DeepSpeed has the kinds of parallelism of a plan.
 
@@ -83,6 +97,19 @@ def check_degrees(plan: LaunchPlan) -> None:
     """
     if plan.cp > 1:
         raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
+
+
+def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
+    """Return the section of what replicas share, and of what lies in the host's memory."""
+    section: dict[str, Any] = {"stage": plan.zero}
+    if "gradients" in plan.overlap:
+        section["overlap_comm"] = True
+    for key, name in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+        if name in plan.offload:
+            section[key] = {"device": "cpu", "pin_memory": True}
+    if plan.zero == 3 and plan.group is not None:
+        section["mics_shard_size"] = plan.group
+    return section
 
 
 def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
@@ -116,16 +143,12 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         **batch,
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.microbatches,
-        "zero_optimization": {"stage": plan.zero},
+        "zero_optimization": _zero_section(plan),
     }
     if plan.optimizer is not None:  # else the script makes it
         data["optimizer"] = {"type": name, "params": {"lr": 1e-4}}
     data |= {"bf16": {"enabled": True}} if half == "bf16" else {}
     data |= {"fp16": {"enabled": True}} if half == "16" else {}
-    if "gradients" in plan.overlap:
-        data["zero_optimization"]["overlap_comm"] = True
-    if plan.zero == 3 and plan.group is not None:
-        data["zero_optimization"]["mics_shard_size"] = plan.group
     if half != "32" and plan.gradients == "fp32":
         data["data_types"] = {"grad_accum_dtype": "fp32"}
     if plan.tp > 1:

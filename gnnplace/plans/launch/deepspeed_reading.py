@@ -19,6 +19,7 @@ from gnnplace.errors import FormatError
 from gnnplace.files import json_of
 from gnnplace.plans.launch.keys import FileValue, Keys, put_values, yaml_lines
 from gnnplace.plans.launch.launch_plan import (
+    NONE,
     PRICED_OPTIMIZERS,
     LaunchPlan,
     NotPriced,
@@ -26,6 +27,7 @@ from gnnplace.plans.launch.launch_plan import (
     with_fields,
 )
 from gnnplace.plans.launch.neighbours import read_neighbour
+from gnnplace.plans.launch.offloading import deepspeed_offload
 
 HELD = "x-gnnplace"
 KEPT = ("pp", "chunks", "layers", "recompute", "schedule", "zero", "dp")
@@ -174,6 +176,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 PLACEHOLDER = re.compile(r":\s{0,9}([A-Z][A-Z0-9_]{3,60})(?=\s{0,9}[,}\n])")
 OFFLOADS = ("offload_optimizer", "offload_param")
+OLD_OFFLOADS = ("zero_optimization.cpu_offload", "zero_optimization.cpu_offload_param")
 SWITCHED: Mapping[str, str] = {
     "zero_optimization.zero_quantized_weights": "quantized weights are gathered; priced in the "
     "half type",
@@ -265,6 +268,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     )
     if zero > 3:
         raise keys.fault("zero_optimization.stage", "must be 0 to 3")
+    offload = _offload(keys, zero)
     group = _count(keys, "zero_optimization.mics_shard_size", least=-1) or 0
     overlap = zero == 3
     if keys.get("zero_optimization.overlap_comm") != AUTO:
@@ -284,9 +288,10 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
         precision=precision,
         gradients="fp32" if half != "32" and fp32 else "same",
         optimizer=_optimizer(keys),
+        offload=offload or NONE,
         overlap=("gradients",) if overlap and zero not in (0, 3) else (),
         notes=tuple(_notes(keys)),
-        not_priced=tuple(_not_priced(keys)),
+        not_priced=tuple(_not_priced(keys, offload)),
         lines=_lines(keys),
     )
     header = keys.get(HELD)
@@ -349,9 +354,18 @@ def _optimizer(keys: Keys) -> str | None:
     return name.lower()
 
 
-def _not_priced(keys: Keys) -> Iterator[NotPriced]:
+def _offload(keys: Keys, zero: int) -> str | None:
+    """Return what lies in the host's memory; None where no word says it."""
+    optimizer, parameters = (keys.get(f"zero_optimization.{name}") for name in OFFLOADS)
+    old_optimizer, old_parameters = (
+        keys.get(f"zero_optimization.{name}") for name in ("cpu_offload", "cpu_offload_param")
+    )
+    return deepspeed_offload(optimizer or old_optimizer, parameters or old_parameters, zero)
+
+
+def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
     """Yield what changes seconds or bytes and no price counts."""
-    for name in OFFLOADS:
+    for name in OFFLOADS if offload is None else ():
         path = f"zero_optimization.{name}"
         value = keys.get(path)
         device = value.get("device", "cpu") if isinstance(value, dict) else value
@@ -363,6 +377,8 @@ def _not_priced(keys: Keys) -> Iterator[NotPriced]:
         effect = f"{name}: {what} on {str(device)[:20]}{share} (offload); priced on the GPU"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     for path, effect in SWITCHED.items():
+        if path in OLD_OFFLOADS and offload is not None:
+            continue
         value = _peek(keys, path)
         if value in (None, False, AUTO, {}, 0):
             continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.plans.launch.offloading import fsdp_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer, with_json
 
 AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -27,8 +28,6 @@ AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 AXOLOTL_EFFECTS: Mapping[str, str] = {
     "adapter": "adapters (LoRA); priced as training of all parameters",
-    "fsdp_config.offload_params": "offloads parameters to the CPU; priced on the GPU",
-    "fsdp_config.fsdp_offload_params": "offloads parameters to the CPU; priced on the GPU",
     "activation_offloading": "offloads activations to the CPU; priced on the GPU",
     "load_in_8bit": "weights in 8 bits; priced in the half type",
     "load_in_4bit": "weights in 4 bits; priced in the half type",
@@ -80,6 +79,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
     zero = 3 if has_fsdp else 0
     if reading.text("fsdp_config.reshard_after_forward") == "false":
         zero = 2
+    offload = _offload(reading, zero)
     reading.refuse_switches(AXOLOTL_EFFECTS)
     _note_model(reading, "base_model")
     plan = LaunchPlan(
@@ -88,6 +88,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
         cp=cp,
         zero=zero,
         group=shard if replicate > 1 and shard and shard > 1 else None,
+        offload=offload,
         microbatch_size=reading.count("micro_batch_size"),
         accumulation=reading.count("gradient_accumulation_steps", 1) or 1,
         recompute=FULL if reading.get("gradient_checkpointing") else NONE,
@@ -98,6 +99,18 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
         lines=reading.keys.word_lines(AXOLOTL_KEYS),
     )
     return _finished(reading, plan, text)
+
+
+def _offload(reading: YamlReading, zero: int) -> str:
+    """Return what FSDP keeps in the host's memory; what no word says is noted."""
+    for path in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
+        if not reading.is_on(path):
+            continue
+        offload = fsdp_offload(zero)
+        if offload is not None:
+            return offload
+        reading.refuse_price(path, "offloads parameters to the CPU; priced on the GPU")
+    return NONE
 
 
 def read_factory(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.plans.launch.offloading import fsdp_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading
 
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -36,7 +37,6 @@ PRECISIONS = {
     "amp_fp8": "bf16-mixed",
 }
 EFFECTS: Mapping[str, str] = {
-    "fsdp_config.cpu_offload": "offloads parameters to the CPU; priced on the GPU",
     "fsdp_config.activation_cpu_offload": "offloads activations to the CPU; priced on the GPU",
     "model.peft_config": "adapters (LoRA); priced as training of all parameters",
     "peft_config": "adapters (LoRA); priced as training of all parameters",
@@ -77,11 +77,17 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
     if strategy.startswith(("hybrid", "_hybrid")):
         reading.notes.append(f"{strategy}: shards within a server; priced over all replicas")
     zero = STRATEGIES.get(strategy, 3) if reading.get("fsdp_config") else 0
+    is_offloaded = reading.is_on("fsdp_config.cpu_offload")
+    offload = fsdp_offload(zero) if is_offloaded else NONE
+    if offload is None:
+        effect = "offloads parameters to the CPU; priced on the GPU"
+        reading.refuse_price("fsdp_config.cpu_offload", effect)
     plan = LaunchPlan(
         tp=reading.degree("tp_config.tensor_parallel_degree"),
         microbatch_size=None if size == "auto" else reading.count("device_train_microbatch_size"),
         batch=reading.count("global_train_batch_size"),
         zero=zero,
+        offload=offload or NONE,
         recompute=FULL if reading.is_on("fsdp_config.activation_checkpointing") else NONE,
         precision=PRECISIONS.get(precision),
         gradients="same",

@@ -96,6 +96,7 @@ class LaunchPlan:
         overlap: what is hidden behind work: gradients, parameters, tp, p2p.
         compile: layers and the loss run under `torch.compile`.
         cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
+        offload: what lies in the host's memory, as the word of a plan says it.
         sizes: of the model.
         details: what else its layers have, where a file is written; files are read without.
         notes: what the file says and our words do not, each in one line.
@@ -127,6 +128,7 @@ class LaunchPlan:
     overlap: tuple[str, ...] = ()
     compile: bool = False
     cuda_graphs: str | None = None
+    offload: str = NONE
     sizes: DecoderSizes | None = None
     details: LayerDetails | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
@@ -199,6 +201,7 @@ class LaunchPlan:
             tp_overlap="tp" in self.overlap and self.tp > 1 and self.sp,
             compile=self.compile,
             cuda_graphs=self.cuda_graphs,
+            offload=self.offload,
         )
 
     @property
@@ -248,6 +251,7 @@ class LaunchPlan:
         zero_groups: Sequence[int] = (),
         gradients: str | None = None,
         optimizers: Sequence[str] | None = None,
+        offloads: Sequence[str] = (),
     ) -> Iterator[tuple[str, LaunchPlan]]:
         """Yield what a launcher's file has no key for, each with the plan without it.
 
@@ -257,8 +261,13 @@ class LaunchPlan:
             zero_groups: ZeRO stages that it can shard over groups of replicas.
             gradients: The one type in which it sums gradients; None: either can be said.
             optimizers: Those that it has; None: all of them.
+            offloads: Values of `offload` that it can say.
         """
         plan = self
+        if plan.offload not in (NONE, *offloads):
+            line = f"offload={plan.offload}: {launcher}'s file has no key for it"
+            plan = replace(plan, offload=NONE)
+            yield f"{line}; all of it stays on the GPUs", plan
         if optimizers is not None and plan.optimizer not in (None, *optimizers):
             line = f"optimizer {plan.optimizer}: {launcher}'s file has no such name"
             plan = replace(plan, optimizer="adamw")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gnnplace.plans.launch.interpolation import MissingValue
 from gnnplace.plans.launch.keys import FileValue
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.plans.launch.offloading import deepspeed_offload, fsdp_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer
 
 PRECISIONS = {
@@ -56,11 +57,13 @@ class _Strategy:
         zero: Stage of ZeRO.
         is_hybrid: Whether it shards within servers.
         tp: Tensor-parallel shards.
+        offload: What lies in the host's memory.
     """
 
     zero: int = 0
     is_hybrid: bool = False
     tp: int = 1
+    offload: str = NONE
 
 
 def read_lightning(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
@@ -102,6 +105,7 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
         tp=strategy.tp,
         zero=strategy.zero,
         group=group,
+        offload=strategy.offload,
         microbatch_size=_batch_size(reading),
         accumulation=reading.count("trainer.accumulate_grad_batches", 1) or 1,
         recompute=FULL if checkpoints else NONE,
@@ -130,19 +134,28 @@ def _strategy(reading: YamlReading) -> _Strategy:
         stage = arguments.get("stage", word[-1] if word[-1].isdigit() else 2)
         if "stage_" in word:
             stage = word.partition("stage_")[2][:1]
-        for key in ("offload_optimizer", "offload_parameters"):
-            if arguments.get(key) is True or ("offload" in word and key == "offload_optimizer"):
+        zero = int(stage) if str(stage) in "0123" else 2
+        # Its names end in `_offload` where the optimizer's state does.
+        keys = ("offload_optimizer", "offload_parameters")
+        optimizer, parameters = (arguments.get(key) is True for key in keys)
+        optimizer |= "offload" in word
+        offload = deepspeed_offload(optimizer, parameters, zero)
+        for key, is_on in zip(keys, (optimizer, parameters), strict=True):
+            if is_on and offload is None:
                 effect = "offloads to the CPU; priced on the GPU"
                 reading.refuse_price(f"{place}.{key}", f"{key}: {effect}")
         if arguments.get("config"):
             reading.notes.append("trainer.strategy: config: DeepSpeed's JSON is not read")
-        return _Strategy(zero=int(stage) if str(stage) in "0123" else 2)
+        return _Strategy(zero=zero, offload=offload or NONE)
     if "fsdp" in word:
-        if arguments.get("cpu_offload") is True or "offload" in word:
+        strategy = str(arguments.get("sharding_strategy", "FULL_SHARD")).upper()
+        zero = STRATEGIES.get(strategy, 3)
+        is_offloaded = arguments.get("cpu_offload") is True or "offload" in word
+        offload = fsdp_offload(zero) if is_offloaded else NONE
+        if offload is None:
             effect = "offloads parameters to the CPU (offload); priced on the GPU"
             reading.refuse_price(f"{place}.cpu_offload", effect)
-        strategy = str(arguments.get("sharding_strategy", "FULL_SHARD")).upper()
-        return _Strategy(zero=STRATEGIES.get(strategy, 3), is_hybrid="HYBRID" in strategy)
+        return _Strategy(zero=zero, is_hybrid="HYBRID" in strategy, offload=offload or NONE)
     if "modelparallel" in word:
         tp = arguments.get("tensor_parallel_size", 1)
         if type(tp) is not int:

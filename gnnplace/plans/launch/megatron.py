@@ -19,6 +19,7 @@ from gnnplace.plans.launch.launch_plan import (
     header,
 )
 from gnnplace.plans.launch.layer_details import LLAMA, LayerDetails
+from gnnplace.plans.launch.offloading import OPTIMIZER
 
 GRAPHS = {"layers": ["--cuda-graph-impl transformer_engine"],
           "iteration": ["--cuda-graph-impl full_iteration",
@@ -77,6 +78,7 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         overlap=("gradients", "parameters", "tp"),
         zero_groups=(1,),
         optimizers=OPTIMIZERS,
+        offloads=(OPTIMIZER,) if plan.zero == 1 or plan.dp == 1 else (),
     ):
         plan = run
         yield line, plan
@@ -178,7 +180,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     flags += [f"--expert-tensor-parallel-size {plan.etp}"] if plan.etp else []
     flags += ["--sequence-parallel"] if plan.tp > 1 and plan.sp else []
     flags += stage_flags(plan)
-    if plan.zero == 1:
+    if plan.zero == 1 or plan.offload != NONE:
         flags.append("--use-distributed-optimizer")
         if plan.group and plan.dp:
             flags.append(f"--num-distributed-optimizer-instances {plan.dp // plan.group}")
@@ -187,6 +189,13 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
                   "--ckpt-format fsdp_dtensor",
                   f"--data-parallel-sharding-strategy {strategy}"]  # fmt: skip
+    # Megatron-LM asks for its precision-aware optimizer beside the CPU's.
+    if plan.offload != NONE:
+        flags += [
+            "--optimizer-cpu-offload",
+            "--optimizer-offload-fraction 1.0",
+            "--use-precision-aware-optimizer",
+        ]
     flags += GRAPHS.get(plan.cuda_graphs or "", [])
     kind, _, count = plan.recompute.partition(":")
     if kind == SELECTIVE:

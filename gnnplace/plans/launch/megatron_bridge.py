@@ -66,6 +66,8 @@ SECTIONS = {
     "use-distributed-optimizer": "ddp", "use-megatron-fsdp": "ddp", "overlap-grad-reduce": "ddp",
     "overlap-param-gather": "ddp", "data-parallel-sharding-strategy": "ddp",
     "ckpt-format": "checkpoint", "optimizer": "optimizer",
+    "optimizer-cpu-offload": "optimizer", "optimizer-offload-fraction": "optimizer",
+    "use-precision-aware-optimizer": "optimizer",
     "no-check-for-nan-in-loss-and-grad": "rerun_state_machine",
 }  # fmt: skip
 USUAL = {

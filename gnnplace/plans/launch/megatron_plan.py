@@ -33,6 +33,7 @@ from gnnplace.plans.launch.launch_plan import (
     NotPriced,
 )
 from gnnplace.plans.launch.megatron_flags import effects, is_listed
+from gnnplace.plans.launch.offloading import OPTIMIZER
 
 Flags = dict[str, str]
 """Values of flags by name, without dashes in front; "true" of a switch."""
@@ -282,6 +283,7 @@ def plan_of_flags(
         optimizer={"adam": "adamw"}.get(optimizer, optimizer),
         overlap=tuple(reason for name, reason in overlap.items() if is_on(flags, name)),
         cuda_graphs=_graphs(flags)[0],
+        offload=OPTIMIZER if _offloads(flags) else NONE,
         sizes=sizes,
         notes=tuple(_notes(flags, sizes)),
         not_priced=tuple(_not_priced(flags, places)),
@@ -298,6 +300,16 @@ def plan_of_flags(
         return replace(plan, group=plan.dp // count)
     reason = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (count > 1)
     return replace(plan, notes=(*plan.notes, *reason))
+
+
+OFFLOADING_FLAGS = ("optimizer-cpu-offload", "optimizer-offload-fraction")
+
+
+def _offloads(flags: Flags) -> bool:
+    """Return whether the whole optimizer's state lies in the host's memory."""
+    fraction = flags.get("optimizer-offload-fraction", "1.0")
+    is_whole = fraction.replace(".", "", 1).isdigit() and float(fraction) == 1.0
+    return is_on(flags, "optimizer-cpu-offload") and is_whole
 
 
 def _zero(flags: Flags, source: str) -> int:
@@ -339,7 +351,8 @@ def _word_lines(flags: Flags, places: Mapping[str, int | None]) -> dict[str, int
 
 def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotPriced]:
     """Yield what flags change that no price counts."""
-    yield from effects(flags, places)
+    priced = OFFLOADING_FLAGS if _offloads(flags) else ()
+    yield from effects({name: flags[name] for name in flags if name not in priced}, places)
     optimizer = flags.get("optimizer", "adam")
     if optimizer not in PRICED_OPTIMIZERS:
         effect = f"the update and the state of {optimizer}; priced as adamw"

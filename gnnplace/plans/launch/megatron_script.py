@@ -237,6 +237,7 @@ def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPl
         plan,
         **changes,  # type: ignore[arg-type]
         gradients=engine.gradients,
+        offload=engine.offload,
         lines=lines,
         notes=(*notes, *engine.notes),
         not_priced=(*plan.not_priced, *(replace(e, line=None) for e in engine.not_priced)),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.plans.launch.offloading import deepspeed_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading
 
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -29,10 +30,6 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "gradients": ("data_types.grad_accum_dtype",),
 }
 EFFECTS: Mapping[str, str] = {
-    "zero_optimization.cpu_offload": "offloads the optimizer's state to the CPU; priced on the GPU",
-    "zero_optimization.offload_optimizer": "offload_optimizer: the optimizer's state is offloaded; "
-    "priced on the GPU",
-    "zero_optimization.offload_param": "offload_param: parameters are offloaded; priced on the GPU",
     "partition_activations": "kept activations are cut over tensor-parallel shards; priced whole",
     "checkpoint_in_cpu": "offloads checkpointed activations to the CPU; priced on the GPU",
     "fp32_allreduce": "gradients are reduced in fp32; priced in their own type",
@@ -45,6 +42,13 @@ EFFECTS: Mapping[str, str] = {
     "window_size": "attention in a window; priced over all tokens",
     "moe_num_experts": "experts in layers; the sizes are not read",
 }
+OFFLOADING: Mapping[str, str] = {
+    "zero_optimization.cpu_offload": "offloads the optimizer's state; priced on the GPU",
+    "zero_optimization.offload_optimizer": "offload_optimizer: the optimizer's state is offloaded; "
+    "priced on the GPU",
+    "zero_optimization.offload_param": "offload_param: parameters are offloaded; priced on the GPU",
+}
+"""Keys of what is offloaded, where no word of a plan says it."""
 GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
 
@@ -77,6 +81,15 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
     recompute = NONE
     if reading.is_on("checkpoint_activations"):
         recompute = FULL if groups == 1 else f"uniform:{groups}"
+    # Its engine is DeepSpeed's, and reads the same section.
+    offload = deepspeed_offload(
+        reading.get("zero_optimization.offload_optimizer")
+        or reading.get("zero_optimization.cpu_offload"),
+        reading.get("zero_optimization.offload_param"),
+        zero,
+    )
+    if offload is None:
+        reading.refuse_switches(OFFLOADING)
     reading.refuse_switches(EFFECTS)
     _note_attention(reading)
     batch = reading.count("train_batch_size")
@@ -89,6 +102,7 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
         batch=batch,
         accumulation=(steps or 1) if batch is None else steps,
         zero=zero,
+        offload=offload or NONE,
         recompute=recompute,
         precision=_precision(reading),
         gradients="fp32" if reading.text("data_types.grad_accum_dtype") == "fp32" else "same",

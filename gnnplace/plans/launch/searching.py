@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from gnnplace.costs import DEFAULT_FRAMEWORK, TRAITS
+from gnnplace.costs import DEFAULT_FRAMEWORK, NOTHING, TRAITS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.causes import SlowdownCause
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.job import only_modes
 from gnnplace.plans.launch.importing import (
     assumed_values,
     check_expert_groups,
@@ -44,7 +45,7 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_groups import SpecSpace
+from gnnplace.plans.spec_groups import SpecSpace, zero_stages_of
 from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
@@ -77,6 +78,8 @@ class LaunchAnswer:
         return self.setting.framework.name
 
 
+OFFLOADS = ("optimizer", "optimizer+parameters")
+"""What is kept in the host's memory, one after the other, where no plan fits without."""
 NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
 
 
@@ -188,7 +191,8 @@ class LauncherSearch:
         rate: Tokens a second that a plan must make.
         num_devices: Of the cluster's devices the first so many; None: all.
         modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
-            `cuda_graphs`.
+            `cuda_graphs`, `offload`.
+        offloads: Whether state may lie in the host's memory where nothing fits without.
         budget: Wall seconds of each search, after which the best so far counts.
         progress: Is told what is done.
     """
@@ -205,10 +209,11 @@ class LauncherSearch:
     rate: float | None = None
     num_devices: int | None = None
     modes: PlanSpec = field(default_factory=PlanSpec)
+    offloads: bool = False
     budget: float = math.inf
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
-    _spaces: dict[tuple[str, str, int], SpecSpace] = field(default_factory=dict)
+    _spaces: dict[tuple[str, str, int, str], SpecSpace] = field(default_factory=dict)
     _free: dict[SpecSpace, FoundSpecs] = field(default_factory=dict)
 
     @property
@@ -231,14 +236,9 @@ class LauncherSearch:
             self._check_model(launcher)
         num_devices, rates = self.used_devices, list[float]()
         for count in counts_of_devices(num_devices) if self.fewest else [num_devices]:
-            answers = [
-                answer
-                for name in self._frameworks(launcher)
-                if (answer := self._find_on(self._space(launcher, name, count), launcher, num_best))
-            ]
-            if not answers:
+            fastest = self._fastest(launcher, count, num_best, self.modes.offload)
+            if fastest is None:
                 continue
-            fastest = min(answers, key=lambda one: one.best[0].seconds)
             rates.append(fastest.answer.tokens_per_second or 0.0)
             if rates[-1] >= (self.rate or 0.0):
                 return fastest
@@ -248,7 +248,33 @@ class LauncherSearch:
                 f"fastest makes {max(rates):,.0f}"
             )
             raise InfeasibleError(f"{launcher}: {message}; take more devices")
+        if self.offloads and self.modes.offload == NOTHING:
+            for offload in OFFLOADS:
+                answer = self._fastest(launcher, num_devices, num_best, offload)
+                if answer is not None:
+                    return answer
         raise self._refusal(launcher)
+
+    def _fastest(
+        self, launcher: str, num_devices: int, num_best: int, offload: str
+    ) -> LaunchAnswer | None:
+        """Return the fastest plan of a launcher with one value of `offload`; None: none fits.
+
+        Args:
+            launcher: Its name, or `OWN`.
+            num_devices: Of the cluster, the first.
+            num_best: Plans to find.
+            offload: What lies in the host's memory.
+        """
+        answers: list[LaunchAnswer] = []
+        for name in self._frameworks(launcher):
+            if offload not in (NOTHING, *TRAITS[name].offloads):
+                continue
+            space = self._space(launcher, name, num_devices, offload)
+            answer = self._find_on(space, launcher, num_best)
+            if answer is not None:
+                answers.append(answer)
+        return min(answers, key=lambda one: one.best[0].seconds, default=None)
 
     def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
         """Return the fastest plan of a launcher among those of a space; None: it can run none."""
@@ -299,8 +325,9 @@ class LauncherSearch:
     def _refusal(self, launcher: str) -> InfeasibleError:
         """Return why a launcher can run no plan on all devices."""
         setting = self._setting(launcher, self._frameworks(launcher)[0])
+        zero = max(zero_stages_of(setting, self.modes), default=0)
         try:
-            check_framework(setting, self.modes)
+            check_framework(setting, self.modes.with_words(zero=zero))
         except InputError as error:
             return InfeasibleError(f"{launcher}: {error}")
         free = self.free(launcher)
@@ -342,7 +369,7 @@ class LauncherSearch:
         """Return what says whether a launcher can be told a plan that has a framework's prices."""
         if launcher == OWN:
             # Our runner has neither groups nor modes.
-            return lambda spec: spec.zero_group is None and self.modes == PlanSpec()
+            return lambda spec: spec.zero_group is None and only_modes(spec) == PlanSpec()
         target, has_framework = launcher_of(launcher), self.framework is not None
         network = setting.framework.network.each
 
@@ -401,14 +428,25 @@ class LauncherSearch:
             )
         return self._settings[key]
 
-    def _space(self, launcher: str, framework: str, count: int) -> SpecSpace:
-        """Return the plans that are searched for a launcher on so many devices."""
+    def _space(
+        self, launcher: str, framework: str, count: int, offload: str | None = None
+    ) -> SpecSpace:
+        """Return the plans that are searched for a launcher.
+
+        Args:
+            launcher: The launcher.
+            framework: At whose prices.
+            count: Devices that every plan uses.
+            offload: What lies in the host's memory; None: what `modes` says.
+        """
+        modes = self.modes if offload is None else self.modes.with_words(offload=offload)
         setting = self._setting(launcher, framework)
-        key = framework, setting.framework.precision, count
+        key = framework, setting.framework.precision, count, modes.offload
         if key not in self._spaces:
             if self.progress is not None:
-                self.progress(f"planning: plans of {count} devices at {framework}'s prices")
-            self._spaces[key] = SpecSpace(setting, self.decoder.batch, count, self.modes)
+                words = "" if modes.offload == NOTHING else f", offload={modes.offload}"
+                self.progress(f"planning: plans of {count} devices at {framework}'s prices{words}")
+            self._spaces[key] = SpecSpace(setting, self.decoder.batch, count, modes)
         return self._spaces[key]
 
 
@@ -439,6 +477,7 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         gradients=spec.gradients or framework.traits.gradients,
         compile=spec.compile,
         cuda_graphs=spec.cuda_graphs,
+        offload=spec.offload,
         optimizer=framework.optimizer,
         sizes=sizes,
         sp=spec.splits_tokens,

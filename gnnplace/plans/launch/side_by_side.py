@@ -17,7 +17,7 @@ from gnnplace.plans.answers import plan_of
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
-from gnnplace.plans.job import FEWEST, LEANEST, Progress, SearchOptions
+from gnnplace.plans.job import FEWEST, LEANEST, TIME, Progress, SearchOptions
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
 from gnnplace.plans.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
 from gnnplace.plans.launch.trades import (
@@ -72,6 +72,7 @@ def launcher_plans(
         fewest=options.goal == FEWEST,
         rate=options.rate,
         modes=options.modes or PlanSpec(),
+        offloads=options.goal == TIME and options.rate is None and options.trades is None,
         budget=options.budget,
         progress=progress,
     )

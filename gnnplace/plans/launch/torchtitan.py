@@ -34,6 +34,7 @@ from gnnplace.plans.launch.launch_plan import (
     header,
     with_header,
 )
+from gnnplace.plans.launch.offloading import EVERYTHING, fsdp_offload
 from gnnplace.plans.launch.torchtitan_toml import read_toml
 from gnnplace.plans.plan import PlanFile
 
@@ -127,7 +128,12 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=3, group=1 if (plan.dp or 1) > 1 else None)
         line = "zero=0: torchtitan shards parameters over cp; zero=3 in groups of cp is written"
         yield line, plan
-    for line, run in plan.without_unsayable("torchtitan", zero_groups=(2, 3), gradients="fp32"):
+    for line, run in plan.without_unsayable(
+        "torchtitan",
+        zero_groups=(2, 3),
+        gradients="fp32",
+        offloads=(EVERYTHING,) if plan.zero == 3 else (),
+    ):
         plan = run
         yield line, plan
     for told, whole in plan.with_whole_experts("torchtitan"):
@@ -229,6 +235,8 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     }
     if plan.zero == 2:
         own[f"parallelism.{RESHARD}"] = "never"
+    if plan.offload != NONE:
+        own["training.enable_cpu_offload"] = True
     own["compile.enable"] = plan.compile
     own |= {"compile.components": ["model", "loss"]} if plan.compile else {}
     if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
@@ -408,12 +416,23 @@ def _plan(keys: Keys, model: str | None) -> LaunchPlan:
             group=shard if replicate > 1 and shard not in (None, -1) and cp * shard > 1 else None,
             recompute=keys.get("activation_checkpoint"), schedule=name,
             precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
+            offload=_offload(keys, zero, notes),
             gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes), compile=compiled,
             cuda_graphs=None if pp > 1 or chosen else captures.get(eager),
             lines=keys.word_lines(WORD_KEYS),
         ),
         keys.source,
     )  # fmt: skip
+
+
+def _offload(keys: Keys, zero: int, notes: list[str]) -> str:
+    """Return what lies in the host's memory; what no word says is noted."""
+    if not keys.switch("training.enable_cpu_offload"):
+        return NONE
+    offload = fsdp_offload(zero)
+    if offload is None:
+        notes.append("training.enable_cpu_offload: priced on the GPU, since parameters stay whole")
+    return offload or NONE
 
 
 def _stages(

@@ -28,6 +28,7 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     with_header,
 )
+from gnnplace.plans.launch.offloading import fsdp_offload
 
 SECTIONS = (
     "job",
@@ -241,6 +242,7 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
     size, count = _microbatches(keys, local, pp)
     batch = keys.count("training.global_batch_size", -1, least=-1) or -1
     schedule, chunks, layers = _stages(keys, pp, sizes)
+    # What replicas share: all of them, those of a group, or nothing.
     is_ddp = str(keys.get("training.data_parallel_type") or "fsdp").lower() == "ddp"
     zero = 0 if shard == 1 or is_ddp else 3
     reshard = str(keys.get(_place(keys, "fsdp_reshard_after_forward")))
@@ -271,11 +273,12 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
         precision=_precision(keys),
         gradients="fp32",
         optimizer=optimizer,
+        offload=(keys.switch("training.enable_cpu_offload") and fsdp_offload(zero)) or NONE,
         overlap=("tp",) if hides_tp and tp > 1 else (),
         compile=_compiles(keys),
         sizes=sizes,
         notes=tuple(_notes(keys)),
-        not_priced=tuple(_not_priced(keys, mode, optimizer)),
+        not_priced=tuple(_not_priced(keys, mode, optimizer, zero)),
         lines=_lines(keys, shard_place, local_place),
     )
 
@@ -412,16 +415,16 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield f"schedule {schedule}: priced as interleaved"
 
 
-def _not_priced(keys: Keys, mode: str, optimizer: str) -> Iterator[NotPriced]:
+def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[NotPriced]:
     """Yield what changes seconds or bytes and no price counts."""
     converters = keys.get("model.converters")
     for converter in converters if isinstance(converters, list) else ():
         effect = f"{converter}: matrix products in fewer bits; priced in bf16"
         yield NotPriced(key="model.converters", effect=effect, line=keys.line("model.converters"))
     effects = {path: "float8 products; priced in bf16" for path in FLOAT8_SWITCHES}
+    if fsdp_offload(zero) is None:
+        effects["training.enable_cpu_offload"] = "offloads parameters to the CPU; priced on the GPU"
     effects |= {
-        "training.enable_cpu_offload": "offloads parameters and optimizer to the CPU; priced on "
-        "the GPU",
         "optimizer.early_step_in_backward": "parameters are updated in the backward pass; priced "
         "after it",
         "fault_tolerance.enable": "replicas that may leave and come back; priced without",

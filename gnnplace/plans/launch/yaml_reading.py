@@ -179,6 +179,7 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
             "zero": engine.zero,
             "group": engine.group,
             "overlap": engine.overlap,
+            "offload": engine.offload,
             "precision": precision,
             "lines": {**plan.lines, "zero": None},
         }

@@ -194,9 +194,9 @@ class FrameworkPricer(Pricer):
             reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
         weights = min(weights, backward)
 
-        bytes_of_stage = self._bytes(setting)
+        bytes_in_all = self._bytes(setting)
         cost = StageCost(
-            **vars(bytes_of_stage),
+            **vars(self._beside_host(bytes_in_all)),
             forward=forward,
             backward=backward - weights,
             weights=weights,
@@ -207,10 +207,12 @@ class FrameworkPricer(Pricer):
             error=float(costs.error.mean()),
             exchanges=exchanges,
         )
-        return cost if framework.offload == NOTHING else self._offloaded(setting, cost)
+        if framework.offload == NOTHING:
+            return cost
+        return self._with_host(setting, cost, copied=bytes_in_all.saved - cost.saved)
 
     def stage_bytes(self, stage: Stage, sums: SegmentSums | None = None) -> StageBytes | None:
-        """Return the bytes of a stage, nothing of it on the host; None where no cut is possible.
+        """Return the bytes of a stage on its devices; None where no cut is possible.
 
         Args:
             stage: The stage.
@@ -218,7 +220,9 @@ class FrameworkPricer(Pricer):
         """
         if sums is None:
             sums = self.sums(stage.mesh, choice=stage.choice)
-        return None if sums is None else self._bytes(self._setting(stage, sums))
+        if sums is None:
+            return None
+        return self._beside_host(self._bytes(self._setting(stage, sums)))
 
     def _bytes(self, setting: StageSetting) -> StageBytes:
         """Return the bytes of a stage, nothing of it on the host."""
@@ -255,34 +259,67 @@ class FrameworkPricer(Pricer):
             is_sharded=zero >= SHARDED,
         )
 
-    def _offloaded(self, setting: StageSetting, cost: StageCost) -> StageCost:
-        """Return the cost of a stage with what leaves its GPUs; see `frameworks.offloading`."""
-        framework, group, parameters = setting.framework, setting.group, setting.parameters
-        offloading, host, state = framework.offloading, framework.host, framework.state_bytes
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+    def _beside_host(self, whole: StageBytes) -> StageBytes:
+        """Return the bytes of a stage without those that lie in the host's memory.
+
+        Gradients of sharded parameters leave with every micro-batch, whole ones stay to be summed.
+
+        Args:
+            whole: With nothing on the host.
+        """
+        offloading, terms = self.framework.offloading, whole.terms
         if offloading.activations:
             # What is copied passes while it is used: at work it is on the GPU.
-            copied = offloading.activations * cost.saved
+            return replace(whole, saved=whole.saved - offloading.activations * whole.saved)
+        if not offloading.optimizer:
+            return whole
+        terms = terms._replace(optimizer=0.0)
+        if whole.is_sharded:
+            terms = terms._replace(gradients=0.0)
+            if offloading.parameters:
+                terms = terms._replace(parameters=0.0, frozen=0.0)
+        return replace(whole, terms=terms, updating=0.0)
+
+    def host_bytes(self, stage: Stage) -> float:
+        """Return the bytes of state that each device of a stage has in the host's memory."""
+        sums = self.sums(stage.mesh, choice=stage.choice)
+        if sums is None or not self.framework.offloading.optimizer:
+            return 0.0
+        bytes_in_all = self._bytes(self._setting(stage, sums))
+        on_device = self._beside_host(bytes_in_all)
+        return bytes_in_all.terms.total - on_device.terms.total
+
+    def _with_host(self, setting: StageSetting, cost: StageCost, copied: float) -> StageCost:
+        """Return the cost of a stage with the seconds of copies and updates on its hosts.
+
+        `costs.frameworks.offloading` has what is hidden.
+
+        Args:
+            setting: The stage.
+            cost: Its seconds with everything on the GPU.
+            copied: Bytes that a micro-batch keeps on the host.
+        """
+        framework, group, parameters = setting.framework, setting.group, setting.parameters
+        offloading, host, state = framework.offloading, framework.host, framework.state_bytes
+        backward = cost.backward + cost.weights
+        if offloading.activations:
             return replace(
                 cost,
                 forward=cost.forward + beyond(copied / host.link, cost.forward),
-                backward=cost.backward + beyond(copied / host.link, cost.backward + cost.weights),
-                saved=cost.saved - copied,
+                backward=cost.backward + beyond(copied / host.link, backward),
             )
-        backward = cost.backward + cost.weights
+        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
         sent = state.gradient * sharded / host.link
         frozen = framework.sharded_frozen(parameters, group) if offloading.parameters else 0.0
         returned = (state.parameter * sharded + frozen) / host.link
         element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
         update = element_bytes * sharded / host.memory
-        cost = replace(cost, terms=cost.terms._replace(optimizer=0.0), updating=0.0)
         if offloading.parameters:
             return replace(
                 cost,
                 forward=cost.forward + beyond(returned, cost.forward),
                 backward=cost.backward + beyond(max(sent, returned), backward),
                 update=update,
-                terms=cost.terms._replace(parameters=0.0, frozen=0.0),
             )
         if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
             late = cost.backward + beyond(sent, backward)

@@ -215,7 +215,7 @@ def test_hybrid_shard_has_two_meanings():
     """FSDP 1 shards within a machine; `fully_shard` is given a mesh of all processes."""
     first = read_accelerate(HYBRID, "file")
     assert (first.zero, first.group, first.lines["group"]) == (3, 8, 2)
-    assert first.not_priced[0].key == "fsdp_config.fsdp_offload_params"
+    assert (first.offload, first.not_priced) == ("optimizer+parameters", ())
     second = read_accelerate(HYBRID.replace("version: 1", "version: 2"), "file")
     assert second.group is None
     assert "HYBRID_SHARD: FSDP 2 does not obey it" in second.notes[0]
@@ -226,7 +226,7 @@ def test_deepspeed_and_megatron_inside_are_read(tmp_path):
     text = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
     plan = read_accelerate(f"{text}deepspeed_config: {{{inside}}}\n", "file")
     assert (plan.zero, plan.accumulation, plan.precision) == (2, 4, "bf16-master")
-    assert plan.not_priced[0].key == "deepspeed_config.offload_optimizer_device"
+    assert (plan.offload, plan.not_priced) == ("optimizer", ())
     named = f"{text}deepspeed_config: {{deepspeed_config_file: a/z.json}}\n"
     path = str(tmp_path / "acc.yaml")
     with pytest.raises(FormatError, match=r"a/z.json: .* is not beside this file"):

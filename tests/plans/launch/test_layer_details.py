@@ -100,6 +100,30 @@ def test_torchtitan_has_configurations_of_qwen3(name):
     assert lines == []
 
 
+@pytest.mark.parametrize(
+    ("model", "entries"),
+    [
+        ("mistralai/Mistral-7B-v0.1", ["\"rope\": {'theta': 10000.0}", '"qkv_bias": False']),
+        ("Qwen/Qwen2.5-7B", ['"qkv_bias": True', "'eps': 1e-06", "assets/hf/Qwen2.5-7B"]),
+        ("Qwen/Qwen3-8B", ['"qk_norm": True', "qwen3_configs"]),
+        ("mistralai/Mixtral-8x7B-v0.1", ['"top_k": 2', "qwen3_30b_a3b()"]),
+        ("meta-llama/Llama-3.2-1B", ["'scaling_factor': 32.0", '"enable_weight_tying": True']),
+        # Sizes of torchtitan's own 8B, whose positions are scaled.
+        ("meta-llama/Meta-Llama-3-8B", ["\"rope\": {'theta': 500000.0}"]),
+    ],
+)
+def test_torchtitan_is_given_models_that_its_registry_lacks(model, entries):
+    text, lines = written(model, "torchtitan")
+    for entry in entries:
+        assert entry in text
+    assert [line for line in lines if "norm epsilon: not known" not in line] == []
+
+
+def test_torchtitan_refuses_layers_that_it_has_no_code_for():
+    with pytest.raises(InfeasibleError, match="torchtitan: has no code for olmo2: norms behind"):
+        written("allenai/OLMo-2-1124-7B", "torchtitan")
+
+
 def test_torchtitan_cuts_no_tied_embedding():
     with pytest.raises(InfeasibleError, match="torchtitan: cuts no model with a tied embedding"):
         written("Qwen/Qwen3-0.6B", "torchtitan", pp=2)

@@ -104,7 +104,7 @@ def test_deepspeeds_json_counts_more_than_the_flags():
     assert plan.sizes is not None
     assert plan.sizes.kv_heads == 2
     assert any("zero: 3 of ds.<SLURM_JOBID>.json counts, not 1" in note for note in plan.notes)
-    assert [entry.key for entry in plan.not_priced] == ["zero_optimization.offload_optimizer"]
+    assert (plan.offload, plan.not_priced) == ("optimizer", ())
 
 
 def test_layers_by_type_are_filled_as_deepspeed_fills_them():

@@ -158,8 +158,15 @@ def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
         price_launch_plan(LaunchPlan(tp=8, sizes=SIZES), "deepspeed", "dgx-h100-2x8")
 
 
-@pytest.mark.parametrize(("name", "told"), [("torchtitan", "no model"), ("nanotron", "Llama's")])
-def test_layers_that_a_launcher_is_not_told_are_refused(name, told):
+@pytest.mark.parametrize(
+    ("name", "model", "reason"),
+    [
+        ("torchtitan", "hf:gpt2?n_layer=2", "torchtitan: has no code for layers with learned"),
+        ("torchtitan", "google/gemma-2b", "torchtitan: has no code for gemma"),
+        ("nanotron", "hf:mixtral?num_hidden_layers=2", "Llama's"),
+    ],
+)
+def test_layers_that_a_launcher_is_not_told_are_refused(name, model, reason):
     """A file of dense layers would start, and train another model."""
-    with pytest.raises(InfeasibleError, match=told):
-        gnnplace.plan("hf:mixtral?num_hidden_layers=2", "nvswitch-h100-8", launcher=name, batch=8)
+    with pytest.raises(InfeasibleError, match=reason):
+        gnnplace.plan(model, "nvswitch-h100-8", launcher=name, batch=8)

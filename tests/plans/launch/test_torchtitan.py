@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 
 from gnnplace.errors import FormatError, InfeasibleError
-from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.torchtitan import MODELS, modules_of, read_torchtitan, write_torchtitan
 
@@ -114,12 +115,61 @@ def test_a_schedule_without_a_name_is_a_file_beside():
     assert read_torchtitan(text, "file") == plan
 
 
-def test_other_sizes_have_no_file():
-    plan = LaunchPlan(
-        dp=1, microbatch_size=1, batch=1, sizes=DecoderSizes(2, 64, 4, 4, 96, 32, 128)
-    )
-    with pytest.raises(InfeasibleError, match="no model of these sizes"):
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        DecoderSizes(2, 64, 4, 2, 96, 32, 128, tied=True),
+        DecoderSizes(2, 64, 4, 2, 96, 32, 128, own_head_size=32),
+        DecoderSizes(2, 64, 4, 2, 96, 32, 128, vectors=2 * 64 + 64 + 2 * 32),  # Qwen2's biases
+        DecoderSizes(2, 64, 4, 2, 96, 32, 128, head_norms=True),
+        DecoderSizes(2, 64, 4, 2, 96, 32, 128, experts=ExpertLayers(8, 2, 96)),
+    ],
+)
+def test_other_sizes_are_registered_by_the_module(sizes):
+    plan = LaunchPlan(dp=2, microbatch_size=1, batch=4, zero=3, precision="bf16-mixed",
+                      gradients="fp32", optimizer="adamw", sizes=sizes)  # fmt: skip
+    text = write_torchtitan(plan, [])
+    assert '_configs["gnnplace"] = _model' in text
+    assert read_torchtitan(text, "file") == plan
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        (DecoderSizes(2, 64, 4, 4, 96, 32, 128, gated=False), "without a gate"),
+        (DecoderSizes(2, 64, 4, 4, 96, 32, 128, vectors=4 * 64), "norms or biases"),
+        (DecoderSizes(2, 64, 4, 4, 96, 32, 128, experts=ExpertLayers(8, 2, 96, 96)), "beside"),
+        (replace(MODELS["deepseek_v3_16b"][1], layers=28), "16B and 671B alone"),
+    ],
+)
+def test_layers_that_torchtitan_has_no_code_for_have_no_file(sizes, reason):
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, sizes=sizes)
+    with pytest.raises(InfeasibleError, match=reason) as caught:
         write_torchtitan(plan, [])
+    assert "\n" not in str(caught.value)
+
+
+def test_shards_that_cut_a_head_of_keys_have_no_file():
+    plan = LaunchPlan(dp=1, tp=16, microbatch_size=1, batch=1, sizes=MODELS["llama3_8b"][1])
+    with pytest.raises(InfeasibleError, match="tp 16 must divide 8 heads"):
+        write_torchtitan(plan, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ('"dim": 64', '"dim": size', "MODEL: must be a literal"),
+        ('"dim": 64', '"dim": 0', "MODEL.dim: must be a whole number"),
+        ('    "dim": 64,\n', "", "MODEL.dim: is missing"),
+    ],
+)
+def test_a_registered_model_without_sizes_is_one_line(before, after, reason):
+    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, precision="bf16-mixed",
+                      sizes=DecoderSizes(2, 64, 4, 2, 96, 32, 128))  # fmt: skip
+    text = write_torchtitan(plan, [])
+    assert before in text
+    with pytest.raises(FormatError, match=reason):
+        read_torchtitan(text.replace(before, after), "file")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_neox_has_megatrons_sizes_and_deepspeeds_plan():
     assert plan.sizes is not None
     # Three matrices: a third of the width, up to the next multiple of 16.
     assert (plan.sizes.feed_forward, plan.sizes.gated, plan.sizes.kv_heads) == (688, True, 2)
-    assert [entry.key for entry in plan.not_priced] == ["zero_optimization.cpu_offload"]
+    assert (plan.offload, plan.not_priced) == ("optimizer", ())
     assert plan.lines["tp"] == 1
 
 
@@ -126,11 +126,12 @@ def test_foundry_asks_for_what_is_chosen_at_the_run():
 def test_lightning_shards_within_a_server():
     plan = read_lightning(LIGHTNING, "a.yaml")
     assert (plan.dp, plan.group, plan.zero, plan.microbatch_size) == (16, 8, 3, 2)
-    assert len(plan.not_priced) == 2  # offloading, adapters
+    assert plan.offload == "optimizer+parameters"
+    assert len(plan.not_priced) == 1  # adapters
     auto = read_lightning(LIGHTNING.replace("devices: 8", "devices: auto"), "a.yaml")
     assert (auto.dp, auto.needs) == (None, ("devices",))
     stage = read_lightning("trainer: {devices: 8, strategy: deepspeed_stage_3_offload}\n", "a")
-    assert (stage.zero, len(stage.not_priced)) == (3, 1)
+    assert (stage.zero, stage.offload, stage.not_priced) == (3, "optimizer", ())
 
 
 def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_path):
@@ -148,7 +149,7 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
     )
     read = read_launch_file(path)
     assert (read.zero, read.precision, read.microbatch_size) == (2, "bf16-master", 1)
-    assert [entry.key for entry in read.not_priced] == ["zero_optimization.offload_optimizer"]
+    assert (read.offload, read.not_priced) == ("optimizer", ())
     assert read_factory(FACTORY.replace("deepspeed: cfg/z.json\n", ""), "a.yaml").zero == 0
 
 

@@ -1,0 +1,109 @@
+"""The global batch with which training ends first: each has a plan, and epochs that it needs.
+
+A larger batch keeps devices busier and exchanges gradients more rarely, and needs more epochs (Pal
+et al., 2019, arXiv 1907.13257). With a step of ``s(B)`` seconds, ``n`` examples in an epoch and
+``E(B)`` epochs, training takes::
+
+    T(B) = s(B) ceil(n / B) E(B)
+
+``s(B)`` is that of the fastest plan with the batch; ``plans.hybrid.convergence`` has ``E(B)``.
+Batches are tried from one on, twice as large and half as large each time, until the training takes
+longer twice in a row on either side. A least time that is not at a power of two of the first batch
+may be missed, by at most what lies between neighbours of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.plans.hybrid.splits import Training
+from gnnplace.plans.plan import Plan
+
+MOST_EXAMPLES = 1 << 24
+"""Examples of a step at most."""
+MOST_RISES = 2
+"""Batches that may take longer than the best before no further ones are tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """The fastest plan with a batch, and how long training takes with it.
+
+    Attributes:
+        batch: Examples of a step.
+        plan: The plan.
+        epochs: That training needs.
+        seconds: That it takes, predicted.
+    """
+
+    batch: int
+    plan: Plan
+    epochs: float
+    seconds: float
+
+
+def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[BatchPlan, ...]:
+    """Search the batch with which training ends first.
+
+    Args:
+        plan_of: Returns the fastest plan with a batch; one without a step time cannot be.
+        training: What is trained; its `batch` is tried first.
+
+    Returns:
+        What was tried and can be, by rising batch.
+
+    Raises:
+        GnnplaceError: The first batch has no plan.
+        InfeasibleError: No batch that was tried has a plan, and epochs that are known.
+    """
+    entries: dict[int, BatchPlan] = {}
+    for step in (_double, _halve):
+        batch: int | None = training.batch
+        shortest, rises = math.inf, 0
+        while batch is not None and rises < MOST_RISES:
+            if batch not in entries:
+                entry = _entry(plan_of, training, batch)
+                if entry is not None:
+                    entries[batch] = entry
+            seconds = entries[batch].seconds if batch in entries else math.inf
+            rises = 0 if seconds < shortest else rises + 1
+            shortest = min(shortest, seconds)
+            batch = step(batch)
+    if not entries:
+        raise InfeasibleError(
+            f"batch {training.batch}: no plan fits, or the epochs with it are not known; take more "
+            "devices, or a table of epochs with smaller batches"
+        )
+    return tuple(entries[batch] for batch in sorted(entries))
+
+
+def _entry(plan_of: Callable[[int], Plan], training: Training, batch: int) -> BatchPlan | None:
+    """Return the plan with a batch; None where none can be, or where its epochs are not known."""
+    epochs = training.convergence.epochs(float(batch))
+    if epochs is None:
+        return None
+    try:
+        plan = plan_of(batch)
+    except GnnplaceError:
+        # Other batches may not divide; what is wrong with the first one is wrong with the question.
+        if batch == training.batch:
+            raise
+        return None
+    step_time = plan.file.step_time
+    if not plan.feasible or step_time is None:
+        return None
+    seconds = step_time * training.steps(batch) * epochs
+    return BatchPlan(batch=batch, plan=plan, epochs=epochs, seconds=seconds)
+
+
+def _double(batch: int) -> int | None:
+    """Return a batch twice as large; None: it is too large."""
+    return 2 * batch if 2 * batch <= MOST_EXAMPLES else None
+
+
+def _halve(batch: int) -> int | None:
+    """Return half of a batch; None: it cannot be halved."""
+    return batch // 2 if batch % 2 == 0 else None
