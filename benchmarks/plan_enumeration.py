@@ -7,7 +7,12 @@ row says what the search found, what the least of all is, and the gap that was c
 
     python -m benchmarks.plan_enumeration --questions 100 -o rows.csv
 
-Complexity: a price for each of some thousands of plans a question, about two seconds.
+With `--sample N` questions are large: a model of `MODELS` on up to 1,024 devices. So many plans are
+drawn at random from each space instead of all of them, every second one near the answer: with one
+or two of its words changed. None may be faster, nor below the bound.
+
+Complexity: a price for each of some thousands of plans a question, about two seconds; of large
+ones about a millisecond a plan.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, catalogue_decoder
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.chain import divisors_of
@@ -36,7 +41,7 @@ from gnnplace.plans.spec_search import search_specs
 FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
 RULES = ("ends", "least", "even")
 COLUMNS = (
-    "question", "framework", "devices", "layers", "batch", "memory", "offload", "experts",
+    "question", "model", "framework", "devices", "layers", "batch", "memory", "offload", "experts",
     "plans",
     "least", "found", "bound", "priced", "enumerated_s", "searched_s", "words",
 )  # fmt: skip
@@ -55,6 +60,123 @@ class Question:
     setting: PricingSetting
     num_devices: int
     offload: str = "none"
+
+
+MODELS = (
+    "meta-llama/Llama-3.1-8B",
+    "meta-llama/Llama-3.1-70B",
+    "meta-llama/Llama-3.1-405B",
+    "Qwen/Qwen3-30B-A3B",
+    "mistralai/Mixtral-8x7B-v0.1",
+    "deepseek-ai/DeepSeek-V3",
+)
+"""Models of large questions."""
+DEGREES = ("dp", "tp", "cp", "pp")
+
+
+def large_question(rng: random.Random) -> Question:
+    """Draw a question of a model that people train, on up to 1,024 devices."""
+    num_devices = rng.choice((16, 64, 128, 512, 1024))
+    sizes = catalogue_decoder(rng.choice(MODELS))
+    assert sizes is not None
+    setting = setting_of(
+        replace(sizes, length=4096, batch=rng.choice((128, 256, 512))),
+        resolve_cluster(f"{num_devices}xH100"),
+        framework_name=rng.choice(FRAMEWORKS),
+    )
+    return Question(setting, num_devices)
+
+
+def random_degrees(rng: random.Random, num_devices: int) -> dict[str, int]:
+    """Draw degrees of parallelism whose product is the number of devices."""
+    degrees: dict[str, int] = {}
+    factor = num_devices
+    for name in rng.sample(DEGREES, len(DEGREES)):
+        degrees[name] = rng.choice(divisors_of(factor))
+        factor //= degrees[name]
+    degrees[rng.choice(DEGREES)] *= factor
+    return degrees
+
+
+def random_plan(
+    rng: random.Random, question: Question, degrees: dict[str, int] | None = None
+) -> PlanSpec | None:
+    """Draw a plan of a question's space; None where what was drawn does not divide.
+
+    Args:
+        rng: Draws the words.
+        question: The question.
+        degrees: Of parallelism; None: they are drawn, too.
+    """
+    setting, count = question.setting, question.num_devices
+    sizes, traits = setting.decoder, setting.framework.traits
+    degrees = degrees or random_degrees(rng, count)
+    dp, tp, cp, pp = (degrees[name] for name in DEGREES)
+    if dp * tp * cp * pp != count or sizes.batch % dp or pp > sizes.layers or cp > 64:
+        return None
+    schedules = ["1f1b"]
+    if pp > 1:
+        schedules += [name for name in ("gpipe", "zero-bubble") if name in traits.schedules]
+        if "interleaved" in traits.schedules and sizes.layers // pp > 1:
+            chunks = rng.randint(2, min(32, sizes.layers // pp))
+            schedules += [f"interleaved:{chunks}"] * 4
+    zero, group, overlap = rng.choice(list(ways_to_share(setting, dp * cp, tp)))
+    ep = rng.choice(divisors_of(dp * cp)) if sizes.experts else 1
+    if group is not None and group % math.lcm(cp, ep):
+        return None
+    spec = PlanSpec(
+        **degrees,
+        ep=ep,
+        sp=rng.random() < 0.8,
+        zero=zero,
+        zero_group=group,
+        overlap=overlap,
+        microbatch_size=rng.choice([s for s in divisors_of(sizes.batch // dp) if s <= 64]),
+        batch=sizes.batch,
+        schedule=rng.choice(schedules),
+        recompute=rng.choice(
+            ("none", "selective", "full", f"block:{rng.randint(1, max(1, sizes.layers // pp))}")
+        ),
+    )
+    if spec.schedule_name == "interleaved" and spec.num_microbatches(sizes.batch) % pp:
+        return None
+    return replace(spec, layers=rng.choice(list(cuts(setting, spec))))
+
+
+WORDS = (
+    ("zero", "zero_group", "overlap"),
+    ("microbatch_size",),
+    ("schedule", "layers"),
+    ("recompute",),
+    ("sp",),
+    ("layers",),
+)
+"""Words that are changed together."""
+
+
+def neighbour(rng: random.Random, question: Question, spec: PlanSpec) -> PlanSpec | None:
+    """Draw a plan that differs from another in one or two of `WORDS`; None where none was drawn."""
+    drawn = random_plan(rng, question, {name: getattr(spec, name) for name in DEGREES})
+    if drawn is None:
+        return None
+    words = [name for group in rng.sample(WORDS, rng.choice((1, 2))) for name in group]
+    return replace(spec, **{name: getattr(drawn, name) for name in words})
+
+
+def least_of_sample(
+    rng: random.Random, question: Question, answer: PlanSpec | None, number: int
+) -> tuple[float, str, int]:
+    """Return the seconds of the fastest of so many random plans, its words, and the number."""
+    least, words = float("inf"), ""
+    for count in range(number):
+        near = answer is not None and count % 2 == 1
+        spec = neighbour(rng, question, answer) if near and answer else random_plan(rng, question)
+        if spec is None:
+            continue
+        found = price(question.setting, spec)
+        if found.feasible and found.step_time is not None and found.step_time < least:
+            least, words = found.step_time, str(spec)
+    return least, words, number
 
 
 def random_question(rng: random.Random) -> Question:
@@ -174,20 +296,34 @@ def least_of_all(question: Question) -> tuple[float, str, int]:
     return least, words, number
 
 
-def row_of(number: int, question: Question) -> dict[str, object]:
-    """Return a row: the search beside all plans."""
+def row_of(
+    number: int, question: Question, rng: random.Random, num_samples: int | None
+) -> dict[str, object]:
+    """Return a row: the search beside all plans, or beside random ones.
+
+    Args:
+        number: Of the question.
+        question: The question.
+        rng: Draws random plans.
+        num_samples: How many; None: all plans of the space.
+    """
     setting = question.setting
     sizes = setting.decoder
-    began = time.process_time()
-    least, words, plans = least_of_all(question)
-    enumerated = time.process_time() - began
     began = time.process_time()
     modes = PlanSpec(offload=question.offload)
     space = SpecSpace(setting, sizes.batch, question.num_devices, modes)
     answer = search_specs(space, num_best=1)
     searched = time.process_time() - began
+    began = time.process_time()
+    if num_samples is None:
+        least, words, plans = least_of_all(question)
+    else:
+        best = answer.best[0].spec if answer.best else None
+        least, words, plans = least_of_sample(rng, question, best, num_samples)
+    enumerated = time.process_time() - began
     return {
         "question": number,
+        "model": sizes.model,
         "framework": setting.framework.name,
         "devices": question.num_devices,
         "layers": sizes.layers,
@@ -210,13 +346,15 @@ def main() -> int:
     """Ask random questions; the exit code says whether a search missed the least plan."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--sample", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", default=None)
     options = parser.parse_args()
     rng = random.Random(options.seed)
     rows = []
     for number in range(options.questions):
-        row = row_of(number, random_question(rng))
+        question = random_question(rng) if options.sample is None else large_question(rng)
+        row = row_of(number, question, rng, options.sample)
         rows.append(row)
         sys.stderr.write(f"{number}: {row['found']} {row['least']} of {row['plans']}\n")
     if options.output is not None:

@@ -18,8 +18,8 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
 from gnnplace.plans import (
+    ConvergenceOptions,
     FitAnswer,
-    HybridOptions,
     LaunchPlan,
     SearchOptions,
     TrainingJob,
@@ -33,8 +33,15 @@ from gnnplace.plans import (
     token_preset,
     training_of,
 )
-from gnnplace.report import fit_data, fit_lines, next_line, side_by_side_lines, trade_lines
-from gnnplace.report.batches import batch_data, batch_lines
+from gnnplace.report import (
+    batch_data,
+    batch_lines,
+    fit_data,
+    fit_lines,
+    next_line,
+    side_by_side_lines,
+    trade_lines,
+)
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.money import (
     PlanCost,
@@ -192,7 +199,7 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
         name = unused or ("try" if args.tries else "fits" if args.fits else "top")
         raise InputError(f"--{name}: is of one batch; leave it out with --goal epochs")
     first = _search_plans(args, args.cluster, args.batch)[0]
-    options = from_args(HybridOptions, args, batch=None)
+    options = from_args(ConvergenceOptions, args)
     preset = preset_of(args.what)
     row_tokens = first.file.tokens
     if row_tokens is not None and first.parameters is not None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.fitting import fit_plan as fit_plan
     from gnnplace.plans.hybrid.batches import BatchPlan as BatchPlan
     from gnnplace.plans.hybrid.batches import plan_batches as plan_batches
+    from gnnplace.plans.hybrid.convergence import ConvergenceOptions as ConvergenceOptions
+    from gnnplace.plans.hybrid.convergence import Training as Training
     from gnnplace.plans.hybrid.convergence import preset_of as preset_of
     from gnnplace.plans.hybrid.convergence import token_preset as token_preset
-    from gnnplace.plans.hybrid.splits import Training as Training
-    from gnnplace.plans.hybrid.study import HybridOptions as HybridOptions
-    from gnnplace.plans.hybrid.study import training_of as training_of
+    from gnnplace.plans.hybrid.convergence import training_of as training_of
     from gnnplace.plans.job import SearchOptions as SearchOptions
     from gnnplace.plans.job import TrainingJob as TrainingJob
     from gnnplace.plans.launch.importing import with_missing as with_missing

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.report.batches import batch_data as batch_data
+    from gnnplace.report.batches import batch_lines as batch_lines
     from gnnplace.report.fits import fit_data as fit_data
     from gnnplace.report.fits import fit_lines as fit_lines
     from gnnplace.report.launch import converted_lines as converted_lines

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gnnplace.errors import GnnplaceError, InfeasibleError
-from gnnplace.plans.hybrid.splits import Training
+from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.plan import Plan
 
 MOST_EXAMPLES = 1 << 24

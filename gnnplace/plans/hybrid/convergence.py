@@ -38,9 +38,10 @@ Every figure says where it comes from; ``assumed`` means that we chose it and no
 from __future__ import annotations
 
 import csv
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -261,3 +262,76 @@ def preset_of(model: str) -> Preset:
         if name in members.split(","):
             return PRESETS[family]
     return PRESETS["any"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        batch: examples of a step of one group.
+        examples: the number of examples in an epoch.
+        convergence: epochs by global batch.
+    """
+
+    batch: int
+    examples: int
+    convergence: Convergence
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "examples"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+
+    def steps(self, batch: int) -> int:
+        """Return the steps of an epoch with a global batch."""
+        return math.ceil(self.examples / batch)
+
+
+@dataclass(frozen=True)
+class ConvergenceOptions:
+    """Figures of a training that stand for a preset's.
+
+    Attributes:
+        examples: In an epoch; None: the preset's.
+        epochs_table: CSV or YAML file of epochs by batch.
+        least_epochs: Epochs that training takes at small batches.
+        critical_batch: Global batch that takes twice the least epochs.
+
+    Raises:
+        InputError: A table beside the figures that it stands for.
+    """
+
+    examples: int | None = None
+    epochs_table: str | None = None
+    least_epochs: float | None = None
+    critical_batch: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs_table and (self.least_epochs, self.critical_batch) != (None, None):
+            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
+
+
+def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Training:
+    """Return what is trained, from a preset and the options that stand for its figures.
+
+    Args:
+        preset: The data set, and how training on it converges.
+        options: Of which examples, table of epochs, least epochs and critical batch count.
+        batch: Examples of a step.
+
+    Raises:
+        FormatError: The table of epochs cannot be read.
+        InputError: A figure is not positive.
+    """
+    convergence: Convergence = preset.convergence
+    if options.epochs_table is not None:
+        convergence = read_epochs(options.epochs_table)
+    else:
+        asked = {name: getattr(options, name) for name in ("least_epochs", "critical_batch")}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if given:
+            told = "the command line's, the rest assumed"
+            convergence = replace(preset.convergence, source=told, **given)
+    examples = preset.examples if options.examples is None else options.examples
+    return Training(batch, examples, convergence)

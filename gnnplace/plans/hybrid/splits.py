@@ -21,37 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.hybrid.convergence import Convergence
+from gnnplace.plans.hybrid.convergence import Training
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, StepParts, with_all_reduce
 from gnnplace.problem import Cluster
 
 PlaceOn = Callable[[Cluster], Sequence[ReplicaStep]]
 MOST_DEVICES = 4096
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained.
-
-    Attributes:
-        batch: examples of a step of one group.
-        examples: the number of examples in an epoch.
-        convergence: epochs by global batch.
-    """
-
-    batch: int
-    examples: int
-    convergence: Convergence
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "examples"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
-
-    def steps(self, batch: int) -> int:
-        """Return the steps of an epoch with a global batch."""
-        return math.ceil(self.examples / batch)
 
 
 @dataclass(frozen=True)

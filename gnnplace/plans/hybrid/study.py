@@ -16,14 +16,15 @@ from gnnplace.costs.profiling.targets import is_problem_file, on_cluster, resolv
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
-    Convergence,
+    ConvergenceOptions,
     Preset,
+    Training,
     preset_of,
-    read_epochs,
+    training_of,
 )
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep, placed_step
-from gnnplace.plans.hybrid.splits import SplitRow, Splitter, Training, device_counts, group_sizes
+from gnnplace.plans.hybrid.splits import SplitRow, Splitter, device_counts, group_sizes
 from gnnplace.policy.placing import place
 from gnnplace.policy.warming import warm
 from gnnplace.problem import UPDATE, Cluster, Problem, read_problem
@@ -36,17 +37,13 @@ PLAN = "plan"  # in place of a placer: steps are those of joint plans
 
 
 @dataclass(frozen=True)
-class HybridOptions:
+class HybridOptions(ConvergenceOptions):
     """What a hybrid study counts with.
 
-    Attributes:
+    Attributes, beside those of `ConvergenceOptions`:
         devices: N; more than the cluster has are copies of it. None: the cluster's.
         most: devices of a group, at most.
         batch: examples of a step; for problem files, which do not say it.
-        examples: in an epoch; None takes the preset of the model's family.
-        epochs_table: CSV or YAML file of epochs by batch.
-        least_epochs: epochs that training takes at small batches.
-        critical_batch: global batch that takes twice the least epochs.
         network_latency: seconds, between copies of the cluster.
         network_bandwidth: bytes a second, between copies of the cluster.
         overlap: whether gradients are reduced while the backward pass goes on.
@@ -56,10 +53,6 @@ class HybridOptions:
     devices: int | None = None
     most: int = 8
     batch: int | None = None
-    examples: int | None = None
-    epochs_table: str | None = None
-    least_epochs: float | None = None
-    critical_batch: float | None = None
     network_latency: float = 10e-6
     network_bandwidth: float = 10e9
     overlap: bool = True
@@ -68,8 +61,7 @@ class HybridOptions:
     def __post_init__(self) -> None:
         if self.most < 1:
             raise InputError(f"--most {self.most}: must be a positive number of devices")
-        if self.epochs_table and (self.least_epochs, self.critical_batch) != (None, None):
-            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
+        super().__post_init__()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,31 +153,6 @@ def study_hybrid(
 def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
     """What is trained, from the options and the family's preset."""
     return training_of(preset, options, _batch(what, options.batch))
-
-
-def training_of(preset: Preset, options: HybridOptions, batch: int) -> Training:
-    """Return what is trained, from a preset and the options that stand for its figures.
-
-    Args:
-        preset: The data set, and how training on it converges.
-        options: Of which examples, table of epochs, least epochs and critical batch count.
-        batch: Examples of a step.
-
-    Raises:
-        FormatError: The table of epochs cannot be read.
-        InputError: A figure is not positive.
-    """
-    convergence: Convergence = preset.convergence
-    if options.epochs_table is not None:
-        convergence = read_epochs(options.epochs_table)
-    else:
-        asked = {name: getattr(options, name) for name in ("least_epochs", "critical_batch")}
-        given = {name: value for name, value in asked.items() if value is not None}
-        if given:
-            told = "the command line's, the rest assumed"
-            convergence = replace(preset.convergence, source=told, **given)
-    examples = preset.examples if options.examples is None else options.examples
-    return Training(batch, examples, convergence)
 
 
 def _batch(what: str, batch: int | None) -> int:

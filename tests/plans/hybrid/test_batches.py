@@ -1,4 +1,4 @@
-"""The batch with which training ends first, against all batches and by the formulas' own figures."""
+"""The batch with which training ends first, against all batches and the formulas' own figures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.batches import plan_batches
-from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, token_preset
-from gnnplace.plans.hybrid.splits import Training
+from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, Training, token_preset
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def test_a_table_of_epochs_says_nothing_beyond_its_last_row():
 
 
 def test_tokens_converge_as_published():
-    """Chinchilla: 70 billion parameters, 1.4 trillion tokens, a loss of 1.94 (Hoffmann, table A3)."""
+    """Chinchilla: 70 billion parameters, 1.4 trillion tokens, a loss of 1.94 (table A3)."""
     preset = token_preset(70_000_000_000, 2048, 1.4e12)
     assert "loss of 1.94" in preset.convergence.source
     assert preset.examples == pytest.approx(1.4e12 / 2048, rel=1e-9)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable
+from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, Training
 from gnnplace.plans.hybrid.fabric import ClusterCopies
 from gnnplace.plans.hybrid.gradients import ReplicaStep
-from gnnplace.plans.hybrid.splits import Splitter, Training, device_counts, group_sizes
+from gnnplace.plans.hybrid.splits import Splitter, device_counts, group_sizes
 from gnnplace.problem.cluster import Cluster, preset
 
 TRAINING = Training(batch=10, examples=1000, convergence=CriticalBatch(5.0, 80.0))
