@@ -120,7 +120,7 @@ def random_plan(
         if "interleaved" in traits.schedules and sizes.layers // pp > 1:
             chunks = rng.randint(2, min(32, sizes.layers // pp))
             schedules += [f"interleaved:{chunks}"] * 4
-    zero, group, overlap = rng.choice(list(ways_to_share(setting, dp * cp, tp)))
+    zero, group, overlap = rng.choice(list(ways_to_share(question, dp * cp, tp)))
     ep = rng.choice(divisors_of(dp * cp)) if sizes.experts else 1
     if group is not None and group % math.lcm(cp, ep):
         return None
@@ -222,7 +222,7 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
         experts = divisors_of(dp * cp) if sizes.experts else [1]
-        shared = list(ways_to_share(setting, dp * cp, tp))
+        shared = list(ways_to_share(question, dp * cp, tp))
         micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
         for ep, (zero, group, overlap), size, sp, schedule in itertools.product(
             experts, shared, micro, (True, False), schedules
@@ -251,14 +251,16 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
 
 
 def ways_to_share(
-    setting: PricingSetting, replicas: int, tp: int
+    question: Question, replicas: int, tp: int
 ) -> Iterator[tuple[int, int | None, str | None]]:
     """Yield ZeRO's stages, replicas of a group that shares (None: all), and what is hidden.
 
     Groups are of the replicas of one server, where there are several.
     """
+    setting = question.setting
     traits, server = setting.framework.traits, setting.framework.network.each
-    for zero in traits.zero_stages if replicas > 1 else (0,):
+    is_shared = replicas > 1 or question.offload != "none"
+    for zero in traits.zero_stages if is_shared else (0,):
         groups: list[int | None] = [None]
         if zero in traits.zero_groups and setting.cluster.num_devices > server:
             near = setting.framework.replica_group(replicas, 1, tp).members

@@ -20,6 +20,7 @@ from gnnplace.costs import (
     HIDDEN,
     HIDES_NOTHING,
     HIDES_REDUCE,
+    NOTHING,
     ReplicaGroup,
     ReplicatedParameters,
     offloading_of,
@@ -176,7 +177,9 @@ class SpecGroup:
         count, hidden = spec.dp * spec.cp, traits.may_hide
         stages = zero_stages_of(self.setting, spec)
         if count == 1:
-            return (spec.with_words(zero=0),) if 0 in stages else ()
+            # With state on the host a device alone has parts of it, too (DeepSpeed's ZeRO 2 and 3).
+            shared = [zero for zero in stages if zero == 0 or spec.offload != NOTHING]
+            return tuple(spec.with_words(zero=zero) for zero in shared)
         plans: list[PlanSpec] = []
         near = self.replicas(spec.with_words(zero=0)).members
         for zero in stages:

@@ -456,6 +456,10 @@ def _stages(plan: Plan) -> Html:
     return table(heads, lines)
 
 
+MOST_NAMED = 4
+"""Stages of a rank that a row of the picture names."""
+
+
 def _meshes(file: PlanFile) -> list[Html]:
     """Draw the plan's devices with their bytes: a row a replica of a rank's stages."""
     width = max(len(row) for stage in file.stages for row in stage.rows)
@@ -463,6 +467,8 @@ def _meshes(file: PlanFile) -> list[Html]:
     for rank in sorted(set(file.rank_of)):
         stages = [k for k, its in enumerate(file.rank_of) if its == rank]
         name = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+        if len(stages) > MOST_NAMED:
+            name = f"rank {rank}"
         for replica, row in enumerate(file.stages[stages[0]].rows):
             sizes = [
                 file.memory[device].all / 1e9 if device in file.memory else nan for device in row

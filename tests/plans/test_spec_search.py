@@ -53,11 +53,11 @@ def setting(
 
 
 def ways_to_share(
-    on: PricingSetting, replicas: int
+    on: PricingSetting, replicas: int, offload: str
 ) -> Iterator[tuple[int, int | None, str | None]]:
     """ZeRO's stages, groups of several replicas in one of several servers, and what is hidden."""
     traits, server = on.framework.traits, on.framework.network.each
-    for zero in traits.zero_stages if replicas > 1 else (0,):
+    for zero in traits.zero_stages if replicas > 1 or offload != "none" else (0,):
         groups: list[int | None] = [None]
         if zero in traits.zero_groups and on.cluster.num_devices > server:
             groups += [group for group in (2, 4) if group < replicas and group <= server]
@@ -84,7 +84,7 @@ def every_plan(
             schedules += [f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules]
         sizes = [m for m in (1, 2, 4, 8) if batch // dp % m == 0]
         experts = [ep for ep in powers if on.decoder.experts or ep == 1]
-        shared = list(ways_to_share(on, dp * cp))
+        shared = list(ways_to_share(on, dp * cp, offload))
         axes = itertools.product(sizes, experts, shared, (True, False), schedules)
         for size, ep, (zero, group, overlap), sp, schedule in axes:
             if group is not None and group % math.lcm(cp, ep):

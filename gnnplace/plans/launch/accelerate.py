@@ -130,7 +130,7 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         "accelerate",
         zero_groups=(2, 3),
         gradients="same",
-        offloads=(EVERYTHING,) if plan.zero == 3 else (),
+        offloads=(EVERYTHING,) if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1 else (),
     ):
         plan = run
         yield line, plan

@@ -132,7 +132,7 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         "torchtitan",
         zero_groups=(2, 3),
         gradients="fp32",
-        offloads=(EVERYTHING,) if plan.zero == 3 else (),
+        offloads=(EVERYTHING,) if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1 else (),
     ):
         plan = run
         yield line, plan

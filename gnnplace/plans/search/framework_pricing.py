@@ -475,7 +475,7 @@ class FrameworkPricer(Pricer):
             bare += (gather[0], scatter[0])
         forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
         backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
-        exposed = forward_seconds + backward_seconds - work
+        exposed = max(forward_seconds + backward_seconds - work, 0.0)  # rounding may be below
         return StagePasses(float(forward_seconds), float(backward_seconds), float(exposed))
 
     def _unit_exchanges(

@@ -247,6 +247,8 @@ def test_what_cannot_be_offloaded_is_refused() -> None:
     offloaded = price(setting("pytorch"), everything)
     assert offloaded.state is not None
     assert plain.state is not None
-    assert offloaded.state == pytest.approx(plain.state * 4 / 16)  # gradients stay: bf16-mixed
+    # FSDP copies gradients to the host, too, as soon as they are scattered.
+    assert offloaded.state == 0.0
+    assert plain.state > 0.0
     with pytest.raises(InputError, match="offload=activations:2: must be one of none"):
         PlanSpec(offload="activations:2")

@@ -63,6 +63,17 @@ def test_a_launchers_file_says_it(answers, launcher):
     assert priced.answer.step_time == pytest.approx(answer.answer.step_time, rel=1e-9)
 
 
+@pytest.mark.parametrize("cluster", ["1xRTX4090", "1xA10G"])
+def test_one_device_of_a_kind_without_measurements_is_enough_for_deepspeed(cluster):
+    devices = resolve_cluster(cluster)
+    found = LauncherSearch(SIZES, devices, memory_limit=SMALL, offloads=True).find("deepspeed")
+    assert (found.plan.zero, found.plan.offload) == (3, "optimizer+parameters")
+    plan = reader_of("deepspeed").read(
+        launcher_of("deepspeed").write(found.plan, [], 1), "file", {}
+    )
+    assert (plan.zero, plan.offload) == (3, "optimizer+parameters")
+
+
 def test_a_launcher_without_it_is_told_that_nothing_fits():
     with pytest.raises(InfeasibleError, match="nothing fits"):
         search(offloads=True).find("nanotron")
