@@ -11,12 +11,15 @@ these versions stands below the list as a constant or a function that says which
 | `mixes_devices` | a `RuntimeError` | `FakeTensorDeviceMismatchError` | as 2.13 |
 | `gather_flat` | `all_gather_into_tensor` | `all_gather_single` | as 2.13 |
 | `scatter_flat` | `reduce_scatter_tensor` | `reduce_scatter_single` | as 2.13 |
+| `refuses_inference` | also a `KeyError` of a storage | "Inference tensors ..." | as 2.13 |
+| `refuses_generator` | an argument of no type that fx has | an input of the graph | as 2.13 |
 
 `make torch-names` looks every name up in the sources of other versions.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
@@ -133,6 +136,22 @@ def mixes_devices(error: Exception) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     return "found two different devices" in str(error)
+
+
+def refuses_inference(error: BaseException) -> bool:
+    """Return whether torch refused tensors of `torch.inference_mode()`.
+
+    2.12 looks up the storage of a view in a table that lacks it, and says no more than that.
+    """
+    if not isinstance(error, KeyError):
+        return "inference tensor" in str(error).lower()
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(f.name == "__new__" and f.filename.endswith("functional_tensor.py") for f in frames)
+
+
+def refuses_generator(error: BaseException) -> bool:
+    """Return whether torch refused a `torch.Generator` as an argument of a recorded op."""
+    return "argument of type" in str(error) and "Generator" in str(error)
 
 
 def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None) -> None:

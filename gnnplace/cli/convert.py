@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_lines, say
-from gnnplace.cli.launch_files import read_launch_file
+from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans import READ_NAMES
@@ -19,6 +19,7 @@ from gnnplace.problem.formats import READERS
 def run(args: Namespace) -> int:
     """Read a file and write it in another format."""
     check_output(args.output)
+    check_launch_output(args.output, args.launcher)
     if args.launcher is not None:
         if args.format is not None and args.format not in READ_NAMES:
             raise InputError(f"--from {args.format}: --to goes with {', '.join(READ_NAMES)}")

@@ -8,9 +8,27 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.options import values_of
+from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
     from gnnplace.plans import LaunchPlan
+
+
+def check_launch_output(path: str | None, launcher: str | None) -> None:
+    """Check that a launcher's file has a name by which it can be read.
+
+    Args:
+        path: What is written; None: nothing.
+        launcher: Whose file it is; None: no launcher's.
+
+    Raises:
+        InputError: A module of torchtitan would be named as its TOML is, which is read alone.
+    """
+    if launcher == "torchtitan" and path is not None and path.endswith(".toml"):
+        raise InputError(
+            f"output {path!r}: torchtitan's file is a Python module, its TOML of 2024 to 2026 is "
+            "read and not written; end it with .py"
+        )
 
 
 def read_launch_file(

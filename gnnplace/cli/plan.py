@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
-from gnnplace.cli.launch_files import read_launch_file
+from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
@@ -25,6 +25,7 @@ from gnnplace.plans import (
     TrainingJob,
     fit_of,
     fit_plan,
+    parse_spec,
     plan_batches,
     plan_devices,
     preset_of,
@@ -324,13 +325,18 @@ def _fits(args: Namespace) -> int:
     Raises:
         InputError: An option that is of a plan's times alone, or a table of plans.
     """
-    names = ("html", "trace", "table", "output", "price", "rate", "pareto", "modes")
+    names = ("html", "trace", "table", "output", "price", "rate", "pareto")
     unused = next((name for name in names if getattr(args, name) is not None), None)
     if unused is not None or args.tries or args.runnable:
         name = unused or ("try" if args.tries else "runnable")
         raise InputError(f"--{name}: is of a plan's times; leave it out with --fits")
     if args.given is not None and args.given.endswith(".csv"):
         raise InputError("--fits: is of one plan; give it in words, or leave --fits out")
+    if args.modes is not None and args.given is not None:
+        raise InputError(
+            f"--modes {args.modes}: are words of plans that are searched; a plan that "
+            "is given says them itself"
+        )
     source = _given(args)
     answer = _launch_file_fit(args) if isinstance(source, LaunchPlan) else _plan_fit(args, source)
     print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
@@ -353,6 +359,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
         launcher=args.launcher,
         framework=args.framework,
         environment=args.environment,
+        modes=None if args.modes is None else parse_spec(args.modes, "modes"),
     )
     cluster = plan_devices(args.cluster, args.memory_limit, constraints.headroom or args.headroom)
     plan = None if source is None else read_given(source)
@@ -406,6 +413,7 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
 def run(args: Namespace) -> int:
     """Search plans, or predict a given one."""
     check_output(args.output, args.html, args.trace, args.table)
+    check_launch_output(args.output, args.launcher)
     check_table(args.table)
     if args.html is not None:
         check_installed("matplotlib")

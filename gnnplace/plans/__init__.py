@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.reading import read_plan as read_plan
     from gnnplace.plans.rows import PricedTable as PricedTable
     from gnnplace.plans.spec import PlanSpec as PlanSpec
+    from gnnplace.plans.spec import parse_spec as parse_spec
     from gnnplace.plans.spec_answers import device_peaks as device_peaks
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -28,7 +28,7 @@ WORDS, OPTIMIZER, TRAINED = "words", "optimizer", "trained parameters"
 KINDS = (WORDS, OPTIMIZER, TRAINED)
 """What a change is of, in the order in which changes are preferred."""
 LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
-LEANER_TRAINING = ("r=16", "r=16,bits=4")
+LEANER_TRAINING = ("r=16", "r=16,bits=4", "r=16,bits=4,expert_bits=4")
 OFFLOADED_PARTS = ("0.5", "1")
 
 
@@ -118,7 +118,7 @@ def fit_plan(
         try:
             plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
         except InfeasibleError:  # no launcher can be told a plan that fits
-            plan = leanest_spec(_setting(named, cluster, job, options))
+            plan = leanest_spec(_setting(named, cluster, job, options), options.modes)
     if isinstance(plan, PlanSpec):
         setting, spec = _setting(named, cluster, job, options), plan
     elif plan.file.words is None:
@@ -185,7 +185,7 @@ def _candidates(
             continue
         try:
             decoder = with_adapters(setting.decoder, words)
-        except InputError:  # experts are not held in 4 bits
+        except InputError:  # it has no experts
             continue
         yield TRAINED, f"--lora {words}", replace(setting, decoder=decoder), spec
 
@@ -207,11 +207,15 @@ def _setting(
     )
 
 
-def leanest_spec(setting: PricingSetting) -> PlanSpec:
+def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> PlanSpec:
     """Return the plan of all devices that lacks the fewest bytes.
 
     Everything is recomputed, micro-batches are of one example, ZeRO is the highest that the
     framework has; shards and stages are powers of two.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        modes: A plan with the words that the plan has besides; None: none.
 
     Raises:
         InputError: The model cannot be cut over the devices at all.
@@ -226,7 +230,9 @@ def leanest_spec(setting: PricingSetting) -> PlanSpec:
             if tp > setting.framework.network.each or num_devices % (tp * pp):
                 continue
             dp = num_devices // (tp * pp)
-            spec = PlanSpec(dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, recompute="full")
+            spec = (modes or PlanSpec()).with_words(
+                dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, recompute="full"
+            )
             try:
                 parts = fullest_parts(priced_spec(setting, spec))
             except InputError as error:

@@ -114,3 +114,12 @@ def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, m
         step = re.compile(r": (\S+) s a step, predicted")
         (found,), (read,) = (step.findall(" ".join(lines)) for lines in (said, again))
         assert float(read) == pytest.approx(float(found), rel=1e-3)
+
+
+def test_a_module_of_torchtitan_is_no_toml(tmp_path, capsys):
+    output = str(tmp_path / "plan.toml")
+    question = ["plan", "llama-3.1-8b", "--cluster", "8xH100", "--launcher", "torchtitan"]
+    assert run([*question, "-o", output]) == 2
+    assert "is a Python module" in capsys.readouterr().err
+    assert run(["convert", "plan.json", "--to", "torchtitan", "-o", output]) == 2
+    assert "end it with .py" in capsys.readouterr().err

@@ -42,6 +42,29 @@ def count_parameters(model):
     return sum(parameter.numel() for parameter in made.parameters())
 
 
+def sizes_in(config, values):
+    """The values of a configuration under the names of others, of its parts too."""
+    return {
+        name: sizes_in(getattr(config, name), value)
+        if isinstance(value, dict)
+        else getattr(config, name)
+        for name, value in values.items()
+    }
+
+
+OF_CLASSES = [model for model in ROWS.values() if model.source == "transformers"]
+
+
+@pytest.mark.parametrize("model", OF_CLASSES, ids=lambda model: model.name)
+def test_a_row_from_transformers_has_the_defaults_of_its_class(model):
+    """Its classes name the model that their defaults are of; `architectures` is no size."""
+    config = AutoConfig.for_model(model.type)
+    sizes = {name: value for name, value in model.config.items() if hasattr(config, name)}
+    sizes.pop("architectures", None)
+    assert len(sizes) >= 2
+    assert sizes_in(config, sizes) == sizes
+
+
 def test_there_are_the_models_that_people_train():
     assert len(ROWS) >= 200
     assert ROWS["Qwen/Qwen3-8B"].parameters == 8_190_735_360

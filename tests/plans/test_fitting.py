@@ -155,6 +155,20 @@ def test_the_command_answers_in_text_and_json(capsys):
     assert "smallest change that fits: zero=2: " in text
 
 
+@pytest.mark.parametrize(
+    ("model", "cluster", "is_held"),
+    [(QWEN, "8xH100", True), ("meta-llama/Llama-3.1-405B", "1xH100", False)],
+)
+def test_plans_that_are_searched_have_the_modes(model, cluster, is_held, capsys):
+    """With adapters, too; where nothing fits the leanest plan has them."""
+    command = ["plan", model, "--cluster", cluster, "--fits", "--lora", "r=16", "--json"]
+    options = ["--modes", "compile=on", "--launcher", "accelerate"]
+    assert run([*command, *options]) == (0 if is_held else 3)
+    data = json.loads(capsys.readouterr().out)
+    assert "compile=on" in data["words"]
+    assert (data["fits"], data["lora"]) == (is_held, "r=16")
+
+
 def test_the_answer_of_a_plan_has_the_parts(capsys):
     command = ["plan", QWEN, "--cluster", "8xH100", "--given", "dp=8,microbatch_size=1,zero=3"]
     assert run([*command, "--json"]) == 0
@@ -171,6 +185,7 @@ def test_the_answer_of_a_plan_has_the_parts(capsys):
         (["--given", "plans.csv"], "--fits: is of one plan"),
         (["--try"], "--try: is of a plan's times; leave it out with --fits"),
         (["-o", "plan.json"], "--output: is of a plan's times"),
+        (["--given", "dp=8", "--modes", "compile=on"], "--modes compile=on: are words of plans"),
     ],
 )
 def test_what_is_not_of_bytes_is_refused(options, message, capsys):

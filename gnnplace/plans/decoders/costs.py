@@ -204,11 +204,10 @@ def _layer_costs(
         "largest": max(2 * sizes.feed_forward, sizes.hidden) * sizes.hidden / tp,
     }
     if sizes.adapters is not None:
-        trained = _adapter_columns(sizes, has_experts=has_experts, tp=tp)
-        matrix_bytes = sizes.adapters.matrix_bytes
-        trained["frozen_bytes"] = matrix_bytes * (matrices / tp + experts)
-        trained["frozen_bytes"] += HALF_BYTES * sizes.layer_vectors
-        trained["frozen_experts"] = matrix_bytes * experts
+        trained = _adapter_columns(sizes, degrees, has_experts=has_experts)
+        trained["frozen_experts"] = sizes.adapters.expert_bytes * experts
+        trained["frozen_bytes"] = sizes.adapters.matrix_bytes * matrices / tp
+        trained["frozen_bytes"] += trained["frozen_experts"] + HALF_BYTES * sizes.layer_vectors
     return {
         **trained,
         "forward": passes.forward,
@@ -223,27 +222,39 @@ def _layer_costs(
     }
 
 
-def _adapter_columns(sizes: DecoderSizes, *, has_experts: bool, tp: int) -> dict[str, float]:
+def _adapter_columns(
+    sizes: DecoderSizes, degrees: Degrees, *, has_experts: bool
+) -> dict[str, float]:
     """Return the columns of what is trained in a layer with adapters.
 
     Args:
         sizes: Of the decoder, with adapters.
+        degrees: Shards of its matrices and experts.
         has_experts: Whether the layer has experts.
-        tp: Shards of every matrix.
     """
-    assert sizes.adapters is not None
-    largest = unpacked = 0
+    adapters = sizes.adapters
+    assert adapters is not None
+    largest = 0
     for linear in sizes.adapted_linears(has_experts=has_experts):
-        for rows, columns in linear.adapter_shapes(sizes.adapters.rank, tp):
+        for rows, columns in linear.adapter_shapes(adapters.rank, degrees.tp):
             largest = max(largest, rows * columns)
-        unpacked = max(unpacked, linear.inputs * linear.outputs)
-    elements = float(sizes.adapter_parameters(has_experts=has_experts, shards=tp))
+    # Packed matrices are unpacked one at a time; those of all experts are one tensor.
+    unpacked = 0.0
+    if adapters.is_quantized:
+        dense = sizes.dense_linears(has_experts=has_experts)
+        unpacked = max(linear.inputs * linear.outputs for linear in dense) / degrees.tp
+    if has_experts and adapters.quantizes_experts:
+        for linear in sizes.expert_linears():
+            joined = 2 if sizes.gated and not sizes.joins_gate and linear.is_wide else 1
+            stacked = joined * linear.count * linear.inputs * linear.outputs
+            unpacked = max(unpacked, stacked / degrees.ep / degrees.expert_tp)
+    elements = float(sizes.adapter_parameters(has_experts=has_experts, shards=degrees.tp))
     return {
         "parameters": elements,
         "experts": 0.0,
         "matrices": elements,
         "largest": float(largest),
-        "unpacked": HALF_BYTES * unpacked / tp if sizes.adapters.is_quantized else 0.0,
+        "unpacked": HALF_BYTES * unpacked,
     }
 
 
@@ -332,10 +343,7 @@ def kept_bytes(
     sizes, constants = setting.decoder, setting.framework.constants
     parts = tp if split else 1
     is_products = setting.framework.kernels.attention == PRODUCTS
-    adapters = 0.0  # what the first matrix of each makes, and the second's gradient reads
-    if sizes.adapters is not None:
-        count = len(sizes.adapted_linears(has_experts=has_experts))
-        adapters = 2.0 * sizes.adapters.rank * count
+    adapters = _kept_of_adapters(sizes, has_experts=has_experts)
     scores = 5.0 * sizes.heads * sizes.length / tp if is_products else 0.0
     entering = 2.0 * tokens * sizes.hidden / parts
     if not sizes.gated:
@@ -367,6 +375,17 @@ def kept_bytes(
         tokens * (lean_stream + lean_inside + experts + adapters),
         entering,
     )
+
+
+def _kept_of_adapters(sizes: DecoderSizes, *, has_experts: bool) -> float:
+    """Return the bytes a token that a layer keeps for its adapters.
+
+    That is what the first matrix of each makes, and the second's gradient reads. What a product
+    without an adapter reads is counted as if it were kept.
+    """
+    if sizes.adapters is None:
+        return 0.0
+    return 2.0 * sizes.adapters.rank * len(sizes.adapted_linears(has_experts=has_experts))
 
 
 def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:

@@ -75,12 +75,14 @@ class Linear:
         outputs: Rows of its matrix.
         is_wide: Whether tensor-parallel shards part its outputs; else its inputs.
         count: Matrices of these sizes, which experts have.
+        members: What it makes, as adapters name it; several where one matrix makes them.
     """
 
     inputs: int
     outputs: int
     is_wide: bool = True
     count: int = 1
+    members: tuple[str, ...] = ()
 
     def adapter_shapes(self, rank: int, shards: int = 1) -> tuple[tuple[int, int], ...]:
         """Return rows and columns of an adapter's two matrices, A and B, on a shard.
@@ -258,26 +260,37 @@ class DecoderSizes:
     def attention_linears(self) -> tuple[Linear, ...]:
         """The products with weights of a layer's attention."""
         latent, hidden = self.latent, self.hidden
-        output = Linear(self.values, hidden, is_wide=False)
+        output = Linear(self.values, hidden, is_wide=False, members=("o",))
         if latent is None and self.joins_queries:
-            return (Linear(hidden, self.queries + 2 * self.keys), output)
+            joined = Linear(hidden, self.queries + 2 * self.keys, members=("q", "k", "v"))
+            return (joined, output)
         if latent is None:
-            keys = Linear(hidden, self.keys)
-            return (Linear(hidden, self.queries), keys, keys, output)
-        queries: tuple[Linear, ...] = (Linear(hidden, self.queries),)
+            return (
+                Linear(hidden, self.queries, members=("q",)),
+                Linear(hidden, self.keys, members=("k",)),
+                Linear(hidden, self.keys, members=("v",)),
+                output,
+            )
+        queries: tuple[Linear, ...] = (Linear(hidden, self.queries, members=("q",)),)
         if latent.queries:
-            queries = (Linear(hidden, latent.queries), Linear(latent.queries, self.queries))
-        narrow = Linear(hidden, latent.keys + latent.rotary)
-        wide = Linear(latent.keys, self.heads * (self.head_size - latent.rotary) + self.values)
+            queries = (
+                Linear(hidden, latent.queries, members=("q",)),
+                Linear(latent.queries, self.queries, members=("q",)),
+            )
+        # Narrow keys and values are one matrix, and so are those that are made of them.
+        narrow = Linear(hidden, latent.keys + latent.rotary, members=("k", "v"))
+        width = self.heads * (self.head_size - latent.rotary) + self.values
+        wide = Linear(latent.keys, width, members=("k", "v"))
         return (*queries, narrow, wide, output)
 
     def _feed_forward_linears(self, width: int, count: int = 1) -> tuple[Linear, ...]:
         """Return the products of a feed-forward of a width, or of so many experts."""
-        up = Linear(self.hidden, width, count=count)
-        down = Linear(width, self.hidden, is_wide=False, count=count)
+        up = Linear(self.hidden, width, count=count, members=("up",))
+        down = Linear(width, self.hidden, is_wide=False, count=count, members=("down",))
         if self.gated and self.joins_gate:
-            return (Linear(self.hidden, 2 * width, count=count), down)
-        return (up, up, down) if self.gated else (up, down)
+            joined = Linear(self.hidden, 2 * width, count=count, members=("gate", "up"))
+            return (joined, down)
+        return (replace(up, members=("gate",)), up, down) if self.gated else (up, down)
 
     def linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
         """Return the products with weights of a layer.
@@ -290,16 +303,34 @@ class DecoderSizes:
             return (*self.attention_linears, *self._feed_forward_linears(self.feed_forward))
         router = Linear(self.hidden, experts.count)
         shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
-        routed = self._feed_forward_linears(experts.width, experts.count)
-        return (*self.attention_linears, router, *shared, *routed)
+        return (*self.attention_linears, router, *shared, *self.expert_linears())
 
-    def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
-        """Return the products of a layer that have adapters: all but the router's and experts'."""
-        width = self.feed_forward
-        if has_experts and self.experts is not None:
-            width = self.experts.shared
+    def dense_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+        """Return the products of a layer that every token passes, but the router's."""
+        width = self._shared_width if has_experts else self.feed_forward
         inside = self._feed_forward_linears(width) if width else ()
         return (*self.attention_linears, *inside)
+
+    @property
+    def _shared_width(self) -> int:
+        """Width inside of what every token passes in a layer with experts."""
+        return self.experts.shared if self.experts is not None else self.feed_forward
+
+    def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
+        """Return the products of a layer that have adapters: no router's and no expert's."""
+        width = self._shared_width if has_experts else self.feed_forward
+        inside = self._feed_forward_linears(width) if width else ()
+        linears = (*self.attention_linears, *inside)
+        adapters = self.adapters
+        if adapters is None:
+            return linears
+        return tuple(linear for linear in linears if adapters.has(linear.members))
+
+    def expert_linears(self) -> tuple[Linear, ...]:
+        """Return the products of a layer's experts, each with the number of these."""
+        if self.experts is None:
+            return ()
+        return self._feed_forward_linears(self.experts.width, self.experts.count)
 
     def adapter_parameters(self, *, has_experts: bool = False, shards: int = 1) -> int:
         """Return the parameters of a layer's adapters on a shard; 0 where it has none."""
@@ -477,17 +508,29 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     """Return sizes with the adapters that are trained, in the words of `--lora`; None: none.
 
     Raises:
-        InputError: A word cannot be read, or experts are to be held in 4 bits.
+        InputError: A word cannot be read, or the model's layers have no such products.
     """
     if words is None:
         return replace(sizes, adapters=None)
     adapters = parse_adapters(words)
-    if adapters.is_quantized and sizes.experts is not None:
+    if adapters.quantizes_experts and sizes.experts is None:
+        raise InputError(f"--lora {words}: expert_bits: the model has no experts")
+    adapted = replace(sizes, adapters=adapters)
+    kinds = {True} if adapted.num_expert_layers else set[bool]()
+    kinds |= {False} if adapted.num_expert_layers < sizes.layers else set()
+    products = {
+        name
+        for has_experts in kinds
+        for linear in adapted.adapted_linears(has_experts=has_experts)
+        for name in linear.members
+    }
+    missing = [name for name in adapters.targets if name not in products]
+    if missing:
+        beside = "; its experts have no adapters" if sizes.experts else ""
         raise InputError(
-            f"--lora {words}: experts are no linear layers of transformers, which bitsandbytes "
-            "leaves in half precision; give bits=16"
+            f"--lora {words}: no layer of the model has a product {missing[0]!r}{beside}"
         )
-    return replace(sizes, adapters=adapters)
+    return adapted
 
 
 def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:

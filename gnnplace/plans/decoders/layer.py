@@ -147,8 +147,9 @@ def adapter_passes(
         backward += kernels.products([(tokens, rank, outputs), (tokens, inputs, rank)])
         backward += kernels.stream(ADDED * tokens * inputs) + gap * ADAPTER_LAUNCHES[1]
         weights += kernels.products([(outputs, rank, tokens), (rank, inputs, tokens)])
-        if sizes.adapters.is_quantized:
-            element_bytes = sizes.adapters.matrix_bytes + HALF_BYTES
+    if sizes.adapters.is_quantized:  # matrices without adapters are unpacked, too
+        element_bytes = sizes.adapters.matrix_bytes + HALF_BYTES
+        for linear in sizes.dense_linears(has_experts=has_experts):
             unpacking = kernels.stream(element_bytes * linear.inputs * linear.outputs / shards)
             forward += unpacking
             backward += unpacking
@@ -233,6 +234,11 @@ def _chosen(
     backward = each * kernels.products([(m, k, n) for m, n, k in shapes])
     if d.adapters is None:  # else experts are frozen
         backward += each * kernels.products([(n, k, m) for m, n, k in shapes])
+    elif d.adapters.quantizes_experts:  # all experts of the device are unpacked
+        element_bytes = d.adapters.expert_bytes + HALF_BYTES
+        unpacking = kernels.stream(element_bytes * each * 3 * width * d.hidden)
+        forward += unpacking
+        backward += unpacking
     size = 2.0 * tokens * experts.active * d.hidden / shards
     sent = 2 * _dispatch(setting, size, groups, expert_shards)
     if expert_shards > 1:

@@ -10,6 +10,7 @@ from gnnplace.costs import has_step_constants
 from gnnplace.errors import InputError
 from gnnplace.models import CatalogueModel, default_batch, find_model
 from gnnplace.plans.answers import plan_of
+from gnnplace.plans.decoders.adapters import Adapters
 from gnnplace.plans.decoders.costs import DecoderCosts, decoder_chain
 from gnnplace.plans.decoders.decoder import (
     DecoderSizes,
@@ -153,6 +154,8 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
     del fields["joins_queries"], fields["joins_gate"]
     if sizes.adapters is None:
         del fields["adapters"]
+    else:
+        fields["adapters"] = _fingerprinted(sizes.adapters)
     structure = json.dumps([row.type, fields])
     shape = (sizes.batch, sizes.length)
     notices = _notices(row, sizes.length) + adapter_lines(sizes)
@@ -172,15 +175,31 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
     adapters = sizes.adapters
     if adapters is None:
         return []
-    frozen = "4 bits (NF4), tables and norms in half precision"
     layers = "all linear layers but the head"
-    if sizes.experts is not None:
+    if adapters.targets:
+        layers = f"the products {', '.join(adapters.targets)} of layers"
+    elif sizes.experts is not None:
         layers += ", the router and the experts"
+    frozen = "half precision"
+    if adapters.is_quantized:
+        frozen = "4 bits (NF4), tables and norms in half precision"
+    if adapters.is_quantized and sizes.experts is not None:
+        experts = "experts too; tables" if adapters.quantizes_experts else "experts, tables"
+        frozen = f"4 bits (NF4), {experts} and norms in half precision"
     return [
         f"{adapters.name} r={adapters.rank} on {layers}: {sizes.trained_parameters:,} parameters "
-        f"are trained, {sizes.parameters:,} frozen in "
-        f"{frozen if adapters.is_quantized else 'half precision'}"
+        f"are trained, {sizes.parameters:,} frozen in {frozen}"
     ]
+
+
+def _fingerprinted(adapters: Adapters) -> dict[str, object]:
+    """Return the words of adapters that make another model; defaults of later ones are none."""
+    fields: dict[str, object] = {"rank": adapters.rank, "bits": adapters.bits}
+    if adapters.targets:
+        fields["targets"] = adapters.targets
+    if adapters.quantizes_experts:
+        fields["expert_bits"] = adapters.expert_bits
+    return fields
 
 
 def _notices(row: CatalogueModel, length: int) -> list[str]:

@@ -2,13 +2,17 @@
 
 Read by axolotl 067b021c (`src/axolotl/utils/schemas`) and LLaMA-Factory ff6d4d12
 (`src/llamafactory/hparams`). Both name a model, a DeepSpeed JSON or FSDP, micro-batch and
-accumulation; the replicas are what the cluster leaves. Adapters are not priced, and said.
+accumulation; the replicas are what the cluster leaves. LoRA and QLoRA are read; other adapters are
+not priced, and said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from gnnplace.plans.decoders.adapters import HALF_BITS, QUANTIZED_BITS
+from gnnplace.plans.launch.adapter_keys import AdapterKeys, read_adapters
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.offloading import fsdp_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer, with_json
@@ -25,12 +29,16 @@ AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
     "precision": ("bf16", "fp16"),
     "optimizer": ("optimizer",),
     "compile": ("torch_compile",),
+    "lora": ("adapter",),
 }
 AXOLOTL_EFFECTS: Mapping[str, str] = {
-    "adapter": "adapters (LoRA); priced as training of all parameters",
     "activation_offloading": "offloads activations to the CPU; priced on the GPU",
     "load_in_8bit": "weights in 8 bits; priced in the half type",
-    "load_in_4bit": "weights in 4 bits; priced in the half type",
+    "peft_use_dora": "DoRA's magnitudes; priced as LoRA",
+    "peft_layers_to_transform": "some layers have adapters; priced as all",
+    "lora_modules_to_save": "modules that are trained beside adapters; priced as frozen",
+    "lora_target_parameters": "adapters of experts; priced without",
+    "relora": "adapters that are merged now and then; priced as LoRA",
     "unfrozen_parameters": "most parameters are frozen; priced as training of all",
     "sample_packing": "examples are packed; priced at the full length",
     "rl": "training on preferences; priced as training on tokens",
@@ -46,9 +54,11 @@ FACTORY_KEYS: Mapping[str, tuple[str, ...]] = {
     "recompute": ("disable_gradient_checkpointing", "gradient_checkpointing"),
     "precision": ("bf16", "fp16", "pure_bf16"),
     "optimizer": ("optim",),
+    "lora": ("finetuning_type",),
 }
 FACTORY_EFFECTS: Mapping[str, str] = {
-    "quantization_bit": "weights in few bits; priced in the half type",
+    "use_dora": "DoRA's magnitudes; priced as LoRA",
+    "additional_target": "modules that are trained beside adapters; priced as frozen",
     "use_galore": "GaLore's gradients of low rank; priced as adamw",
     "use_badam": "BAdam's blocks; priced as adamw",
     "use_apollo": "APOLLO's update; priced as adamw",
@@ -57,6 +67,10 @@ FACTORY_EFFECTS: Mapping[str, str] = {
     "enable_liger_kernel": "Liger's kernels; priced with the usual ones",
     "fp8": "matrix products in fp8; priced in the half type",
 }
+AXOLOTL_ADAPTERS = AdapterKeys(rank="lora_r", targets="lora_target_modules")
+FACTORY_ADAPTERS = AdapterKeys(
+    rank="lora_rank", targets="lora_target", default_rank=8, default_targets=("all",)
+)
 OPEN_KEYS = ("micro_batch_size", "gradient_accumulation_steps", "per_device_train_batch_size")
 
 
@@ -81,6 +95,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
         zero = 2
     offload = _offload(reading, zero)
     reading.refuse_switches(AXOLOTL_EFFECTS)
+    lora = _axolotl_adapters(reading)
     _note_model(reading, "base_model")
     plan = LaunchPlan(
         dp=dp,
@@ -96,6 +111,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
         gradients="same",
         optimizer=training_optimizer(reading, "optimizer"),
         compile=reading.is_on("torch_compile"),
+        lora=lora,
         lines=reading.keys.word_lines(AXOLOTL_KEYS),
     )
     return _finished(reading, plan, text)
@@ -125,10 +141,7 @@ def read_factory(text: str, source: str, values: Mapping[str, str] | None = None
         FormatError: It is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
-    kind = reading.text("finetuning_type") or "lora"
-    if kind != "full":
-        effect = f"{kind}: adapters or frozen layers (LoRA); priced as training of all parameters"
-        reading.refuse_price("finetuning_type", effect)
+    lora = _factory_adapters(reading)
     reading.refuse_switches(FACTORY_EFFECTS)
     _note_model(reading, "model_name_or_path")
     keeps = reading.is_on("disable_gradient_checkpointing")
@@ -142,9 +155,43 @@ def read_factory(text: str, source: str, values: Mapping[str, str] | None = None
         else _precision(reading, "bf16", "fp16"),
         gradients="same",
         optimizer=training_optimizer(reading, "optim") or "adamw",
+        lora=lora,
         lines=reading.keys.word_lines(FACTORY_KEYS),
     )
     return _finished(reading, plan, text)
+
+
+def _axolotl_adapters(reading: YamlReading) -> str | None:
+    """Return the adapters of axolotl's keys, as `--lora` has them."""
+    kind = reading.text("adapter")
+    if kind not in ("lora", "qlora"):
+        if kind:
+            effect = f"{kind}: adapters of another kind; priced as training of all parameters"
+            reading.refuse_price("adapter", effect)
+        return None
+    keys = AXOLOTL_ADAPTERS
+    if reading.is_on("lora_target_linear"):
+        keys = replace(keys, default_targets=("all",))
+    bits = QUANTIZED_BITS if reading.is_on("load_in_4bit") else HALF_BITS
+    has_quantized_experts = bits < HALF_BITS and reading.is_on("quantize_moe_experts")
+    expert_bits = QUANTIZED_BITS if has_quantized_experts else HALF_BITS
+    return read_adapters(reading, keys, bits=bits, expert_bits=expert_bits)
+
+
+def _factory_adapters(reading: YamlReading) -> str | None:
+    """Return the adapters of LLaMA-Factory's keys, as `--lora` has them."""
+    kind = reading.text("finetuning_type") or "lora"
+    num_bits = reading.count("quantization_bit")
+    if kind != "lora":
+        if kind != "full":
+            effect = f"{kind}: frozen layers or adapters; priced as training of all parameters"
+            reading.refuse_price("finetuning_type", effect)
+        return None
+    if num_bits not in (None, QUANTIZED_BITS):
+        effect = f"weights in {num_bits} bits; priced in the half type"
+        reading.refuse_price("quantization_bit", effect)
+    bits = QUANTIZED_BITS if num_bits == QUANTIZED_BITS else HALF_BITS
+    return read_adapters(reading, FACTORY_ADAPTERS, bits=bits)
 
 
 def _precision(reading: YamlReading, bf16: str, fp16: str) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gnnplace.plans.decoders.decoder import DecoderSizes
+from gnnplace.plans.launch.adapter_keys import AdapterKeys, read_adapters
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.offloading import fsdp_offload
 from gnnplace.plans.launch.yaml_reading import YamlReading
@@ -38,13 +39,15 @@ PRECISIONS = {
 }
 EFFECTS: Mapping[str, str] = {
     "fsdp_config.activation_cpu_offload": "offloads activations to the CPU; priced on the GPU",
-    "model.peft_config": "adapters (LoRA); priced as training of all parameters",
     "peft_config": "adapters (LoRA); priced as training of all parameters",
     "model.attn_config.sliding_window_size": "attention in a window; priced over all tokens",
     "model.ffn_config.moe_num_experts": "experts in layers; the sizes are not read",
     "algorithms": "algorithms that change the step; priced without",
     "model.attn_config.attn_uses_sequence_id": "attention within documents; priced over all tokens",
 }
+ADAPTERS = AdapterKeys(
+    rank="model.peft_config.r", targets="model.peft_config.target_modules", default_rank=8
+)
 OPEN_KEYS = ("global_train_batch_size", "device_train_microbatch_size", "precision")
 
 
@@ -77,6 +80,7 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
     if strategy.startswith(("hybrid", "_hybrid")):
         reading.notes.append(f"{strategy}: shards within a server; priced over all replicas")
     zero = STRATEGIES.get(strategy, 3) if reading.get("fsdp_config") else 0
+    has_adapters = bool(reading.get("model.peft_config"))
     is_offloaded = reading.is_on("fsdp_config.cpu_offload")
     offload = fsdp_offload(zero) if is_offloaded else NONE
     if offload is None:
@@ -94,6 +98,7 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
         optimizer=reading.optimizer("optimizer.name", plain.get(name, name)),
         compile=reading.get("compile_config") is not None,
         sizes=_sizes(reading),
+        lora=read_adapters(reading, ADAPTERS) if has_adapters else None,
         lines=reading.keys.word_lines(WORD_KEYS),
     )
     return reading.finish(plan, text)

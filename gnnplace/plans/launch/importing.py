@@ -144,6 +144,8 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
             "that cut tokens (ep = cp), or on replicas without these (ep divides dp), can be priced"
         )
     lines += plan.remarks
+    if plan.lora is not None:
+        lines.append(f"adapters ({plan.lora}): priced as the captured model trains")
     if plan.schedule == "gpipe":
         plan = replace(plan, schedule="1f1b")
         lines.append("schedule gpipe: priced as 1f1b, which takes as long and holds less")

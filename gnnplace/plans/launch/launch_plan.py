@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnplace.costs import OPTIMIZERS
 from gnnplace.errors import FormatError, InputError
+from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.launch.keys import shown
 from gnnplace.plans.launch.layer_details import LayerDetails
@@ -98,6 +99,8 @@ class LaunchPlan:
         cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
         offload: what lies in the host's memory, as the word of a plan says it.
         sizes: of the model.
+        lora: adapters that are trained instead of the parameters, as `--lora` has them; None: none
+            that the file states.
         details: what else its layers have, where a file is written; files are read without.
         notes: what the file says and our words do not, each in one line.
         not_priced: keys that change seconds or bytes and that no price counts.
@@ -130,6 +133,7 @@ class LaunchPlan:
     cuda_graphs: str | None = None
     offload: str = NONE
     sizes: DecoderSizes | None = None
+    lora: str | None = None
     details: LayerDetails | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
     not_priced: tuple[NotPriced, ...] = field(default=(), compare=False)
@@ -141,6 +145,13 @@ class LaunchPlan:
     def remarks(self) -> tuple[str, ...]:
         """Everything that a price leaves out or assumes, each in one line."""
         return (*self.notes, *map(str, self.not_priced))
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """Return the adapters that are trained; None where all parameters are."""
+        if self.lora is not None:
+            return parse_adapters(self.lora)
+        return None if self.sizes is None else self.sizes.adapters
 
     @property
     def world(self) -> int | None:

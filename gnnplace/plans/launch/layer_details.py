@@ -54,6 +54,16 @@ FEATURES: Mapping[str, str] = {
     "starcoder2": "a GELU without a gate, biases, rotary positions",
 }
 """What layers of a type have that no file here says."""
+BESIDE_LLAMA: Mapping[str, str] = {
+    "gpt2": "learned positions, biases and a feed-forward without a gate",
+    "qwen3": "norms of each head's queries and keys",
+    "qwen3_moe": "norms of each head's queries and keys, and experts",
+    "mixtral": "experts",
+    "deepseek_v2": "latent attention and experts",
+    "deepseek_v3": "latent attention and experts",
+    **FEATURES,
+}
+"""What layers of a type have that Llama's have not."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,8 @@ class LayerDetails:
         norm_epsilon: Of norms; None if it is not known.
         rotary_scaling: As `rope_scaling` of a `config.json`; empty for none.
         query_biases: Whether queries, keys and values have biases, unlike other products.
+        rotary_part: The part of a head that has rotary positions.
+        name: Of the model in the catalogue; empty if it is none of it.
     """
 
     type: str
@@ -73,6 +85,8 @@ class LayerDetails:
     norm_epsilon: float | None = None
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     query_biases: bool = False
+    rotary_part: float = 1.0
+    name: str = ""
 
     @property
     def scaling(self) -> dict[str, Any]:
@@ -122,4 +136,6 @@ def layer_details(model: str) -> LayerDetails | None:
         norm_epsilon=row.details.get("norm_epsilon"),
         rotary_scaling=tuple(sorted(scaling.items())),
         query_biases=row.type in QUERY_BIASES,
+        rotary_part=row.config.get("partial_rotary_factor", 1.0),
+        name=row.name,
     )

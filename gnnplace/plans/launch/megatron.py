@@ -138,6 +138,8 @@ def detail_flags(details: LayerDetails | None) -> list[str]:
     flags = []
     if details.rotary_base is not None:
         flags.append(f"--rotary-base {int(details.rotary_base)}")
+    if details.rotary_part < 1:
+        flags.append(f"--rotary-percent {details.rotary_part:g}")
     if details.norm_epsilon is not None:
         flags.append(f"--norm-epsilon {details.norm_epsilon:g}")
     if details.scaling.get("rope_type") == LLAMA:

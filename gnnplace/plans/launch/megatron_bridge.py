@@ -135,6 +135,8 @@ def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
     overrides = {"model.add_qkv_bias": str(details.query_biases).lower()}
     if details.rotary_base is not None:
         overrides["model.rotary_base"] = str(int(details.rotary_base))
+    if details.rotary_part < 1:
+        overrides["model.rotary_percent"] = f"{details.rotary_part:g}"
     if details.norm_epsilon is not None:
         overrides["model.layernorm_epsilon"] = f"{details.norm_epsilon:g}"
     if details.scaling.get("rope_type") == LLAMA:

@@ -28,7 +28,7 @@ from gnnplace.plans.launch.launch_plan import (
     check_plan_words,
     header,
 )
-from gnnplace.plans.launch.layer_details import FEATURES, LayerDetails
+from gnnplace.plans.launch.layer_details import BESIDE_LLAMA, LayerDetails
 
 TOP = (
     "checkpoints", "data_stages", "general", "lighteval", "logging", "model", "optimizer",
@@ -127,9 +127,14 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     sizes = plan.sizes
     details = plan.details
     if details is not None and details.type not in TYPES:
-        what = FEATURES.get(details.type, "layers of its own")
+        what = BESIDE_LLAMA.get(details.type, "layers of its own")
         raise InfeasibleError(
             f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
+        )
+    if details is not None and details.rotary_part < 1:
+        raise InfeasibleError(
+            f"nanotron: rotates whole heads, and {details.name} {details.rotary_part:g} of each; "
+            "take another launcher"
         )
     if sizes is None or sizes.kind != "llama" or sizes.own_head_size:
         raise InfeasibleError(

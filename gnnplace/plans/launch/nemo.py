@@ -8,8 +8,11 @@ copy; without it the precision is autocast over fp32 parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from gnnplace.plans.decoders.adapters import parse_adapters
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
+from gnnplace.plans.launch.adapter_keys import AdapterKeys, read_adapters
 from gnnplace.plans.launch.launch_plan import (
     FULL,
     NONE,
@@ -34,6 +37,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "precision": ("trainer.precision",),
     "gradients": ("model.optim.grad_sync_dtype",),
     "optimizer": ("model.optim.name",),
+    "lora": ("model.peft.peft_scheme",),
 }
 EFFECTS: Mapping[str, str] = {
     "model.fp8": "matrix products in fp8; priced in the half type",
@@ -44,7 +48,6 @@ EFFECTS: Mapping[str, str] = {
     "model.num_micro_batches_with_partial_activation_checkpoints": "some micro-batches recompute "
     "less",
     "model.apply_query_key_layer_scaling": "scores are scaled by layer; priced the same",
-    "model.peft.peft_scheme": "adapters (LoRA and its like); priced as training of all parameters",
     "model.window_size": "attention in a window; priced over all tokens",
     "model.defer_embedding_wgrad_compute": "the head's weight gradient is computed in the bubble; "
     "priced without",
@@ -53,6 +56,12 @@ EFFECTS: Mapping[str, str] = {
     "model.sharp": "reductions in the switches; priced without",
 }
 FREE = ("model.apply_query_key_layer_scaling", "model.seq_len_interpolation_factor")
+ADAPTERS = AdapterKeys(
+    rank="model.peft.lora_tuning.adapter_dim",
+    targets="model.peft.lora_tuning.target_modules",
+    default_rank=32,
+    default_targets=("attention_qkv",),
+)
 SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
 OPEN_KEYS = ("trainer", "model")
 
@@ -80,6 +89,14 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
     effects = {path: effect for path, effect in EFFECTS.items() if path not in FREE}
     reading.refuse_switches(effects)
     _note_attention(reading)
+    sizes, lora = _sizes(reading), _adapters(reading)
+    if lora is not None and sizes is not None:
+        # NeMo's layers make queries, keys and values by one product, gate and up by another.
+        sizes = replace(sizes, joins_queries=True, joins_gate=sizes.gated)
+        adapters = parse_adapters(lora)
+        if not sizes.gated:
+            targets = tuple(name for name in adapters.targets if name != "gate")
+            lora = str(replace(adapters, targets=targets))
     overlap = [
         word
         for word, path in (
@@ -108,7 +125,8 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
         else "same",
         optimizer=_optimizer(reading),
         overlap=tuple(overlap),
-        sizes=_sizes(reading),
+        sizes=sizes,
+        lora=lora,
         lines=reading.keys.word_lines(WORD_KEYS),
     )
     # Replicas are what the processes leave; without them the cluster says.
@@ -160,6 +178,18 @@ def _note_attention(reading: YamlReading) -> None:
     if flash is False and not by_engine:
         effect = "no FlashAttention, unfused attention; priced with the framework's usual kernels"
         reading.refuse_price("model.use_flash_attention", effect)
+
+
+def _adapters(reading: YamlReading) -> str | None:
+    """Return the adapters of `model.peft`, as `--lora` has them."""
+    scheme = reading.text("model.peft.peft_scheme")
+    if scheme in ("", "none", "null", "0"):
+        return None
+    if scheme != "lora":
+        effect = f"{scheme}: adapters of another kind; priced as training of all parameters"
+        reading.refuse_price("model.peft.peft_scheme", effect)
+        return None
+    return read_adapters(reading, ADAPTERS)
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:

@@ -26,7 +26,7 @@ from gnnplace.plans.launch import (
     torchtitan,
 )
 from gnnplace.plans.launch.launch_plan import BYTES, LaunchPlan
-from gnnplace.plans.launch.layer_details import LLAMA
+from gnnplace.plans.launch.layer_details import LLAMA, YARN
 from gnnplace.plans.launch.telling import launcher_told_by
 from gnnplace.plans.plan import PlanFile
 
@@ -80,7 +80,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
     "torchtitan": Launcher(
         torchtitan.write_torchtitan, torchtitan.read_torchtitan, torchtitan.nearest_torchtitan,
         (), "torchrun -m torchtitan.train --module MODULE --config gnnplace_plan (FILE)",
-        "torchtitan", torchtitan.schedule_csv,
+        "torchtitan", torchtitan.schedule_csv, scalings=(LLAMA, YARN),
     ),
     "deepspeed": Launcher(
         deepspeed.write_deepspeed, deepspeed_reading.read_deepspeed, deepspeed.nearest_deepspeed,
@@ -103,7 +103,7 @@ def _without_adapters(name: str, launcher: Launcher) -> Launcher:
     """Return a launcher that refuses to write a plan with adapters, by its name."""
 
     def write(plan: LaunchPlan, lines: Sequence[str], gpus: int) -> str:
-        adapters = None if plan.sizes is None else plan.sizes.adapters
+        adapters = plan.adapters
         if adapters is not None:
             raise InfeasibleError(
                 f"{name}: its file as gnnplace writes it trains all parameters, no adapters "

@@ -15,7 +15,7 @@ from gnnplace.costs import DEFAULT_FRAMEWORK, NOTHING, TRAITS
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.causes import SlowdownCause
-from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
+from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapters
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.job import only_modes
@@ -27,6 +27,7 @@ from gnnplace.plans.launch.importing import (
     priced_optimizer,
 )
 from gnnplace.plans.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
+from gnnplace.plans.launch.layer_details import LayerDetails
 from gnnplace.plans.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
@@ -45,7 +46,7 @@ from gnnplace.plans.spec_explaining import (
     row_changes,
     row_parts,
 )
-from gnnplace.plans.spec_groups import SpecSpace, zero_stages_of
+from gnnplace.plans.spec_groups import SpecSpace, groups_of, zero_stages_of
 from gnnplace.plans.spec_search import FoundSpec, FoundSpecs, search_specs
 from gnnplace.problem import Cluster, counts_of_devices
 
@@ -118,7 +119,7 @@ def price_launch_plan(
     plan = completed(plan, devices.num_devices, batch)
     check_known(plan)
     setting = setting_of(
-        _decoder(model, plan.sizes, plan.batch, devices.num_devices), devices,
+        _decoder(model, plan, devices.num_devices), devices,
         framework_name=framework or framework_of(launcher, plan), environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
         optimizer=priced_optimizer(plan), memory_limit=memory_limit,
@@ -194,6 +195,7 @@ class LauncherSearch:
             `cuda_graphs`, `offload`.
         offloads: Whether state may lie in the host's memory where nothing fits without.
         budget: Wall seconds of each search, after which the best so far counts.
+        details: What the model's layers have beside sizes; None: not known.
         progress: Is told what is done.
     """
 
@@ -211,6 +213,7 @@ class LauncherSearch:
     modes: PlanSpec = field(default_factory=PlanSpec)
     offloads: bool = False
     budget: float = math.inf
+    details: LayerDetails | None = None
     progress: Callable[[str], None] | None = None
     _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
     _spaces: dict[tuple[str, str, int, str], SpecSpace] = field(default_factory=dict)
@@ -296,7 +299,7 @@ class LauncherSearch:
             return None
         best = specs.best[0]
         return LaunchAnswer(
-            plan=launch_plan_of(setting, best.spec),
+            plan=self._launch_plan(setting, best.spec),
             answer=replace(best.answer, lower_bound=specs.bound),
             setting=setting,
             best=specs.best,
@@ -316,7 +319,7 @@ class LauncherSearch:
         priced = FoundSpec(spec, price(setting, spec))
         return replace(
             answer,
-            plan=launch_plan_of(setting, spec),
+            plan=self._launch_plan(setting, spec),
             answer=priced.answer,
             setting=setting,
             best=(priced,),
@@ -330,16 +333,53 @@ class LauncherSearch:
             check_framework(setting, self.modes.with_words(zero=zero))
         except InputError as error:
             return InfeasibleError(f"{launcher}: {error}")
+        reason = self._undivided_batch(launcher, setting)
+        if reason:
+            return InfeasibleError(f"{launcher}: {reason}")
         free = self.free(launcher)
         if free is None:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
         if launcher != OWN:
             try:
-                launcher_of(launcher).write(launch_plan_of(setting, free.spec), [], SERVER_GPUS)
+                launcher_of(launcher).write(self._launch_plan(setting, free.spec), [], SERVER_GPUS)
             except InfeasibleError as error:
                 return error
         message = "none of the plans that fit can be said"
         return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+
+    def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
+        """Return why no replicas of a launcher's plans divide the batch; empty if some do.
+
+        The batch that is named instead is the nearest one that all devices as replicas divide, if
+        the launcher has a plan of it that fits.
+        """
+        batch, num_devices = self.decoder.batch, self.used_devices
+        has_degrees = self._has_degrees(launcher, setting)
+        # A batch of as many examples as devices is divided by all replicas that there may be.
+        groups = groups_of(setting, num_devices, num_devices, self.modes)
+        replicas = sorted({group.spec.dp for group in groups if has_degrees(group.spec)})
+        if not replicas or any(batch % count == 0 for count in replicas):
+            return ""
+        *fewer, most = replicas
+        lower = batch // most * most
+        nearest = lower if lower and batch - lower <= lower + most - batch else lower + most
+        alike = replace(
+            self,
+            decoder=replace(self.decoder, batch=nearest),
+            fewest=False,
+            rate=None,
+            _settings={},
+            _spaces={},
+            _free={},
+        )
+        try:
+            alike.find(launcher)
+        except InfeasibleError:
+            return ""
+        reason = f"a batch of {batch:,} is not divisible by {most:,} replicas"
+        if fewer:
+            reason += f", nor by the {', '.join(map(str, fewer))} that its plans may have instead"
+        return f"{reason}; --batch {nearest} is"
 
     def free(self, launcher: str) -> FoundSpec | None:
         """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
@@ -374,7 +414,7 @@ class LauncherSearch:
         network = setting.framework.network.each
 
         def accepts(spec: PlanSpec) -> bool:
-            plan = launch_plan_of(setting, spec)
+            plan = self._launch_plan(setting, spec)
             is_priced = has_framework or framework_of(launcher, plan) == setting.framework.name
             return is_priced and can_say(target, plan, network)
 
@@ -407,8 +447,12 @@ class LauncherSearch:
         target = launcher_of(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
         spec = PlanSpec(dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch)
-        plan, steps = nearest_plan(launch_plan_of(setting, spec), target)
+        plan, steps = nearest_plan(self._launch_plan(setting, spec), target)
         target.write(steps[-1][1] if steps else plan, [], setting.framework.network.each)
+
+    def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
+        """Return a plan in words as a launch file says it of this model."""
+        return replace(launch_plan_of(setting, spec), details=self.details)
 
     def _setting(self, launcher: str, framework: str) -> PricingSetting:
         """Return what a launcher's plans are priced on, as a framework trains them."""
@@ -502,24 +546,22 @@ def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bo
     return True
 
 
-def _decoder(
-    model: str | None, sizes: DecoderSizes | None, batch: int | None, num_devices: int
-) -> DecoderSizes:
-    """Return the sizes of a model by its name, or those that a file has.
+def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSizes:
+    """Return the sizes of a model by its name, or those that a file has, with its adapters.
 
     Args:
         model: Its name; None: the file's sizes count.
-        sizes: Those of the file.
-        batch: Examples of a step; None: the model's default.
-        num_devices: Devices of the cluster, which that default depends on.
+        plan: Of the file.
+        num_devices: Devices of the cluster, which the model's default batch depends on.
 
     Raises:
-        InputError: there are none.
+        InputError: There are none, or they have not the products that adapters are of.
     """
-    if model is None and sizes is None:
+    if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = decoder_of(model, num_devices=num_devices) if model is not None else sizes
+    decoder = decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
     if decoder is None:
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip
-    return replace(decoder, batch=batch or decoder.batch)
+    decoder = replace(decoder, batch=plan.batch or decoder.batch)
+    return decoder if plan.lora is None else with_adapters(decoder, plan.lora)

@@ -18,6 +18,7 @@ from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of, with_adapt
 from gnnplace.plans.decoders.named import NamedModel, chain_on
 from gnnplace.plans.decoders.setting import PricingSetting, memory_limit_of, setting_of
 from gnnplace.plans.job import FEWEST, LEANEST, TIME, Progress, SearchOptions
+from gnnplace.plans.launch.layer_details import layer_details
 from gnnplace.plans.launch.registry import LAUNCHERS, launcher_of
 from gnnplace.plans.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
 from gnnplace.plans.launch.trades import (
@@ -74,6 +75,7 @@ def launcher_plans(
         modes=options.modes or PlanSpec(),
         offloads=options.goal == TIME and options.rate is None and options.trades is None,
         budget=options.budget,
+        details=layer_details(named.row.name),
         progress=progress,
     )
     # What a launcher cannot train is a reason beside the others' plans.

@@ -2,10 +2,11 @@
 
 Written for and read by torchtitan b5bcd76c (August 2026): `config/configs.py`,
 `distributed/pipeline_parallel.py`, `models/llama3/config_registry.py`. What is written begins with
-the configuration of one of its Llama 3 models and sets what the plan decides, so that it starts as
-`run_train.sh` does. A module is read as text, by Python's `ast`; nothing of it is imported or run:
-keywords of configurations and attributes that are set to literals count, in the order in which
-they stand, those of the function that it begins with first.
+one of its configurations and sets what the plan decides, so that it starts as `run_train.sh` does;
+a model that its registries lack is registered by the module (`torchtitan_model`). A module is read
+as text, by Python's `ast`; nothing of it is imported or run: keywords of configurations and
+attributes that are set to literals count, in the order in which they stand, those of the function
+that it begins with first.
 
 Micro-batches are told in tokens. Stages without a list of modules are cut by torchtitan's own rule
 (`plans.decoders.stages`, "ends"), two a rank for all schedules but GPipe and 1F1B. FSDP is ZeRO 3;
@@ -34,7 +35,16 @@ from gnnplace.plans.launch.launch_plan import (
     header,
     with_header,
 )
+from gnnplace.plans.launch.layer_details import LLAMA, LayerDetails
 from gnnplace.plans.launch.offloading import EVERYTHING, fsdp_offload
+from gnnplace.plans.launch.torchtitan_model import (
+    FLAVOR,
+    config_lines,
+    family_of,
+    model_imports,
+    model_lines,
+    read_model,
+)
 from gnnplace.plans.launch.torchtitan_toml import read_toml
 from gnnplace.plans.plan import PlanFile
 
@@ -76,6 +86,25 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
 }
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
+LAYERS: Mapping[str, LayerDetails] = {
+    "llama3": LayerDetails(
+        type="llama",
+        rotary_base=500_000,
+        norm_epsilon=1e-5,
+        rotary_scaling=(
+            ("factor", 8),
+            ("high_freq_factor", 4),
+            ("low_freq_factor", 1),
+            ("original_max_position_embeddings", 8192),
+            ("rope_type", LLAMA),
+        ),
+    ),
+    "qwen3_30b_a3b": LayerDetails(type="qwen3_moe", rotary_base=1_000_000, norm_epsilon=1e-6),
+    "qwen3": LayerDetails(type="qwen3", rotary_base=1_000_000, norm_epsilon=1e-6),
+}
+"""What layers of its configurations have beside sizes, by what the names of these begin with."""
+DEEPSEEK_EPSILON = 1e-5
+"""Of norms of its DeepSeek-V3, which the published models do not have."""
 FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
 SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
              "ZBVZeroBubble": "v"}  # fmt: skip
@@ -87,6 +116,8 @@ again where there are no stages, and keeps them for the whole step where there a
 ONE_STAGE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
+MOST_CALLS = 20
+"""How deep functions of configurations that call one another are read."""
 CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training",
            "CompileConfig": "compile"}  # fmt: skip
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -170,48 +201,115 @@ def schedule_csv(plan: PlanFile) -> str | None:
 
 
 def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A module for `--module FILE --config gnnplace_plan`.
+    """Return a module for `--module FILE --config gnnplace_plan`.
+
+    A model of torchtitan's registry begins with its configuration there. One of other sizes is
+    registered by the module itself (`torchtitan_model`).
 
     Args:
-        plan: as `nearest_torchtitan` leaves it.
-        lines: for the head of the file.
-        gpus: of a server; torchrun is told them.
+        plan: As `nearest_torchtitan` leaves it.
+        lines: For the head of the file.
+        gpus: Of a server; torchrun is told them.
 
     Raises:
-        InfeasibleError: torchtitan has no such model.
+        InfeasibleError: torchtitan has no code for such a model, or cannot train it by this plan.
     """
     sizes = plan.sizes
-    found = [
-        n for n, (_, own) in MODELS.items() if sizes and replace(own, length=sizes.length) == sizes
-    ]
-    if sizes is None or not found:
-        known = ", ".join(name for name, _ in MODELS.values())
-        raise InfeasibleError(
-            f"torchtitan: has no model of these sizes, but {known}; give --model of one of "
-            "them, or another launcher"
-        )
+    if sizes is None:
+        raise InfeasibleError("torchtitan: the sizes of the model are not known; give --model")
+    base = _registered(sizes, plan.details)
+    family = None if base else family_of(sizes, plan.details)
     if sizes.tied and plan.pp > 1:
         raise InfeasibleError("torchtitan: cuts no model with a tied embedding into stages")
+    if sizes.kv_heads % plan.tp:
+        raise InfeasibleError(
+            f"torchtitan: tp {plan.tp} must divide {sizes.kv_heads} heads of keys and values"
+        )
     if sizes.experts and plan.tp > 1 and plan.etp != 1:
         raise InfeasibleError("torchtitan: cuts no expert, and ep x tp does not divide them")
-    family = next(folder for folder in FAMILIES if found[0].startswith(folder))
-    own = _settings(plan, sizes)
-    again = {FULL: "FullAC.Config()", SELECTIVE: "SelectiveAC.Config()"}.get(plan.recompute, "None")
-    listed = plan.pp > 1 and plan.schedule not in SCHEDULES.values()
-    told = [x.replace("\\", "/").replace('"', "'") for x in header(plan, lines)]
-    told += header(plan, [], keys=("schedule",)) if listed else []
-    text = ['"""', *told, '"""', ""]
-    text += ["from pathlib import Path", ""] if listed else []
-    text += [f"from torchtitan.distributed.activation_checkpoint import {again.partition('.')[0]}"
-             ] if again != "None" else []  # fmt: skip
-    text += [f"from torchtitan.models.{family}.config_registry import {found[0]}", "", "",
-             f"def {FUNCTION}():", f"    config = {found[0]}()"]  # fmt: skip
-    text += [f"    config.{name} = {value!r}" for name, value in own.items()]
-    if listed:
-        beside = 'str(Path(__file__).with_suffix(".csv"))'
-        text.append(f"    config.parallelism.{BESIDE} = {beside}")
-    text += [f"    config.activation_checkpoint = {again}", "    return config"]
+
+    checkpointing = {FULL: "FullAC", SELECTIVE: "SelectiveAC"}.get(plan.recompute)
+    has_listed_order = plan.pp > 1 and plan.schedule not in SCHEDULES.values()
+    title = [line.replace("\\", "/").replace('"', "'") for line in header(plan, lines)]
+    title += header(plan, [], keys=("schedule",)) if has_listed_order else []
+
+    # What the function needs, then what registers the model, then what the function sets.
+    imports = ["from pathlib import Path"] if has_listed_order else []
+    if checkpointing:
+        imports.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
+    model: list[str] = []
+    if family is None:
+        needed, body = _known_model(base, plan.details)
+    else:
+        base = family.base_of(sizes)
+        needed, body = model_imports(family, sizes), config_lines(plan.details)
+        model = ["", *model_lines(family, sizes, plan.details)]
+    imports += needed
+    body += [f"config.{name} = {value!r}" for name, value in _settings(plan, sizes).items()]
+    if has_listed_order:
+        path = 'str(Path(__file__).with_suffix(".csv"))'
+        body.append(f"config.parallelism.{BESIDE} = {path}")
+    recomputed = f"{checkpointing}.Config()" if checkpointing else "None"
+    body += [f"config.activation_checkpoint = {recomputed}", "return config"]
+
+    function = [f"def {FUNCTION}():", *(f"    {line}" for line in [f"config = {base}()", *body])]
+    text = ['"""', *title, '"""', "", *_sorted_imports(imports), *model, "", "", *function]
     return "\n".join(text) + "\n"
+
+
+def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], list[str]]:
+    """Return the imports of a configuration of torchtitan's own, and what must be set besides.
+
+    Args:
+        base: Its function.
+        details: The norms of the model, where they are known.
+    """
+    package = next(folder for folder in FAMILIES if base.startswith(folder))
+    imports = [f"from torchtitan.models.{package}.config_registry import {base}"]
+    epsilon = None if details is None else details.norm_epsilon
+    if package != "deepseek_v3" or epsilon in (None, DEEPSEEK_EPSILON):
+        return imports, []
+    loop = "for _, norm, _, _ in config.model_spec.traverse(RMSNorm.Config):"
+    imports.append("from torchtitan.models.common import RMSNorm")
+    return imports, [loop, f"    norm.eps = {epsilon!r}"]
+
+
+def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
+    """Return the function of torchtitan's configuration of a model; empty if it has none.
+
+    A model of the same sizes with other rotary positions or norms is another model.
+    """
+    for name, (_, registered) in MODELS.items():
+        if replace(registered, length=sizes.length) != sizes:
+            continue
+        layers = next((own for start, own in LAYERS.items() if name.startswith(start)), None)
+        if details is None or layers is None or _are_same_layers(details, layers):
+            return name
+    return ""
+
+
+def _are_same_layers(details: LayerDetails, registered: LayerDetails) -> bool:
+    """Return whether what is known of a model's layers is that of torchtitan's own."""
+    scaling = {key: details.scaling.get(key) for key in registered.scaling}
+    return (
+        details.type in (registered.type, "")
+        and details.rotary_base in (None, registered.rotary_base)
+        and details.norm_epsilon in (None, registered.norm_epsilon)
+        and bool(details.scaling) == bool(registered.scaling)
+        and scaling == registered.scaling
+    )
+
+
+def _sorted_imports(imports: Sequence[str]) -> list[str]:
+    """Return statements of imports in order, the standard library's first, then PyTorch's."""
+    groups: list[list[str]] = [[], [], []]
+    for line in sorted(imports):
+        package = line.split()[1].partition(".")[0]
+        groups[("torch", "torchtitan").index(package) + 1 if "torch" in package else 0].append(line)
+    lines: list[str] = []
+    for group in groups:
+        lines += [*([""] if lines and group else []), *group]
+    return lines
 
 
 def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
@@ -284,60 +382,74 @@ def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = N
         raise FormatError(f"{source}: not Python: {str(error)[:80]}") from None
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     name = source.rpartition(":")[2] if re.search(r":\w+$", source) else ""
+    if not name and FUNCTION in functions:
+        name = FUNCTION
     if not name and len(functions) == 1:
         name = next(iter(functions))
     if name not in functions:
-        told = ", ".join(list(functions)[:8]) or "none"
-        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {told}")
-    said, model = _said(functions, name, 0)
-    plan = with_header(_plan(Keys(said, source), model), text, source)
+        listed = ", ".join(list(functions)[:8]) or "none"
+        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {listed}")
+    data, model = _read_function(functions, name, 0)
+    sizes = next((sizes for flavor, sizes in MODELS.values() if flavor == model), None)
+    if model == FLAVOR:
+        sizes = read_model(tree.body, source)
+    plan = with_header(_plan(Keys(data, source), model, sizes), text, source)
     return replace(plan, notes=()) if plan.schedule == "zero-bubble" else plan
 
 
-def _said(
+def _read_function(
     functions: Mapping[str, ast.FunctionDef], name: str, depth: int
 ) -> tuple[dict[str, Any], str | None]:
-    """What a function of configurations sets, by roots, and the model that it is of."""
-    said: dict[str, Any] = {"activation_checkpoint": SELECTIVE, "training": {}, "parallelism": {},
-                            "compile": {}}  # fmt: skip
+    """Return what a function of configurations sets, by roots, and the flavor of its model."""
+    data: dict[str, Any] = {
+        "activation_checkpoint": SELECTIVE,
+        "training": {},
+        "parallelism": {},
+        "compile": {},
+    }
     model = None
     for node in (x for statement in functions[name].body for x in ast.walk(statement)):
         if isinstance(node, ast.Call):
-            called = _dotted(node.func)
-            base = called.rpartition(".")[2]
-            if base in functions and base != name and depth < 20:
-                said, model = _said(functions, base, depth + 1)
+            base = _dotted(node.func).rpartition(".")[2]
+            if base in functions and base != name and depth < MOST_CALLS:
+                data, model = _read_function(functions, base, depth + 1)
             elif base in MODELS and base not in functions:
-                said, model = _begun(base), MODELS[base][0]
+                data, model = _base_settings(base), MODELS[base][0]
             elif base == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
-                model = _named(name, str(node.args[0].value))
+                model = _known_flavor(name, str(node.args[0].value))
             elif base in CONFIGS:
-                said[CONFIGS[base]] |= {k.arg: _literal(k.value) for k in node.keywords if k.arg}
+                data[CONFIGS[base]] |= {k.arg: _literal(k.value) for k in node.keywords if k.arg}
             for keyword in node.keywords:
                 if keyword.arg == "activation_checkpoint":
-                    said["activation_checkpoint"] = _checkpointing(keyword.value)
+                    data["activation_checkpoint"] = _checkpointing(keyword.value)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             path = _dotted(node.targets[0]).split(".")[1:]
             if path == ["activation_checkpoint"]:
-                said["activation_checkpoint"] = _checkpointing(node.value)
+                data["activation_checkpoint"] = _checkpointing(node.value)
             elif len(path) == 2 and path[0] in CONFIGS.values():
-                said[path[0]][path[1]] = _literal(node.value)
-    return said, model
+                data[path[0]][path[1]] = _literal(node.value)
+    return data, model
 
 
-def _named(function: str, flavor: str) -> str | None:
-    """A flavor, if that of the model whose function asks for it is known."""
+def _known_flavor(function: str, flavor: str) -> str | None:
+    """Return a flavor, if the sizes of the model are known that a function asks for by it."""
+    if flavor == FLAVOR:
+        return flavor
     family = next((folder for folder in FAMILIES if function.startswith(folder)), "")
-    same = (flavor == own and base.startswith(family) for base, (own, _) in MODELS.items())
+    same = (flavor == listed and base.startswith(family) for base, (listed, _) in MODELS.items())
     return flavor if any(same) else None
 
 
-def _begun(base: str) -> dict[str, Any]:
-    """What a configuration of torchtitan's own sets."""
-    tokens, length, degrees, again = BASES[base]
+def _base_settings(base: str) -> dict[str, Any]:
+    """Return what a configuration of torchtitan's own sets."""
+    tokens, length, degrees, recomputed = BASES[base]
     training = {"num_tokens_per_microbatch_per_dp_rank": tokens, "max_context_length": length}
-    return {"activation_checkpoint": again, "training": training, "parallelism": {**degrees},
-            "compile": {"enable": FLOAT8 in base.upper()}}  # fmt: skip
+    return {
+        "activation_checkpoint": recomputed,
+        "training": training,
+        "parallelism": {**degrees},
+        "compile": {"enable": FLOAT8 in base.upper()},
+    }
 
 
 def _checkpointing(node: ast.expr) -> str:
@@ -364,8 +476,7 @@ def _literal(node: ast.expr) -> Any:
         return None
 
 
-def _plan(keys: Keys, model: str | None) -> LaunchPlan:
-    sizes = next((own for name, own in MODELS.values() if name == model), None)
+def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPlan:
     length = keys.count("training.max_context_length", 2048) or 2048
     sizes = None if sizes is None else replace(sizes, length=length)
     where, tokens = "parallelism.", "training.num_tokens_per_"

@@ -33,6 +33,7 @@ SHOWN_WORDS = (
     "cuda_graphs",
     "precision",
     "optimizer",
+    "lora",
 )
 """Words of a plan in the order in which they are shown. One that is not known is left out."""
 

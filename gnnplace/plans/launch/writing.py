@@ -127,9 +127,8 @@ def write_launch_plan(
     usual = LaunchPlan()
     script_words = [x for x in target.held if getattr(plan, x) != getattr(usual, x)]
     losses = [Loss(f"{', '.join(script_words)}: {SCRIPT_SAYS}")] if script_words else []
-    adapters = None if plan.sizes is None else plan.sizes.adapters
-    if adapters is not None:
-        losses.append(Loss(adapters.script_line))
+    if plan.adapters is not None:
+        losses.append(Loss(plan.adapters.script_line))
     if plan.details is not None and target.scalings is not None:
         losses += [Loss(line) for line in plan.details.unsaid(scalings=target.scalings)]
     head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
@@ -169,11 +168,14 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
         value, read_value = getattr(plan, entry.name), getattr(back, entry.name)
         if not entry.compare or entry.name == "notes" or value == read_value or value is None:
             continue
+        if entry.name == "lora":  # the script makes them, which has its own line
+            continue
         if entry.name == "sizes":
+            if read_value is None or _same_sizes(value, read_value):
+                continue
             # Details have the biases and norms of the model, which files say in other keys.
             plain = replace(value, vectors=None, end_vectors=None, expert_vectors=0)
-            sizes = value if plan.details is None else plain
-            if read_value is None or _same_sizes(sizes, read_value):
+            if plan.details is not None and _same_sizes(plain, read_value):
                 continue
         if entry.name == "accumulation" and plan.batch == back.batch:
             continue

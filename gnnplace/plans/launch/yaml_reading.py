@@ -201,6 +201,7 @@ PLAN_WORDS = (
     "optimizer",
     "compile",
     "sizes",
+    "lora",
     "precision",
     "lines",
 )

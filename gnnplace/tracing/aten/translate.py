@@ -12,7 +12,7 @@ from torch import fx
 from gnnplace.errors import CaptureError
 from gnnplace.torch_names import OpOverload, pytree
 from gnnplace.tracing.aten.recompute import Draws, Region, region_of
-from gnnplace.tracing.guards import is_static, node_place, on_numbers
+from gnnplace.tracing.guards import OWN_GENERATOR, is_static, node_place, on_numbers
 from gnnplace.tracing.program import (
     BACKWARD,
     FORWARD,
@@ -85,7 +85,7 @@ class Translator:
 
     def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
         """Return the op of a node, with its function where ATen's own will not do."""
-        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+        args, kwargs = self._argument(node.args, node), self._argument(node.kwargs, node)
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
             function, args = operations.seeded, (self._draws.name(node), str(target), *args)
@@ -103,20 +103,25 @@ class Translator:
             beside=not stack_of(node),
         )
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: Any, reader: fx.Node) -> Any:
         """Return an argument with `Ref`s in the place of nodes.
+
+        Args:
+            value: The argument.
+            reader: The node that it is an argument of.
 
         Raises:
             CaptureError: a node that is no tensor.
         """
         if isinstance(value, fx.Node):
             if value.name not in self._names:
-                raise CaptureError(f"capture failed{node_place(value)}: {_no_tensor(value)}")
+                place = node_place(value) or node_place(reader)
+                raise CaptureError(f"capture failed{place}: {_no_tensor(value)}")
             return Ref(self.value_name(value))
         if isinstance(value, list | tuple):
-            return type(value)(self._argument(item) for item in value)
+            return type(value)(self._argument(item, reader) for item in value)
         if isinstance(value, dict):
-            return {key: self._argument(item) for key, item in value.items()}
+            return {key: self._argument(item, reader) for key, item in value.items()}
         return value
 
     def _results(self, node: fx.Node) -> tuple[str | None, ...]:
@@ -163,6 +168,8 @@ def _no_tensor(node: fx.Node) -> str:
     """Return the error of an argument that is no tensor: a number that was read, or an object."""
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
+    if node.op in ("placeholder", "get_attr"):  # what is given beside tensors and numbers
+        return OWN_GENERATOR
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
 

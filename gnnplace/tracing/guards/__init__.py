@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.eager import SIZED as SIZED
     from gnnplace.tracing.guards.eager import as_eager as as_eager
     from gnnplace.tracing.guards.eager import as_numbers as as_numbers
+    from gnnplace.tracing.guards.failures import OWN_GENERATOR as OWN_GENERATOR
     from gnnplace.tracing.guards.failures import UNKNOWN as UNKNOWN
     from gnnplace.tracing.guards.failures import blame as blame
     from gnnplace.tracing.guards.failures import is_static as is_static

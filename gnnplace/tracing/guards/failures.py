@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch.fx import proxy
 
 from gnnplace.errors import GnnplaceError
+from gnnplace.torch_names import refuses_generator, refuses_inference
 from gnnplace.tracing.user_code import NOT_USERS, OUR_FILES
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -41,6 +42,14 @@ SHAPES = {
 COND = (
     "torch.cond cannot be captured: compute both branches and choose with "
     "torch.where(condition, a, b)"
+)
+INFERENCE = (
+    "what is computed under torch.inference_mode() cannot be followed; write torch.no_grad(), "
+    "which computes the same"
+)
+OWN_GENERATOR = (
+    "a captured step has no objects such as a torch.Generator; leave generator= out, and seed by "
+    "torch.manual_seed before the step"
 )
 MASK = re.compile(r"\[[^\]]*([<>]=?|[!=]=|~|mask|isnan|isfinite)[^\]]*\]")
 READ = re.compile(r"\.item\(|\.tolist\(|\b(float|int|bool)\(|\.any\(\)|\.all\(\)")
@@ -102,25 +111,35 @@ def loss_lines(function: object) -> Iterator[None]:
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
     """Yield frames of the error and of its causes, the outermost error first."""
-    visited: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in visited:
-        visited.add(id(current))
+    for current in _causes(error):
         trace: TracebackType | None = current.__traceback__
         while trace is not None:
             yield trace.tb_frame, trace.tb_lineno
             trace = trace.tb_next
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, the outermost first."""
+    visited: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
+        yield current
         current = current.__cause__ or current.__context__
 
 
 def _first_line(error: BaseException, place: str, module: nn.Module | None) -> str:
     """Return what failed, and what to write instead."""
     if type(error).__name__ in UNKNOWN:
-        what = on_numbers(str(error).partition("(")[0], place, module)
+        message = on_numbers(str(error).partition("(")[0], place, module)
         is_branch = source_line(place).startswith("if ")
-        return what + (_of_chance(module) if is_branch else _of_experts(module))
+        return message + (_of_chance(module) if is_branch else _of_experts(module))
     if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
         return COND
+    if any(refuses_inference(each) for each in _causes(error)):
+        return INFERENCE
+    if any(refuses_generator(each) for each in _causes(error)):
+        return OWN_GENERATOR
     if "constant's list" in str(error):
         return (
             "a tensor is made inside the forward pass by what export cannot follow, such as "
@@ -129,13 +148,13 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
     if "requires_grad flags" in str(error):
         return "requires_grad is changed within the step, which keeps it as it is: set it before"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    what = lines[0] if lines else "no message"
+    message = lines[0] if lines else "no message"
     if LIBRARY in place and not isinstance(error, GnnplaceError):
-        what = f"its class does not take these inputs ({what})"
+        message = f"its class does not take these inputs ({message})"
     elif not isinstance(error, GnnplaceError):
-        what = f"{type(error).__name__}: {what}"
+        message = f"{type(error).__name__}: {message}"
     remedy = on_error(str(error), place)
-    return f"{what}; {remedy}" if remedy else what
+    return f"{message}; {remedy}" if remedy else message
 
 
 def _of_chance(module: nn.Module | None) -> str:

@@ -14,7 +14,12 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.models import find_model
 from gnnplace.plans import TrainingJob, plan_devices
 from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
-from gnnplace.plans.decoders.decoder import DecoderSizes, catalogue_decoder, with_adapters
+from gnnplace.plans.decoders.decoder import (
+    DecoderSizes,
+    ExpertLayers,
+    catalogue_decoder,
+    with_adapters,
+)
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.fitting import fit_plan
 from gnnplace.plans.launch.registry import LAUNCHERS
@@ -228,8 +233,55 @@ def test_experts_are_frozen_and_have_no_adapters():
     costs = [priced_spec(setting_of(each, CLUSTER), words).costs[0] for each in (sizes, adapted)]
     assert costs[1].terms.frozen < costs[0].terms.parameters
     assert costs[1].backward + costs[1].weights < costs[0].backward + costs[0].weights
-    with pytest.raises(InputError, match="--lora r=8,bits=4: experts are no linear layers"):
-        with_adapters(sizes, "r=8,bits=4")
+
+
+def test_experts_are_in_4_bits_where_that_is_asked_for():
+    """What bitsandbytes does alone leaves them in half precision; they are unpacked together."""
+    sizes = replace(TINY, experts=ExpertLayers(8, 2, 96), vocabulary=8)
+    parts, steps = {}, {}
+    for lora in ("r=4", "r=4,bits=4", "r=4,bits=4,expert_bits=4"):
+        setting = setting_of(with_adapters(sizes, lora), CLUSTER)
+        priced = priced_spec(setting, parse_spec("dp=1,microbatch_size=1"))
+        parts[lora], steps[lora] = fullest_parts(priced), priced.step_time
+    half, packed = parts["r=4,bits=4"], parts["r=4,bits=4,expert_bits=4"]
+    experts = 2 * 8 * 3 * 64 * 96
+    dense = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 8 * 64)  # the router among them
+    scales = (4 + 8 / 64 + 32 / 16384) / 8
+    assert parts["r=4"].frozen - half.frozen == pytest.approx((2 - scales) * dense)
+    assert half.frozen - packed.frozen == pytest.approx((2 - scales) * experts)
+    unpacked = 2 * 8 * 2 * 64 * 96  # gate and up of all experts are one tensor
+    assert packed.working - parts["r=4"].working == pytest.approx(unpacked)
+    assert steps["r=4"] < steps["r=4,bits=4"] < steps["r=4,bits=4,expert_bits=4"]
+    with pytest.raises(InputError, match="expert_bits: the model has no experts"):
+        with_adapters(TINY, "r=4,bits=4,expert_bits=4")
+
+
+def test_products_that_are_named_alone_have_adapters():
+    named = with_adapters(TINY, f"r={RANK},targets=v+q")
+    assert str(named.adapters) == f"r={RANK},targets=q+v"
+    trained = 2 * RANK * sum(sum(WIDTHS[name]) for name in "qv")
+    assert named.trained_parameters == trained
+    parts = parts_of(lora=f"r={RANK},targets=q+v")
+    assert (parts.parameters, parts.frozen) == (4 * trained, 2 * (MATRICES + BESIDE))
+    # Matrices without adapters are in 4 bits, too, and unpacked.
+    packed = parts_of(lora=f"r={RANK},targets=q+v,bits=4")
+    every = parts_of(lora=f"r={RANK},bits=4")
+    assert packed.frozen == every.frozen
+    assert with_adapters(TINY, "r=4,targets=q+k+v+o+gate+up+down").adapters == Adapters(RANK)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "message"),
+    [
+        ("openai-community/gpt2", "gate", "no layer of the model has a product 'gate'"),
+        ("microsoft/Phi-3-mini-4k-instruct", "q+v", "q, k, v are made by one product"),
+        ("mistralai/Mixtral-8x7B-v0.1", "q+up", "'up'; its experts have no adapters"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "k", "k, v are made by one product"),
+    ],
+)
+def test_products_that_a_model_has_not_are_refused(model, targets, message):
+    with pytest.raises(InputError, match=message):
+        with_adapters(catalogue_decoder(model), f"r=8,targets={targets}")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +291,9 @@ def test_experts_are_frozen_and_have_no_adapters():
         ("bits=4", "needs a rank"),
         ("r=8,bits=8", "needs a rank from 1 to 65,536, and bits=4 or bits=16"),
         ("r=8,r=8", "'r' is repeated"),
-        ("r=8,targets=attention", "every product of a layer has adapters"),
+        ("r=8,targets=attention", "'attention' is no product of a layer; name some of q.k"),
+        ("r=8,targets=q,targets=v", "'targets' is repeated"),
+        ("r=8,expert_bits=4", "expert_bits=4 needs bits=4"),
         ("r=0", "'r=0': must be r=RANK"),
     ],
 )
@@ -249,7 +303,7 @@ def test_malformed_words_are_refused(text, message):
 
 
 def test_words_read_as_they_are_written():
-    for text in ("r=16", "r=16,bits=4"):
+    for text in ("r=16", "r=16,bits=4", "r=16,targets=q+v,bits=4,expert_bits=4"):
         assert str(parse_adapters(text)) == text
     assert parse_adapters("r=16,bits=16,targets=all") == Adapters(16)
 

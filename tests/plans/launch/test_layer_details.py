@@ -119,6 +119,25 @@ def test_torchtitan_is_given_models_that_its_registry_lacks(model, entries):
     assert [line for line in lines if "norm epsilon: not known" not in line] == []
 
 
+def test_norms_of_torchtitan_s_deepseek_get_the_model_s_epsilon():
+    text, _ = written("deepseek-ai/DeepSeek-V3", "torchtitan")
+    assert "deepseek_v3_671b()" in text
+    assert "    norm.eps = 1e-06" in text
+
+
+def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
+    text, lines = written("microsoft/Phi-4-mini-instruct", "megatron-lm")
+    assert "--rotary-percent 0.75" in text
+    assert lines == ["norm epsilon: not known of this model; the launcher's default counts"]
+    assert (
+        "model.rotary_percent=0.75\n"
+        in written("microsoft/Phi-4-mini-instruct", "megatron-bridge")[0]
+    )
+    for launcher, reason in (("nanotron", "rotates whole heads"), ("torchtitan", "0.75 of a head")):
+        with pytest.raises(InfeasibleError, match=reason):
+            written("microsoft/Phi-4-mini-instruct", launcher)
+
+
 def test_torchtitan_refuses_layers_that_it_has_no_code_for():
     with pytest.raises(InfeasibleError, match="torchtitan: has no code for olmo2: norms behind"):
         written("allenai/OLMo-2-1124-7B", "torchtitan")

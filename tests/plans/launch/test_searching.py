@@ -115,6 +115,18 @@ def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name)
             assert row.step_time >= found.answer.step_time * (1 - 1e-9), words
 
 
+def test_a_batch_that_no_replicas_divide_is_refused_with_the_nearest_that_they_do():
+    """Heads allow 24, 12, 6 or 3 replicas of 24 GPUs; 1,008 is the nearest multiple of 24."""
+    cluster = resolve_cluster("24xH100")
+    with pytest.raises(InfeasibleError) as caught:
+        LauncherSearch(replace(SIZES, batch=1_000), cluster).find("accelerate")
+    assert str(caught.value) == (
+        "accelerate: a batch of 1,000 is not divisible by 24 replicas, nor by the 3, 6, 12 that "
+        "its plans may have instead; --batch 1008 is"
+    )
+    assert LauncherSearch(replace(SIZES, batch=1_008), cluster).find("accelerate").answer.feasible
+
+
 def test_mixtures_lie_on_fsdp_s_shards_where_torchtitan_is_searched():
     """30 billion parameters on 16 H100: ZeRO 3 by hand fits, and is no faster than what is found.
     Some thousand plans are priced, a few seconds."""

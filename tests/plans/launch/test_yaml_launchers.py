@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gnnplace.errors import FormatError, InputError
+from gnnplace.errors import FormatError, InfeasibleError, InputError
+from gnnplace.plans.decoders.decoder import catalogue_decoder, with_adapters
 from gnnplace.plans.launch.finetuners import read_axolotl, read_factory
 from gnnplace.plans.launch.foundry import read_foundry
 from gnnplace.plans.launch.interpolation import MissingValue, resolve
@@ -12,6 +15,8 @@ from gnnplace.plans.launch.lightning_cli import read_lightning
 from gnnplace.plans.launch.nemo import read_nemo
 from gnnplace.plans.launch.neox import read_neox
 from gnnplace.plans.launch.registry import READERS, framework_of, read_launch_file, reader_of
+from gnnplace.plans.launch.searching import price_launch_plan
+from gnnplace.plans.launch.writing import convert_launch_file
 
 NEOX = """{ "pipe_parallel_size": 0, "model-parallel-size": 2, "num_layers": 8, "hidden_size": 256,
   "num_attention_heads": 8, "num_kv_heads": 2, "seq_length": 128, "no_weight_tying": true,
@@ -138,7 +143,7 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
     plan = read_axolotl(AXOLOTL, "a.yaml")
     assert (plan.dp, plan.zero, plan.accumulation, plan.recompute) == (8, 2, 3, "full")
     assert (plan.precision, plan.optimizer) == (None, "adamw-8bit")
-    assert [entry.key for entry in plan.not_priced] == ["adapter"]
+    assert [entry.key for entry in plan.not_priced] == ["lora_r"]  # which axolotl asks for
     path = tmp_path / "a.yaml"
     path.write_text(FACTORY)
     with pytest.raises(FormatError, match=r"deepspeed: cfg/z.json: .* is not beside this file"):
@@ -151,6 +156,91 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
     assert (read.zero, read.precision, read.microbatch_size) == (2, "bf16-master", 1)
     assert (read.offload, read.not_priced) == ("optimizer", ())
     assert read_factory(FACTORY.replace("deepspeed: cfg/z.json\n", ""), "a.yaml").zero == 0
+
+
+LORA = "adapter: lora\nlora_r: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "lora", "not_priced"),
+    [
+        (LORA + "lora_target_linear: true\n", "r=8", []),
+        (LORA + "lora_target_modules: [q_proj, v_proj]\n", "r=8,targets=q+v", []),
+        (LORA + "lora_target_modules: all-linear\n", "r=8", []),
+        (
+            LORA.replace(": lora", ": qlora") + "load_in_4bit: true\nquantize_moe_experts: true\n"
+            "lora_target_modules: [self_attn.o_proj, lm_head]\n",
+            "r=8,targets=o,bits=4,expert_bits=4",
+            ["lora_target_modules"],
+        ),
+        (LORA, None, ["lora_target_modules"]),
+        (LORA + "lora_target_modules: [embed_tokens]\n", None, ["lora_target_modules"]),
+        ("adapter: llama-adapter\n", None, ["adapter"]),
+        (
+            LORA
+            + "lora_target_linear: true\npeft_use_dora: true\nlora_modules_to_save: [lm_head]\n",
+            "r=8",
+            ["peft_use_dora", "lora_modules_to_save"],
+        ),
+    ],
+)
+def test_axolotl_s_adapters_are_read(keys, lora, not_priced):
+    plan = read_axolotl(AXOLOTL.replace("adapter: lora\n", keys), "a.yaml")
+    assert plan.lora == lora
+    assert sorted(entry.key for entry in plan.not_priced) == sorted(not_priced)
+
+
+@pytest.mark.parametrize(
+    ("keys", "lora", "not_priced"),
+    [
+        ("finetuning_type: full\n", None, []),
+        ("", "r=8", []),
+        ("lora_rank: 16\nlora_target: q_proj,v_proj\n", "r=16,targets=q+v", []),
+        ("quantization_bit: 4\n", "r=8,bits=4", []),
+        ("quantization_bit: 8\n", "r=8", ["quantization_bit"]),
+        ("finetuning_type: freeze\n", None, ["finetuning_type"]),
+    ],
+)
+def test_llama_factory_s_adapters_are_read(keys, lora, not_priced):
+    text = FACTORY.replace("deepspeed: cfg/z.json\n", "").replace("finetuning_type: full\n", keys)
+    plan = read_factory(text, "a.yaml")
+    assert plan.lora == lora
+    assert [entry.key for entry in plan.not_priced] == not_priced
+
+
+@pytest.mark.parametrize(
+    ("peft", "lora"),
+    [
+        ("{peft_scheme: lora}", "r=32,targets=q+k+v"),
+        ("{peft_scheme: lora, lora_tuning: {adapter_dim: 16, target_modules: [all]}}", "r=16"),
+        (
+            "{peft_scheme: lora, lora_tuning: {target_modules: [attention, mlp_fc1]}}",
+            "r=32,targets=q+k+v+o+gate+up",
+        ),
+        ("{peft_scheme: ia3}", None),
+    ],
+)
+def test_nemo_s_adapters_are_read(peft, lora):
+    plan = read_nemo(f"{NEMO}  peft: {peft}\n", "a.yaml")
+    assert plan.lora == lora
+    effects = [entry.key for entry in plan.not_priced if "peft" in entry.key]
+    assert effects == ([] if lora else ["model.peft.peft_scheme"])
+
+
+def test_adapters_that_a_file_states_are_priced_and_written_as_a_line():
+    keys = LORA + "lora_target_modules: [q_proj, v_proj]\n"
+    plan = replace(read_axolotl(AXOLOTL.replace("adapter: lora\n", keys), "a.yaml"), lines={})
+    answer = price_launch_plan(plan, "axolotl", "8xH100", model="meta-llama/Llama-3.1-8B")
+    decoder = catalogue_decoder("meta-llama/Llama-3.1-8B", 8)
+    assert decoder is not None
+    adapted = with_adapters(decoder, "r=8,targets=q+v")
+    assert answer.setting.decoder.trained_parameters == adapted.trained_parameters == 3_407_872
+    plan = replace(plan, precision="bf16-mixed", sizes=replace(decoder, batch=1))
+    file = convert_launch_file(plan, "accelerate", source_launcher="axolotl")
+    told = [loss.line for loss in file.losses if "adapters: the script makes them" in loss.line]
+    assert len(told) == 1
+    with pytest.raises(InfeasibleError, match=r"megatron-lm: .* no adapters"):
+        convert_launch_file(plan, "megatron-lm", source_launcher="axolotl")
 
 
 @pytest.mark.parametrize(

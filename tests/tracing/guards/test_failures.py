@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._library import opaque_object
+from torch._subclasses import functional_tensor
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import add_remaining_self_loops
 
@@ -262,3 +266,65 @@ def test_a_change_of_requires_grad_is_said_in_our_own_words() -> None:
     with pytest.raises(CaptureError, match="requires_grad is changed within the step") as caught:
         capture(Freezing(8, 8), (models.batch(),))
     assert "RuntimeError" not in str(caught.value)
+
+
+class Inferring(nn.Module):
+    """A product of a tensor that is made under `torch.inference_mode`, saved for the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            factor = self.linear(x).view(4, 8)
+        return self.linear(x) * factor
+
+
+class Drawing(nn.Module):
+    """A sum with numbers that are drawn from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(3)
+        return self.linear(x) + torch.rand(4, 8, generator=generator)
+
+
+class StorageTable(weakref.WeakKeyDictionary[Any, Any]):
+    """What torch 2.12 has for storages of tensors of inference mode: it lacks those of views."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise KeyError(weakref.ref(key))
+
+
+def take_tables_of_212(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the two places of torch in which 2.12.1 differs from 2.13 (read in its sources)."""
+    start = functional_tensor.FunctionalTensorMode.__init__
+
+    def start_with_table(self: Any, *args: Any, **options: Any) -> None:
+        start(self, *args, **options)
+        self._storage_to_base = StorageTable()
+
+    monkeypatch.setattr(functional_tensor.FunctionalTensorMode, "__init__", start_with_table)
+    types = opaque_object._OPAQUE_TYPES
+    for kind in [kind for kind in types if kind is torch.Generator]:
+        monkeypatch.delitem(types, kind)
+
+
+@pytest.mark.parametrize("is_212", [False, True])
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [(Inferring, r"write torch\.no_grad\(\), which"), (Drawing, "leave generator= out")],
+)
+def test_inference_mode_and_own_generators_have_one_line(
+    is_212: bool, model: type[nn.Module], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_212:
+        take_tables_of_212(monkeypatch)
+    with pytest.raises(CaptureError, match=remedy) as caught:
+        capture(model(), (torch.ones(4, 8),))
+    assert "\n" not in str(caught.value)
+    assert "Error" not in str(caught.value)
