@@ -1,6 +1,6 @@
 """Peers: their published figures as a table, and a public package's placements side by side.
 
-    python benchmarks/peers.py table > benchmarks/peers.md     from peers.yaml
+    python benchmarks/peers.py table > benchmarks/peers.md     from peers.yaml and rivals/tried.md
     python benchmarks/peers.py accelerate gpt2 bert --cluster pcie-a100-4 [--budget 1]
 
 ``accelerate`` places modules as Hugging Face accelerate's ``device_map="balanced"`` does and scores
@@ -30,6 +30,7 @@ from gnnplace.problem import Problem
 from gnnplace.tracing.loading import load
 
 FILE = Path(__file__).parent / "peers.yaml"
+RIVALS_BY_THEIR_CODE = Path(__file__).parent / "rivals" / "tried.md"
 KEYS = ("who", "what", "figure", "source")
 RIVALS = (
     "single",
@@ -58,7 +59,8 @@ def table(rows: list[dict[str, str]]) -> str:
     lines = [
         "# What peers published",
         "",
-        "Written by `python benchmarks/peers.py table` from `peers.yaml`. Figures of others, on",
+        "Written by `python benchmarks/peers.py table` from `peers.yaml` and, at the",
+        "end, `rivals/tried.md`. Figures of others, on",
         "their machines, with their graphs and cost models: they stand apart from our tables and",
         "are not comparable with them, or with each other.",
         "",
@@ -69,8 +71,9 @@ def table(rows: list[dict[str, str]]) -> str:
         "Peers that run here, on our problems and in our simulator: `pymetis` as the placer",
         "`min-cut`, in every suite; Hugging Face accelerate's device maps by",
         "`python benchmarks/peers.py accelerate gpt2 bert --cluster pcie-a100-4`.",
+        "",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + RIVALS_BY_THEIR_CODE.read_text(encoding="utf-8")
 
 
 def accelerate(models: list[str], cluster: str, budget: float) -> None:

@@ -117,6 +117,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing import experts as experts
     from gnnplace.tracing import say_batch as say_batch
     from gnnplace.train.data.build import build_data as build_data
+    from gnnplace.train.data.collected import collect_data as collect_data
     from gnnplace.train.data.datasets import verify as verify_data
 
 

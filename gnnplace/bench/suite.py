@@ -42,7 +42,14 @@ from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.constraints import as_constraints, constrained, limited
 from gnnplace.problem.formats import convert
 from gnnplace.problem.microbatching import with_microbatches
-from gnnplace.train import SHIPPED_FOLDERS, CapturedDraws, CapturedGraph, RandomDraws, find_dataset
+from gnnplace.train import (
+    SHIPPED_FOLDERS,
+    CapturedDraws,
+    CapturedGraph,
+    RandomDraws,
+    find_dataset,
+    how_to_collect,
+)
 from gnnplace.train.data.captured import captured_problem, shipped_store
 from gnnplace.train.data.datasets import dataset_problem
 from gnnplace.train.data.random_clusters import CLUSTERS
@@ -350,12 +357,22 @@ class Cell:
 
 
 def data_file(path: str, folder: Path) -> Path:
-    """Return a file that a suite names: relative to its folder, else of the package's data sets."""
+    """Return a file that a suite names: relative to its folder, else of the package's data sets.
+
+    Raises:
+        InputError: It is of a set that is collected from a clone, and is not there; says how.
+    """
     if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
         return folder / path
     inside = path.removeprefix(f"{DATA_SETS}/")
-    candidates = [shipped / inside for shipped in SHIPPED_FOLDERS]
-    return next((file for file in candidates if file.is_file()), folder / path)
+    candidates = [Path(path), *(shipped / inside for shipped in SHIPPED_FOLDERS)]
+    for file in candidates:
+        if file.is_file():
+            return file
+    commands = how_to_collect(Path(path).parent)
+    if commands is not None:
+        raise InputError(f"{path}: does not come with the package; {commands}")
+    return folder / path
 
 
 def suite_path(name: str) -> Path | None:

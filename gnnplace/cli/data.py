@@ -1,4 +1,4 @@
-"""``gnnplace data``: captures models as graphs to learn from, or checks a folder of them."""
+"""``gnnplace data``: captures models as graphs to learn from, copies or checks a folder of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from gnnplace.errors import InputError
 
 
 def run(args: Namespace) -> int:
-    """Builds a folder of captured graphs, or checks one."""
+    """Build a folder of captured graphs, copy one from a clone, or check one."""
     if args.action == "verify":
         count = gnnplace.verify_data(args.folder)
         say(f"{args.folder}: {count} graphs, as their checksums say")
         return 0
+    if args.action == "collect":
+        if args.source_clone is None:
+            raise InputError("data: collect: say --from CLONE, a clone of the set's repository")
+        count = gnnplace.collect_data(args.folder, args.source_clone)
+        say(f"{args.folder}: {count} files, as their checksums say")
+        return 0
     if args.action != "build":
         raise InputError(
-            f"data: action {args.action!r} is unknown; use: gnnplace data build|verify FOLDER"
+            f"data: action {args.action!r} is unknown; use: gnnplace data build|collect|verify "
+            "FOLDER"
         )
     models = names_in(args.models)
     gnnplace.build_data(args.folder, recipe_name=args.recipe, models=models, progress=say)

@@ -104,13 +104,18 @@ def exposure_reason(card: TrainingCard, exhibit: Exhibit) -> str:
     return ""
 
 
-def read_card(folder: str | Path) -> TrainingCard | None:
-    """Read the card of a checkpoint's folder; None if there is none.
+def read_card(checkpoint: str | Path) -> TrainingCard | None:
+    """Read the card of a checkpoint, a folder or a ``.ckpt`` file; None if there is none.
 
     Raises:
         FormatError: It is malformed; names the key path.
     """
-    path = Path(folder) / CARD
+    if Path(checkpoint).is_file():
+        # Imported late: weights read this module, and files of Lightning need torch.
+        from gnnplace.policy.weights import read_checkpoint_card
+
+        return read_checkpoint_card(Path(checkpoint))
+    path = Path(checkpoint) / CARD
     return parse(TrainingCard, read_json(path), str(path)) if path.is_file() else None
 
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.errors import FormatError, MismatchError
 from gnnplace.files import Schema, parse, read_json
+from gnnplace.policy.card import TrainingCard
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.walk import WalkGraph
 from gnnplace.policy.naming import NamedRow, named_columns, names_of, version_of
@@ -37,8 +38,8 @@ PLACER_KEY = "placer"
 NETWORK_KEY = "gnnplace"
 """The entry of a checkpoint of Lightning that says which of its parameters are a placer's network.
 
-It has ``config``, what ``config.json`` would have, and ``prefix``, what the names of the network's
-parameters begin with in ``state_dict``.
+It has ``config``, what ``config.json`` would have, ``prefix``, what the names of the network's
+parameters begin with in ``state_dict``, and ``card``, what ``training.json`` would have.
 """
 GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
 WEIGHTS_FILE = "model.safetensors"
@@ -231,6 +232,33 @@ def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Ten
     Raises:
         FormatError: It is no such file, or no training of a placer wrote it.
     """
+    checkpoint = _load_checkpoint(path)
+    entry = checkpoint[NETWORK_KEY]
+    prefix = str(entry.get("prefix"))
+    parameters = {
+        name.removeprefix(prefix): value
+        for name, value in checkpoint["state_dict"].items()
+        if name.startswith(prefix)
+    }
+    return entry["config"], parameters
+
+
+def read_checkpoint_card(path: Path) -> TrainingCard | None:
+    """Return the training card in a checkpoint of Lightning; None if it was written without one.
+
+    Raises:
+        FormatError: As `read_lightning_checkpoint`; or the card is malformed.
+    """
+    card = _load_checkpoint(path)[NETWORK_KEY].get("card")
+    return None if card is None else parse(TrainingCard, card, f"{path}: card")
+
+
+def _load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the entries of a checkpoint that training of a placer wrote.
+
+    Raises:
+        FormatError: It is no such file.
+    """
     import torch
 
     try:
@@ -253,10 +281,4 @@ def read_lightning_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Ten
             f"{path}: names no network of a placer; give a .ckpt file that `gnnplace train fit` of "
             "this version wrote, or a folder that it exported"
         )
-    prefix = str(entry.get("prefix"))
-    parameters = {
-        name.removeprefix(prefix): value
-        for name, value in checkpoint["state_dict"].items()
-        if name.startswith(prefix)
-    }
-    return entry["config"], parameters
+    return checkpoint

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.train.data.captured import CapturedDraws as CapturedDraws
     from gnnplace.train.data.captured import listed as listed
     from gnnplace.train.data.captured_graph import CapturedGraph as CapturedGraph
+    from gnnplace.train.data.collected import how_to_collect as how_to_collect
     from gnnplace.train.data.datasets import SHIPPED_FOLDERS as SHIPPED_FOLDERS
     from gnnplace.train.data.datasets import find_dataset as find_dataset
     from gnnplace.train.data.random_families import RandomDraws as RandomDraws

@@ -10,10 +10,12 @@ from jsonargparse import ArgumentParser
 
 from gnnplace.errors import InputError
 from gnnplace.policy import (
+    CARD,
     PLACER_KEY,
     GnnPolicy,
     SavedNetwork,
     TrainingCard,
+    read_card,
     read_gnn,
     read_lightning_checkpoint,
     read_policy,
@@ -41,7 +43,7 @@ def save_whole(network: SavedNetwork, folder: Path, card: TrainingCard | None = 
 
 
 def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwork:
-    """Write the network of a checkpoint of Lightning to a folder, and return it.
+    """Write the network of a checkpoint of Lightning and its card to a folder, and return it.
 
     The network is what the training itself would export at that step: the moving average, or what
     else the algorithm validates.
@@ -61,7 +63,10 @@ def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwor
     config, _ = read_lightning_checkpoint(Path(checkpoint))
     is_gnn = config.get(PLACER_KEY) == GnnPolicy.placer
     network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
-    save_whole(network, target)
+    card = read_card(checkpoint)
+    if card is None:
+        (target / CARD).unlink(missing_ok=True)  # of an earlier export, and not of this network
+    save_whole(network, target, card)
     return network
 
 
@@ -91,3 +96,8 @@ def run_export(args: list[str]) -> None:
     with trusting(bool(options.trust)):
         network = export_checkpoint(options.ckpt, options.output)
     sys.stdout.write(f"wrote {options.output}, a network of --placer {network.placer}\n")
+    if read_card(options.output) is None:
+        sys.stdout.write(
+            f"{options.ckpt} was written before checkpoints had a card: what the network was "
+            f"trained on is not known, and there is no {CARD}\n"
+        )

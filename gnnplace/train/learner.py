@@ -94,7 +94,10 @@ class Learner(LightningModule):
 
     def exposures(self) -> tuple[Exposure, Exposure] | None:
         """Return what the data show in training and in validation; None if they do not say."""
-        data = getattr(self.trainer, "datamodule", None)
+        try:
+            data = getattr(self.trainer, "datamodule", None)
+        except RuntimeError:  # attached to no trainer
+            return None
         return data.exposures() if isinstance(data, Exposing) else None
 
     def card(self) -> TrainingCard:
@@ -187,11 +190,12 @@ class Learner(LightningModule):
                 save_whole(self.average, Path(self.export), self.card())
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say which parameters are the network that is placed by, and the seconds of training."""
+        """Say which parameters are the network that is placed by, its card, and seconds."""
         network: SavedNetwork = getattr(self, self.exported_name)
         checkpoint[NETWORK_KEY] = {
             "config": network.saved_config(),
             "prefix": f"{self.exported_name}.",
+            "card": self.card().model_dump(mode="json"),
             START_RATIO: self.start_ratio,
         }
         checkpoint[SECONDS] = self.training_seconds

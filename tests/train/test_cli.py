@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -115,6 +116,24 @@ def test_a_checkpoint_of_lightning_is_placed_with_and_exported(fitted, tmp_path,
         fitted / "policy-last" / "model.safetensors"
     ).read_bytes()
     assert json.loads((tmp_path / "net" / "config.json").read_text())["placer"] == "gnn"
+    card, last = read_card(tmp_path / "net"), read_card(fitted / "policy-last")
+    assert card is not None
+    assert last is not None
+    assert card == read_card(path)
+    assert card == last.model_copy(update={"hours": card.hours})
+    assert 0 < card.hours <= last.hours
+
+
+def test_a_checkpoint_without_a_card_exports_none(fitted, tmp_path, capsys):
+    """An older checkpoint; the card of an earlier export is not taken for its own."""
+    whole = torch.load(next(fitted.rglob("last.ckpt")), weights_only=True)
+    del whole["gnnplace"]["card"]
+    torch.save(whole, tmp_path / "older.ckpt")
+    (tmp_path / "net").mkdir()
+    shutil.copy(fitted / "policy" / "training.json", tmp_path / "net")
+    main(["export", str(tmp_path / "older.ckpt"), "-o", str(tmp_path / "net")])
+    assert "what the network was trained on is not known" in capsys.readouterr().out
+    assert read_card(tmp_path / "net") is None
 
 
 def test_a_checkpoint_that_would_run_code_or_names_no_network_is_one_line(fitted, tmp_path):

@@ -217,16 +217,30 @@ class SearchSpace:
         return offset, np.argsort(self.problem.unit_of, kind="stable").astype(np.int32)
 
     @cached_property
+    def all_bytes(self) -> float:
+        """Most bytes that any placement takes on a device: those of all ops on one."""
+        one_device = np.zeros(self.problem.num_ops, dtype=np.int32)
+        return float(most_memory(self.compiled, one_device)[0])
+
+    @cached_property
     def memory_matters(self) -> bool:
         """Whether some placement could exceed a device's memory."""
-        everything = np.zeros(self.problem.num_ops, dtype=np.int32)
-        return bool(most_memory(self.compiled, everything)[0] > self.problem.cluster.memory.min())
+        return bool(self.all_bytes > self.problem.cluster.memory.min())
 
     @cached_property
     def penalty(self) -> float:
-        """Seconds that a whole cluster's memory in excess adds to a score."""
+        """Seconds that a whole cluster's memory in excess adds to a score.
+
+        Memory of a device that has more than all ops take counts as what they take: bytes beyond
+        that of a CPU without a limit would leave nothing of the penalty.
+        """
         times = np.where(np.isfinite(self.problem.kind_times), self.problem.kind_times, 0.0)
-        return 100.0 * float(times.max(axis=1).sum() + 1e-9)
+        slowest = 100.0 * float(times.max(axis=1).sum() + 1e-9)
+        memory = self.problem.cluster.memory
+        if not self.memory_matters or memory.max() <= self.all_bytes:
+            return slowest
+        usable = np.minimum(memory, self.all_bytes)
+        return slowest * max(1.0, float(memory.sum())) / max(1.0, float(usable.sum()))
 
     @cached_property
     def priorities(self) -> list[FloatArray]:

@@ -31,7 +31,7 @@ search's own space but for ZeRO 0, and the search begins with them: what it find
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,68 +115,165 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
         space: the meshes, and what segments take on each.
         best: seconds of a step that is known; a stage need not take longer than its share of it.
     """
-    tables, table = _kinds_of_tables(space)
-    if not tables:
-        return
-    sums = np.stack([t.sums for t in tables])
-    for most in _largest_stages(space, sums, table, best):
-        found = _following(space, sums, tables, table, most)
-        if found is None:
-            break
-        yield draft_of(space, found)
+    choices = choices_of(space)
+    if choices is not None:
+        for stages in stages_by_largest(choices, space.microbatches, best):
+            yield draft_of(space, _rows(space, stages))
 
 
-def _following(
-    space: Space,
-    sums: FloatArray,
-    tables: Sequence[partition.Tables],
-    table: LongArray,
-    most: float,
-) -> Row | None:
-    """Meshes that follow each other with the least sum, none above a largest stage; or None."""
-    memory = np.array([float(t.memory) for t in tables])
-    size = np.array([shape.devices for shape in space.shapes], dtype=np.int64)
-    deepest = min(space.pricer.fabric.cluster.num_devices, DEEPEST)
-    total, stages = partition.best_meshes(
-        sums, memory, table, size, space.microbatches, most, deepest
-    )
-    if not np.isfinite(total):
-        return None
-    first = np.concatenate([[0], np.cumsum(size[stages[:, 1]])])
+def _rows(space: Space, stages: LongArray) -> Row:
+    """Return stages with their first devices: meshes follow each other from device 0 on."""
+    devices = np.array([space.shapes[mesh].devices for mesh in stages[:, 1]], dtype=np.int64)
+    first = np.cumsum(devices) - devices
     return [(int(cut), space.shapes[mesh], int(first[k])) for k, (cut, mesh) in enumerate(stages)]
 
 
-def _kinds_of_tables(space: Space) -> tuple[list[partition.Tables], LongArray]:
-    """Tables that differ, and which a mesh has that begins at a device. [meshes, devices]"""
+@dataclass(frozen=True, eq=False)
+class MeshChoices:
+    """What a chain of segments takes on every mesh that a stage may have.
+
+    Attributes:
+        sums: prefix sums of each table (`partition.Tables`). [tables, WIDTH + levels, segments + 1]
+        memory: bytes of a device. [tables]
+        end: prefix sums of seconds at the end of the step. [tables, segments + 1]
+        table: table of each mesh that begins at each device; below 0: there is none.
+            [meshes, devices]
+        size: devices of each mesh. [meshes]
+    """
+
+    sums: FloatArray
+    memory: FloatArray
+    end: FloatArray
+    table: LongArray
+    size: LongArray
+
+    def stages_below(self, microbatches: int, largest: float) -> LongArray | None:
+        """Return first segment and mesh of each stage, none above `largest` seconds. [stages, 2]
+
+        Their sum is the least; None where nothing fits.
+        """
+        deepest = min(self.table.shape[1], DEEPEST)
+        total, stages = partition.best_meshes(
+            self.sums, self.memory, self.table, self.size, microbatches, largest, deepest
+        )
+        return stages if np.isfinite(total) else None
+
+    def stage_seconds(self, microbatches: int, stages: LongArray) -> FloatArray:
+        """Return the seconds of a micro-batch through each stage. [stages]"""
+        segments = self.sums.shape[2] - 1
+        ends = [*stages[1:, 0].tolist(), segments]
+        first_device, seconds = 0, []
+        for k, ((first, mesh), last) in enumerate(zip(stages.tolist(), ends, strict=True)):
+            table = self.table[mesh, first_device]
+            flying = min(len(stages) - k, microbatches)
+            memory = float(self.memory[table])
+            sums = self.sums[table]
+            seconds.append(partition.stage_seconds(sums, memory, first, last, flying))
+            first_device += int(self.size[mesh])
+        return np.array(seconds)
+
+
+def choices_of(space: Space) -> MeshChoices | None:
+    """Return the tables that differ and which a mesh has at each device; None: there is none."""
     count = space.pricer.fabric.cluster.num_devices
-    known: dict[int, int] = {}
+    index_of: dict[int, int] = {}
     tables: list[partition.Tables] = []
-    table = np.full((len(space.shapes), count), -1, dtype=np.int64)
+    table_of = np.full((len(space.shapes), count), -1, dtype=np.int64)
     for k, shape in enumerate(space.shapes):
         for first in range(count):
-            made = space.table(shape, first)
-            if made is not None:
-                if id(made) not in known:  # `space` keeps them
-                    known[id(made)] = len(tables)
-                    tables.append(made)
-                table[k, first] = known[id(made)]
-    return tables, table
+            table = space.table(shape, first)
+            if table is not None:
+                if id(table) not in index_of:  # `space` keeps them
+                    index_of[id(table)] = len(tables)
+                    tables.append(table)
+                table_of[k, first] = index_of[id(table)]
+    if not tables:
+        return None
+    return MeshChoices(
+        sums=np.stack([table.sums for table in tables]),
+        memory=np.array([float(table.memory) for table in tables]),
+        end=np.stack([table.end for table in tables]),
+        table=table_of,
+        size=np.array([shape.devices for shape in space.shapes], dtype=np.int64),
+    )
 
 
-def _largest_stages(
-    space: Space, sums: FloatArray, table: LongArray, best: float
-) -> Iterator[float]:
-    """Seconds that a stage may take, the most first."""
-    share = np.ones(len(sums))
-    for k, shape in enumerate(space.shapes):
-        share[table[k][table[k] >= 0]] = shape.devices
-    count = space.pricer.fabric.cluster.num_devices
-    seconds = np.mod(sums[:, partition.SECONDS, -1], BARRED)
-    least = float((seconds * share).min()) / count
-    whole = float(seconds.max() + sums[:, partition.AGAIN, -1].max())
-    top = min(whole, best / max(space.microbatches, 1)) if np.isfinite(best) else whole
-    steps = np.geomspace(max(least, 1e-12), max(top, least) * 1.001, LARGEST_STAGES)
-    return (float(most) for most in steps[::-1])
+def least_largest(choices: MeshChoices) -> float:
+    """Return seconds that the slowest stage cannot be below: all work shared out over devices."""
+    size = np.ones(len(choices.sums))
+    for mesh, devices in enumerate(choices.size):
+        size[choices.table[mesh][choices.table[mesh] >= 0]] = devices
+    seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
+    return float((seconds * size).min()) / choices.table.shape[1]
+
+
+def stages_by_largest(
+    choices: MeshChoices, microbatches: int, best: float = np.inf
+) -> Iterator[LongArray]:
+    """Yield stages with the least sum for a few seconds that a stage may take, the most first.
+
+    Args:
+        choices: the meshes, and what segments take on each.
+        microbatches: M, the number of micro-batches of a step.
+        best: seconds of a step that is known.
+    """
+    smallest = least_largest(choices)
+    seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
+    unsplit = float(seconds.max() + choices.sums[:, partition.AGAIN, -1].max())
+    top = min(unsplit, best / max(microbatches, 1)) if np.isfinite(best) else unsplit
+    steps = np.geomspace(max(smallest, 1e-12), max(top, smallest) * 1.001, LARGEST_STAGES)
+    for largest in steps[::-1]:
+        stages = choices.stages_below(microbatches, float(largest))
+        if stages is None:
+            return
+        yield stages
+
+
+def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[LongArray]:
+    """Yield stages; the best have the least sum of stages + (M - 1) slowest stage, to `PRECISION`.
+
+    The slowest stage of one answer, less `PRECISION`, is what a stage of the next may take. Between
+    the two no other answer is shorter by more than that, since less time a stage never makes the
+    sum smaller. Alpa's programme tries every value that a stage can take.
+    """
+    best = np.inf
+    smallest = least_largest(choices)
+    for stages in stages_by_largest(choices, microbatches):
+        seconds = choices.stage_seconds(microbatches, stages)
+        best = min(best, seconds.sum() + (microbatches - 1) * seconds.max())
+        yield stages
+    largest = best / microbatches if np.isfinite(best) else 0.0
+    while largest >= smallest:
+        stages_below = choices.stages_below(microbatches, largest)
+        if stages_below is None:
+            return
+        yield stages_below
+        seconds = choices.stage_seconds(microbatches, stages_below)
+        best = min(best, seconds.sum() + (microbatches - 1) * seconds.max())
+        if seconds.sum() + (microbatches - 1) * smallest >= best:
+            return
+        largest = (1 - PRECISION) * float(seconds.max())
+
+
+def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArray | None:
+    """Return the stages of which the slowest is least, to `PRECISION`; None where nothing fits.
+
+    A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step.
+    By bisection on the slowest stage, from that of the least sum down.
+    """
+    sums = choices.sums.copy()
+    sums[:, partition.SECONDS] += choices.end / microbatches
+    choices = replace(choices, sums=sums)
+    low, high = 0.0, 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
+    best = choices.stages_below(microbatches, high)
+    while best is not None and high - low > PRECISION * high:
+        middle = 0.5 * (low + high)
+        stages = choices.stages_below(microbatches, middle)
+        if stages is None:
+            low = middle
+        else:
+            best, high = stages, middle
+    return best
 
 
 def draft_of(space: Space, meshes: Row) -> Timed:
@@ -205,8 +302,7 @@ def baselines_of(space: Space) -> dict[str, list[Timed]]:
     made["pipedream"] = list(_pipedream(space))
     made["alpa"], count = [], space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
-        shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
-        made["alpa"] += unlike_drafts(Space(space.pricer, space.microbatches, shapes))
+        made["alpa"] += _alpa(space)
     return made
 
 
@@ -238,24 +334,27 @@ def _chain(space: Space) -> Iterator[Timed]:
         yield made
 
 
+def _alpa(space: Space) -> Iterator[Timed]:
+    """Yield stages on meshes of powers of two, among them those with the shortest step."""
+    shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
+    powers = Space(space.pricer, space.microbatches, shapes)
+    choices = choices_of(powers)
+    if choices is not None:
+        for stages in stages_of_least_step(choices, space.microbatches):
+            yield draft_of(powers, _rows(powers, stages))
+
+
 def _pipedream(space: Space) -> Iterator[Timed]:
-    """By bisection on the slowest stage, from that of the least sum down."""
+    """Yield the stages and replicas of which the slowest is least."""
     count = space.pricer.fabric.cluster.num_devices
     sizes = [r for r in range(1, count + 1) if space.pricer.size % r == 0]
-    own = Space(space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes))
-    tables, table = _kinds_of_tables(own)
-    if not tables or not 1 < count <= MIXED:
+    replicated = Space(space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes))
+    choices = choices_of(replicated)
+    if choices is None or not 1 < count <= MIXED:
         return
-    sums = np.stack([t.sums for t in tables])
-    sums[:, partition.SECONDS] += np.stack([t.end for t in tables]) / space.microbatches
-    low, high = 0.0, 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
-    best = _following(own, sums, tables, table, high)
-    while best is not None and high - low > PRECISION * high:
-        middle = 0.5 * (low + high)
-        found = _following(own, sums, tables, table, middle)
-        best, low, high = (found, low, middle) if found else (best, middle, high)
-    if best is not None:
-        yield draft_of(own, best)
+    stages = stages_of_least_largest(choices, space.microbatches)
+    if stages is not None:
+        yield draft_of(replicated, _rows(replicated, stages))
 
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:

@@ -57,7 +57,7 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
     Raises:
         FormatError: naming the file, the line and the fault.
     """
-    profile = _parse(str(path), read_text(path))
+    profile = parse_profile(str(path), read_text(path))
     with within(path):
         cluster = cluster or preset(DEFAULT_CLUSTER)
         problem = _problem(Path(path).stem, profile.layers, profile.edges, cluster)
@@ -69,11 +69,11 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
 
 
 @dataclass(frozen=True)
-class _Profile:
-    """What a file says.
+class LayerProfile:
+    """The layers of one network with their times and sizes.
 
     Attributes:
-        layers: By name.
+        layers: By name, as they stand in the file.
         edges: Names of producer and consumer.
         unread: Options behind layers that a problem has no place for, with how many layers have
             them.
@@ -84,7 +84,16 @@ class _Profile:
     unread: Counter[str]
 
 
-def _parse(source: str, text: str) -> _Profile:
+def parse_profile(source: str, text: str) -> LayerProfile:
+    """Return the layers that a profile's text describes.
+
+    Args:
+        source: Name of the file, for messages.
+        text: What stands in it.
+
+    Raises:
+        FormatError: naming the file, the line and the fault.
+    """
     layers: dict[str, PipedreamLayer] = {}
     edges: dict[tuple[str, str], int] = {}
     unread: Counter[str] = Counter()
@@ -109,7 +118,7 @@ def _parse(source: str, text: str) -> _Profile:
                 raise FormatError(f"{source}: line {number}: no node is named {end!r}")
     if not layers:
         raise FormatError(f"{source}: no node; is it a PipeDream profile?")
-    return _Profile(layers=layers, edges=list(edges), unread=unread)
+    return LayerProfile(layers=layers, edges=list(edges), unread=unread)
 
 
 def _layer(parts: list[str], where: str) -> tuple[PipedreamLayer, list[str]]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ FILE = "croissant.json"
 LICENCE = "https://creativecommons.org/licenses/by/4.0/"
 CONFORMS = ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"]
 PUBLISHED, DATA_VERSION = "2026-11-29", "1.0.0"
-FORMATS = {".npz": "application/octet-stream", ".csv": "text/csv", ".txt": "text/plain"}
+FORMATS = {
+    ".npz": "application/octet-stream",
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".txt": "text/plain",
+}
 NUMBERS = {"ops": "sc:Integer", "step_time_s": "sc:Float", "measured_s": "sc:Float"}
 CONTEXT: dict[str, Any] = {
     "@language": "en",
@@ -72,6 +77,8 @@ class DataSetCard:
         use_cases: What they are for.
         creator: Who made them.
         url: Where they are; empty if they are not published.
+        licence: The address of their licence.
+        addresses: Where each file is found, by its name, if it does not come with the description.
     """
 
     name: str
@@ -81,6 +88,8 @@ class DataSetCard:
     use_cases: str
     creator: str = "The gnnplace authors"
     url: str = ""
+    licence: str = LICENCE
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_croissant(
@@ -99,7 +108,7 @@ def write_croissant(
             "@type": "cr:FileObject",
             "@id": path.name,
             "name": path.name,
-            "contentUrl": path.name,
+            "contentUrl": card.addresses.get(path.name, path.name),
             "contentSize": f"{path.stat().st_size} B",
             "encodingFormat": FORMATS[path.suffix],
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
@@ -112,7 +121,7 @@ def write_croissant(
         "conformsTo": CONFORMS,
         "name": card.name,
         "description": card.description,
-        "license": LICENCE,
+        "license": card.licence,
         "creator": {"@type": "sc:Organization", "name": card.creator},
         "datePublished": PUBLISHED,
         "version": DATA_VERSION,

@@ -8,6 +8,7 @@ that the package is from.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError
@@ -32,15 +33,21 @@ SUMS = "SHA256SUMS"
 SHIPPED_FOLDERS = (Path(__file__).parents[3] / "data_sets", Path(__file__).parent / "sets")
 
 
-def checksums(folder: str | Path) -> dict[str, str]:
-    """SHA-256 of every graph's file by its name, sorted."""
-    files = sorted(Path(folder).glob("*.npz"))
+def checksums(folder: str | Path, names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the SHA-256 of every graph's file by its name, sorted.
+
+    Args:
+        folder: Of the graphs, which are files ``.npz``.
+        names: Of further files, that are looked at if they are there.
+    """
+    further = [path for path in (Path(folder) / name for name in names) if path.is_file()]
+    files = sorted({*Path(folder).glob("*.npz"), *further})
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def write_sums(folder: str | Path) -> None:
-    """Write the checksums of a folder, as ``sha256sum`` would."""
-    lines = [f"{digest}  {name}" for name, digest in checksums(folder).items()]
+def write_sums(folder: str | Path, names: Iterable[str] = ()) -> None:
+    """Write the checksums of a folder's graphs and further files, as ``sha256sum`` would."""
+    lines = [f"{digest}  {name}" for name, digest in checksums(folder, names).items()]
     write_text(Path(folder) / SUMS, "\n".join(lines) + "\n")
 
 
@@ -53,18 +60,21 @@ def verify(folder: str | Path) -> int:
     Raises:
         FormatError: naming the first file that is missing, changed or not listed.
     """
-    wanted = _read_sums(Path(folder) / SUMS)
-    found = checksums(folder)
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
-            raise FormatError(f"{folder}: {name}: missing; build it: gnnplace data build FOLDER")
-        if name not in wanted:
+    listed = _read_sums(Path(folder) / SUMS)
+    present = checksums(folder, listed)
+    for name in sorted(listed.keys() | present.keys()):
+        if name not in present:
+            raise FormatError(
+                f"{folder}: {name}: missing; gnnplace data build FOLDER makes graphs of ours, "
+                "gnnplace data collect FOLDER --from CLONE copies those of others"
+            )
+        if name not in listed:
             raise FormatError(
                 f"{folder}: {name}: not in {SUMS}; remove it or build the folder anew"
             )
-        if wanted[name] != found[name]:
+        if listed[name] != present[name]:
             raise FormatError(f"{folder}: {name}: changed, its SHA-256 is not that of {SUMS}")
-    return len(found)
+    return len(present)
 
 
 def _read_sums(path: Path) -> dict[str, str]:
