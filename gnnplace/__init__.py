@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
+    from gnnplace.plans import Plan as Plan
     from gnnplace.plans import convert_launch_file as convert_launch_file
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
     from gnnplace.plans.launch.exporting import export_plan as export_plan
@@ -33,7 +34,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
     from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
-    from gnnplace.plans.plan import Plan as Plan
     from gnnplace.plans.plan_explanation import explain_plan as explain_plan
     from gnnplace.plans.plans import JointPlan as JointPlan
     from gnnplace.plans.plans import compare_plans as compare_plans

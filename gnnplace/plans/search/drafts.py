@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -123,9 +124,10 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
 
 def _rows(space: Space, stages: LongArray) -> Row:
     """Return stages with their first devices: meshes follow each other from device 0 on."""
-    devices = np.array([space.shapes[mesh].devices for mesh in stages[:, 1]], dtype=np.int64)
+    devices = space.devices_of_shapes[stages[:, 1]]
     first = np.cumsum(devices) - devices
-    return [(int(cut), space.shapes[mesh], int(first[k])) for k, (cut, mesh) in enumerate(stages)]
+    shapes = map(space.shapes.__getitem__, stages[:, 1].tolist())
+    return list(zip(stages[:, 0].tolist(), shapes, first.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,10 +193,10 @@ def choices_of(space: Space) -> MeshChoices | None:
         return None
     return MeshChoices(
         sums=np.stack([table.sums for table in tables]),
-        memory=np.array([float(table.memory) for table in tables]),
+        memory=np.array(list(map(attrgetter("memory"), tables)), dtype=np.float64),
         end=np.stack([table.end for table in tables]),
         table=table_of,
-        size=np.array([shape.devices for shape in space.shapes], dtype=np.int64),
+        size=space.devices_of_shapes,
     )
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray
+from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.costs import state_terms
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.search import partition
@@ -87,6 +88,11 @@ class Space:
     shapes: tuple[MeshKind, ...]
     tables: dict[tuple[MeshKind, tuple[str, ...]], partition.Tables] = field(default_factory=dict)
     barred: dict[tuple[int, bytes], partition.Tables] = field(default_factory=dict)
+
+    @cached_property
+    def devices_of_shapes(self) -> LongArray:
+        """Return the devices of every kind of mesh. [shapes]"""
+        return np.array([shape.devices for shape in self.shapes], dtype=np.int64)
 
     def table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
         """What segments take on a mesh that begins at a device; None where there is none.
