@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gnnplace.costs import Framework, RunningWords, running_framework, untested_properties
+from gnnplace.costs import NOTHING, Framework, RunningWords, running_framework, untested_properties
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -114,6 +114,8 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
         hides=spec.overlap or "",
         # nanotron's asynchronous shards are its own constants.
         offload=spec.offload,
+        accumulates=spec.offload != NOTHING
+        and spec.num_microbatches(spec.batch or setting.decoder.batch) > 1,
         hides_shards=spec.tp_overlap and not setting.framework.constants["hides_gathers"],
     )
     framework = running_framework(setting.framework, words)

@@ -160,13 +160,17 @@ class _SpecSearch:
                 is_bounded = family.recompute_kind == "none"
                 least = bound / SLACK if is_bounded else family_bound(group, family)
                 self._push(least, group, Level.FAMILY, family)
-        elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute,)):
+        elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute, "full")):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
                 rows.append((row_bound(group, row), row))
             self._push_rows(group, rows)
         elif level is Level.PLAN and self.accepts(spec):
             self._price(group, spec)
+        elif level is Level.PLAN and spec.recompute_kind == "block":
+            # Who cannot be told to recompute some layers may be told to recompute all.
+            every = spec.with_words(recompute="full")
+            self._push(row_bound(group, every), group, Level.PLAN, every)
 
     def _expand_group(self, group: SpecGroup) -> None:
         """Add a group's ZeRO stages, with what they take where nothing is computed again."""

@@ -168,6 +168,20 @@ def test_only_what_is_accepted_is_an_answer():
     assert found.best[0].seconds >= free.best[0].seconds
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "torchtitan"])
+def test_who_cannot_recompute_some_layers_may_recompute_all(framework):
+    on = setting(DENSE, framework, 13e9)
+
+    def accepts(spec: PlanSpec) -> bool:
+        is_fixed = spec.dp == 4 and spec.microbatch_size == 2
+        return is_fixed and spec.recompute in ("none", "full")
+
+    plans = [seconds for seconds, spec in every_plan(on, 4) if accepts(spec)]
+    found = search_specs(SpecSpace(on, DENSE.batch, 4), accepts=accepts)
+    assert found.best[0].seconds == pytest.approx(min(plans), rel=1e-9)
+    assert found.bound == pytest.approx(min(plans), rel=1e-8)
+
+
 def test_without_time_the_bound_is_below_every_plan():
     on = setting(DENSE, "megatron-lm", 9e9)
     first = search_specs(SpecSpace(on, 8, 8), budget=0.0)

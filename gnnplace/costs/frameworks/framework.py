@@ -381,6 +381,7 @@ class Framework:
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
         offload: What leaves the GPU for the host, a value of the word `offload`.
+        accumulates: Whether a host adds up the gradients of several micro-batches.
         factored: Sums of rows and columns that a factored optimizer keeps for each parameter of a
             matrix of a layer, and of all others; the model's means.
     """
@@ -398,6 +399,7 @@ class Framework:
     hides: str = ""
     hides_shards: bool = False
     offload: str = NOTHING
+    accumulates: bool = False
     factored: tuple[float, float] = (0.0, 0.0)
     _least: dict[Hashable, ReplicaExchanges[float]] = field(
         init=False, default_factory=dict, compare=False, repr=False
@@ -836,6 +838,7 @@ class RunningWords(NamedTuple):
         hides: Exchanges of replicas that are hidden; empty: the framework's own.
         hides_shards: Whether exchanges of shards run under the products beside them.
         offload: What leaves the GPU for the host.
+        accumulates: Whether a step has several micro-batches, whose gradients a host adds up.
     """
 
     compiled: bool = False
@@ -844,6 +847,7 @@ class RunningWords(NamedTuple):
     hides: str = ""
     hides_shards: bool = False
     offload: str = NOTHING
+    accumulates: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -870,4 +874,5 @@ def running_framework(framework: Framework, words: RunningWords) -> Framework:
         hides=words.hides,
         hides_shards=words.hides_shards,
         offload=words.offload,
+        accumulates=words.accumulates,
     )

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 ONCE = 1
 """The ZeRO stage whose exchanges are those of a step, and not of every micro-batch."""
+ADDED_PASSES = 3
+"""Times that a host's memory passes a gradient that is added up: two are read, one is written."""
 SHARDED = 2
 """The ZeRO stage from which on replicas shard gradients in every micro-batch."""
 PARAMETER_BYTES = 2.0
@@ -315,10 +317,15 @@ class FrameworkPricer(Pricer):
         element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
         update = element_bytes * sharded / host.memory
         if offloading.parameters:
+            late = cost.backward + beyond(max(sent, returned), backward)
+            if framework.accumulates:
+                # FSDP waits for the copy of a gradient that is added to another, and for the sum.
+                added = ADDED_PASSES * state.gradient * sharded / host.memory
+                late = cost.backward + beyond(returned, backward) + sent + added
             return replace(
                 cost,
                 forward=cost.forward + beyond(returned, cost.forward),
-                backward=cost.backward + beyond(max(sent, returned), backward),
+                backward=late,
                 update=update,
             )
         if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
