@@ -40,6 +40,8 @@ from gnnplace.plans.spec_search import search_specs
 
 FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
 RULES = ("ends", "least", "even")
+UNLOOPED = ("gpipe", "zero-bubble", "v")
+"""Schedules beside 1F1B that do not loop over a number of chunks."""
 COLUMNS = (
     "question", "model", "framework", "devices", "layers", "batch", "memory", "offload", "experts",
     "plans",
@@ -116,7 +118,7 @@ def random_plan(
         return None
     schedules = ["1f1b"]
     if pp > 1:
-        schedules += [name for name in ("gpipe", "zero-bubble") if name in traits.schedules]
+        schedules += [name for name in UNLOOPED if name in traits.schedules]
         if "interleaved" in traits.schedules and sizes.layers // pp > 1:
             chunks = rng.randint(2, min(32, sizes.layers // pp))
             schedules += [f"interleaved:{chunks}"] * 4
@@ -217,7 +219,9 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
             continue
         schedules = ["1f1b"]
         if pp > 1:
-            schedules += [name for name in ("gpipe", "zero-bubble") if name in traits.schedules]
+            schedules += [
+                name for name in ("gpipe", "zero-bubble", "v") if name in traits.schedules
+            ]
             if "interleaved" in traits.schedules:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
                 schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]

@@ -370,7 +370,7 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
 def _launch_file_fit(args: Namespace) -> FitAnswer:
     """Return whether the plan of a launch file fits."""
     priced = _priced_launch_file(args)
-    return fit_of(priced.setting, priced_spec(priced.plan))
+    return fit_of(priced.setting, priced_spec(priced.plan, priced.setting))
 
 
 def _priced_launch_file(args: Namespace) -> LaunchAnswer:

@@ -20,6 +20,8 @@ from gnnplace.plans.order.orders import chunk_ranks, is_apart
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
 
+V = "v"
+"""The schedule of two chunks a rank, on the way there and back (`order.orders`)."""
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
 MOST_CHUNKS = 32
@@ -31,7 +33,7 @@ def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterato
     yield "1f1b"
     if pp == 1:
         return
-    for name in ("gpipe", "zero-bubble"):
+    for name in ("gpipe", "zero-bubble", V):
         if name in setting.framework.traits.schedules:
             yield name
     if microbatches % pp == 0:
@@ -66,11 +68,13 @@ def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int,
 def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
-    for schedule in ("1f1b", *interleaved_schedules(setting, pp)):
+    traits = setting.framework.traits
+    others = [V] if V in traits.schedules else []
+    for schedule in ("1f1b", *others, *interleaved_schedules(setting, pp)):
+        ranks = np.array(chunk_ranks(schedule, pp))
         for cut in cuts_of(setting, pp, schedule):
-            stages = len(chunk_ranks(schedule, pp))
-            layers = cut or layers_of(setting.decoder, stages, setting.framework.traits.cut)
-            fewest = min(fewest, sum(layers[::pp]))
+            layers = cut or layers_of(setting.decoder, len(ranks), traits.cut)
+            fewest = min(fewest, int(np.array(layers)[ranks == 0].sum()))
     return fewest
 
 
@@ -112,11 +116,14 @@ def alike_stages(
             numbers[key] = len(ends)
             ends.append((first, last))
         kinds.append(numbers[key])
-    of_ranks = [tuple(kinds[rank::pp]) for rank in range(pp)]
+    of_chunks = np.array(kinds).reshape(-1, pp)
+    if schedule == V and pp > 1:
+        of_chunks[1] = of_chunks[1][::-1].copy()  # the way back begins on the last rank
+    of_ranks = [tuple(column) for column in of_chunks.T.tolist()]
     columns = {column: number for number, column in enumerate(dict.fromkeys(of_ranks))}
     return AlikeStages(
         ends=tuple(ends),
-        kinds=np.array(kinds).reshape(-1, pp),
+        kinds=of_chunks,
         columns=tuple(columns),
         columns_of_ranks=np.array([columns[column] for column in of_ranks]),
     )
@@ -161,7 +168,8 @@ def first_rank_stages(
 def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
-    1F1B: as many as there are ranks (Narayanan et al., 2019). Interleaved: 2 (P - 1) + (v - 1) P
+    1F1B: as many as there are ranks (Narayanan et al., 2019). V: one at least, since how many more
+    go ahead of the first one's way back depends on the times. Interleaved: 2 (P - 1) + (v - 1) P
     passes and one more, P micro-batches of a chunk by turns (Narayanan et al., 2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
@@ -169,6 +177,8 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
         return (microbatches,)
     if chunks == 1:
         return (min(pp, microbatches),)
+    if schedule == V:
+        return (1, 1)
     passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
     counts = [0] * chunks
     for number in range(passes):
@@ -262,7 +272,7 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
             spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
             begins.append(range(len(bounds), len(bounds) + pp))
             stages = segments_of_stages(setting, spec)
-            ranks += [len(cuts) * pp + stage % pp for stage in range(len(stages))]
+            ranks += [len(cuts) * pp + rank for rank in chunk_ranks(schedule, pp)]
             bounds += stages
             schedules.append(schedule)
             cuts.append(layers)

@@ -40,6 +40,7 @@ from gnnplace.plans.spec_answers import (
 )
 from gnnplace.plans.spec_cuts import (
     PipelineCuts,
+    V,
     fewest_of_first_rank,
     kind_of_stage,
     pipeline_cuts,
@@ -278,12 +279,13 @@ class SpecGroup:
         return cost is not None and not self.lacks([cost], cost.saved)
 
     def _first_can_hold(self, spec: PlanSpec) -> bool:
-        """Return whether rank 0 can hold the fewest layers that any cut gives it, under 1F1B.
+        """Return whether rank 0 can hold the fewest layers that any cut gives it.
 
-        No schedule that ends in every step has fewer micro-batches in flight there.
+        V may have one micro-batch in flight there, no other schedule fewer than 1F1B.
         """
         cost = self.stage_bytes(spec, *self.least_first_stage)
-        flying = min(self.spec.pp, self.microbatches)
+        has_v = V in self.setting.framework.traits.schedules
+        flying = 1 if has_v else min(self.spec.pp, self.microbatches)
         return cost is not None and not self.lacks([cost], flying * cost.saved)
 
     def least_layers(self, spec: PlanSpec) -> int:

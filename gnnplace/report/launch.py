@@ -55,7 +55,7 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "framework": found.framework,
         **asdict(found.answer),
         "interval": None if found.answer.low is None else [found.answer.low, found.answer.high],
-        "memory": device_peaks(found.setting, priced_spec(found.plan)),
+        "memory": device_peaks(found.setting, priced_spec(found.plan, found.setting)),
         "notes": list(found.told),
     }
 

@@ -65,7 +65,7 @@ def _export_words(
     losses: list[Loss] = []
     seconds, peak = plan.step_time, max(entry.all for entry in file.memory.values())
     for line, nearest in steps:
-        answer = price(priced.setting, priced_spec(nearest))
+        answer = price(priced.setting, priced_spec(nearest, priced.setting))
         if answer.step_time is None or answer.peak is None:
             losses.append(Loss(f"{line}; not priced: {answer.reason}"))
             continue

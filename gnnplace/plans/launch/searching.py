@@ -84,9 +84,12 @@ OFFLOADS = ("optimizer", "optimizer+parameters")
 NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
 
 
-def priced_spec(plan: LaunchPlan) -> PlanSpec:
-    """Return the plan with the nearest schedule that frameworks' prices know."""
-    return replace(plan.spec, schedule=NEAREST_SCHEDULE.get(plan.schedule, plan.full_schedule))
+def priced_spec(plan: LaunchPlan, setting: PricingSetting) -> PlanSpec:
+    """Return the plan with its schedule, or the nearest that the framework's prices know."""
+    schedule = plan.full_schedule
+    if plan.schedule not in setting.framework.traits.schedules:
+        schedule = NEAREST_SCHEDULE.get(plan.schedule, schedule)
+    return replace(plan.spec, schedule=schedule)
 
 
 def price_launch_plan(
@@ -129,9 +132,10 @@ def price_launch_plan(
     notes += assumed_values(plan, setting.framework.precision)
     if plan.precision == "32-true":
         notes.append(f"precision 32-true: priced as {setting.framework.precision}")
-    if plan.schedule in ("zero-bubble", "v"):
-        notes.append(f"schedule {plan.schedule}: priced without")
-    answer = price(setting, priced_spec(plan))
+    spec = priced_spec(plan, setting)
+    if spec.schedule != plan.full_schedule:
+        notes.append(f"schedule {plan.schedule}: priced as {spec.schedule}")
+    answer = price(setting, spec)
     return LaunchAnswer(plan, answer, setting, told=tuple(notes))
 
 
@@ -167,7 +171,7 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
         raise InputError(f"{plan.words}: {answer.answer.reason}")
-    batch, words = plan.batch or 1, priced_spec(plan)
+    batch, words = plan.batch or 1, priced_spec(plan, setting)
     sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
     steps = None if measured is None else measured_steps(measured, sizes)
     changes = tuple(row_changes(setting, words))
