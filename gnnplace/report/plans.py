@@ -84,6 +84,10 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         lines.append(
             f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
         )
+    if file.source == "sizes" and file.fits is not None and 0.5 <= file.fits < LIKELY_ENOUGH:
+        lines.append(
+            f"  {file.fits:.0%} likely to fit: --headroom 5% asks for a plan with more room"
+        )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
         lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
@@ -456,6 +460,8 @@ def _stages(plan: Plan) -> Html:
     return table(heads, lines)
 
 
+LIKELY_ENOUGH = 0.8
+"""A probability to fit from which on no more room is advised."""
 MOST_NAMED = 4
 """Stages of a rank that a row of the picture names."""
 
