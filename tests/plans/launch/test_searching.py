@@ -65,7 +65,7 @@ def test_a_run_is_explained_at_its_frameworks_prices():
     assert sum(found.parts.values()) == pytest.approx(step)
     assert found.measured is not None
     assert found.measured.seconds == 2.0
-    words = priced_spec(found.answer.plan)
+    words = priced_spec(found.answer.plan, found.answer.setting)
     for change in found.changes:
         if change.told in ("recompute=full", "microbatch_size=2"):
             name, value = change.told.split("=")
@@ -85,7 +85,7 @@ def test_experts_that_are_whole_on_shards_are_priced_as_such():
         for p in (plan, replace(plan, ep=8, etp=1))
     )
     assert whole.told == ()
-    assert "ep=4,etp=1" in str(priced_spec(whole.plan))
+    assert "ep=4,etp=1" in str(priced_spec(whole.plan, whole.setting))
     assert whole.answer.state == cut.answer.state
     assert whole.answer.step_time < cut.answer.step_time
     with pytest.raises(InputError, match="is a multiple of tp"):
@@ -95,7 +95,7 @@ def test_experts_that_are_whole_on_shards_are_priced_as_such():
 def test_replicas_that_a_file_leaves_open_fill_the_cluster():
     plan = LaunchPlan(tp=4, microbatch_size=1, batch=64, sizes=SIZES)
     assert completed(plan, 64).dp == 16
-    assert "dp=16" in str(priced_spec(completed(plan, 64)))
+    assert "dp=16" in str(completed(plan, 64).spec)
 
 
 @pytest.mark.parametrize("name", ["megatron-lm", "torchtitan", "nanotron", "deepspeed"])
