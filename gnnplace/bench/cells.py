@@ -39,13 +39,13 @@ class CellTask:
     """A cell of a suite that is to be run.
 
     Attributes:
-        suite: name and version of the suite.
-        kind: the kind of the suite.
-        mode: the mode of executions.
-        timeout: seconds that the cell may take.
-        folder: files of the problem are relative to it.
-        cell: what to run.
-        keep: folder for problems and placements; empty: none are kept.
+        suite: Name and version of the suite.
+        kind: The kind of the suite.
+        mode: The mode of executions.
+        timeout: Seconds that the cell may take.
+        folder: Files of the problem are relative to it.
+        cell: What to run.
+        keep: Folder for problems and placements; empty: none are kept.
     """
 
     suite: str
@@ -58,7 +58,7 @@ class CellTask:
 
     @property
     def row(self) -> Row:
-        """The row of the cell before anything is known."""
+        """Return the row of the cell before anything is known."""
         row: Row = {"suite": self.suite, **self.cell.identity(), "when": now()}
         empty = {"step_time": None, "lower_bound": None, "feasible": False}
         return row | empty | {"seconds": 0.0, "error": ""}
@@ -78,7 +78,7 @@ class CellTask:
 
 
 def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[CellTask]:
-    """Tasks of cells of a suite whose files are relative to ``folder``."""
+    """Return tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
     about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
     return [CellTask(*about, cell, keep) for cell in todo]
@@ -90,8 +90,8 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
     Its seconds are all that the placer took from the problem in memory on, search space included.
 
     Args:
-        task: what to run.
-        begun: called with the problem's part of the row once that is in memory.
+        task: What to run.
+        begun: Called with the problem's part of the row once that is in memory.
     """
     row = task.row
     begin, processor = time.perf_counter(), time.process_time()
@@ -187,10 +187,10 @@ def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row
     """Return the row of a cell that its process could not report.
 
     Args:
-        task: what was run.
-        known: what the process had told.
-        seconds: since it began.
-        error: what happened.
+        task: What was run.
+        known: What the process had told.
+        seconds: Since it began.
+        error: What happened.
     """
     return {**(known or task.row), "seconds": seconds, "error": error} | provenance()
 

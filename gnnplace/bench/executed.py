@@ -54,7 +54,7 @@ def load_executable(entry: ProblemEntry) -> Executable:
     """Return a model, captured.
 
     Raises:
-        GnnplaceError: it cannot be.
+        GnnplaceError: It cannot be.
     """
     options = entry.capture_options()
     program = capture_model(str(entry.model), options=options)
@@ -66,7 +66,7 @@ def _run(loaded: Executable, result: Result, mode: str) -> Execution:
     """One run, checked.
 
     Raises:
-        ExecutionError: it failed, or computed something else than one process.
+        ExecutionError: It failed, or computed something else than one process.
     """
     run = execute_placement(
         loaded.program,

@@ -29,7 +29,10 @@ Row = Mapping[str, Any]
 
 
 def headline_grids(rows: Sequence[Row]) -> list[Grid]:
-    """All machines in one table, then a table a machine; none without data parallelism's rows."""
+    """Return all machines in one table, then a table a machine.
+
+    None without data parallelism's rows.
+    """
     machines = machines_of(rows)
     if not machines:
         return []
@@ -37,7 +40,7 @@ def headline_grids(rows: Sequence[Row]) -> list[Grid]:
 
 
 def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each machine, of every method those of its largest budget."""
+    """Return the rows of each machine, of every method those of its largest budget."""
     if not any(row["placer"] == PARALLEL for row in rows):
         return {}
     most: dict[str, float] = {}
@@ -51,7 +54,7 @@ def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _times(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Seconds by method and problem."""
+    """Return the seconds by method and problem."""
     methods = dict.fromkeys(str(row["placer"]) for row in rows)
     own = {who: [row for row in rows if row["placer"] == who] for who in methods}
     return {who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()}

@@ -59,9 +59,9 @@ class Joint:
     """A model on a machine, captured as ops and as layers, each when a cell first asks for it.
 
     Attributes:
-        entry: the suite's.
-        placed: what placers place, by the number of micro-batches.
-        plans: what the planner found, by the budget that it had, and the seconds that it took.
+        entry: The suite's.
+        placed: What placers place, by the number of micro-batches.
+        plans: What the planner found, by the budget that it had, and the seconds that it took.
     """
 
     entry: ProblemEntry
@@ -70,15 +70,15 @@ class Joint:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The machine, with the memory that frameworks leave to a model."""
+        """Return the machine, with the memory that frameworks leave to a model."""
         return with_slack(resolve_cluster(str(self.entry.cluster)))
 
     @cached_property
     def chain(self) -> Chain:
-        """The model's layers.
+        """Return the model's layers.
 
         Raises:
-            GnnplaceError: they cannot be planned.
+            GnnplaceError: They cannot be planned.
         """
         known = _layers(str(self.entry.model), self.entry.accept_other_loss)
         if isinstance(known, GnnplaceError):
@@ -89,7 +89,7 @@ class Joint:
         """Return the model's ops.
 
         Raises:
-            GnnplaceError: they cannot be captured, or not be cut.
+            GnnplaceError: They cannot be captured, or not be cut.
         """
         if microbatches not in self.placed:
             program = _program(str(self.entry.model), microbatches, self.entry.accept_other_loss)
@@ -140,7 +140,7 @@ class Joint:
         """Plan whole layers; the planner's search is one for all methods, and counts for each.
 
         Raises:
-            InfeasibleError: no plan of the method fits.
+            InfeasibleError: No plan of the method fits.
         """
         if cell.placer in (PASE, TRICK):
             seconds, held_bytes = split_step(self.chain, self.cluster, cell.placer)
@@ -203,9 +203,9 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
     """Seconds of a data-parallel plan's all-reduce that DDP hides, less what buckets add to it.
 
     Args:
-        chain: the layers that the plan is of.
-        cluster: its devices, each with a replica of all of them.
-        plan: of one stage without ZeRO; its step ends with one bare all-reduce.
+        chain: The layers that the plan is of.
+        cluster: Its devices, each with a replica of all of them.
+        plan: Of one stage without ZeRO; its step ends with one bare all-reduce.
     """
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size

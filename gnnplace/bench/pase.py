@@ -51,8 +51,8 @@ class WholeStep(CapturedProblem):
     """All calls of a step over all devices.
 
     Attributes:
-        source: what prices its calls.
-        kind: the kind of all devices.
+        source: What prices its calls.
+        kind: The kind of all devices.
     """
 
     source: ModelCosts | None = None
@@ -64,7 +64,7 @@ class WholeStep(CapturedProblem):
         return self.source.part(call, split, self.kind, (self.mesh, 1))
 
     def compute(self, op: int) -> FloatArray:
-        """Seconds of a call's kernels, by what is divided. [K]"""
+        """Return the seconds of a call's kernels, by what is divided. [K]"""
         parts = [self.part(op, c) for c in self.options[op]]
         return np.array([p.forward.kernels + p.whole.kernels for p in parts])
 
@@ -85,12 +85,12 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     """Predicted seconds of a step, and bytes of a device's state and of what calls make.
 
     Args:
-        chain: the step's calls.
-        cluster: all of whose devices share every call.
+        chain: The step's calls.
+        cluster: All of whose devices share every call.
         method: ``PASE`` or ``TRICK``.
 
     Raises:
-        InfeasibleError: there is no such split, or it does not fit.
+        InfeasibleError: There is no such split, or it does not fit.
     """
     source, count = chain.source, cluster.num_devices
     assert isinstance(source, ModelCosts)

@@ -137,7 +137,7 @@ def append(path: Path, row: dict[str, Any]) -> None:
     """Append one row and make sure that it is on disk.
 
     Raises:
-        InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
+        InputError: It cannot be written, as on a full disk; nothing of it is left in the file.
     """
     mend_last_line(path)
     rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
@@ -159,7 +159,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     """Hold a file of rows against every other run that would write to it; a kill lets go of it.
 
     Raises:
-        InputError: another run writes to it.
+        InputError: Another run writes to it.
     """
     with path.open("a", encoding="utf-8") as file:
         try:
@@ -267,7 +267,7 @@ def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = 
     A suite's first version has no number in the file's name.
 
     Raises:
-        InputError: the folder cannot be made.
+        InputError: The folder cannot be made.
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

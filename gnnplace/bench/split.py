@@ -70,7 +70,7 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
     """Return a network and its tables.
 
     Raises:
-        GnnplaceError: there is no such network.
+        GnnplaceError: There is no such network.
     """
     setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), SplitSpace())
     tables = sharding_problem(setting.network, entry.ways, setting.machine, space=SplitSpace())

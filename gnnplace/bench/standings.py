@@ -43,12 +43,12 @@ class BestKnown(Schema):
     """The shortest step that anybody found for a problem.
 
     Attributes:
-        step_time: predicted seconds.
-        digest: the digest of the problem.
-        placer: who found it.
-        budget: seconds that it had.
-        seed: that it ran with.
-        commit: the commit of the code.
+        step_time: Predicted seconds.
+        digest: The digest of the problem.
+        placer: Who found it.
+        budget: Seconds that it had.
+        seed: That it ran with.
+        commit: The commit of the code.
     """
 
     step_time: Annotated[float, Field(gt=0)]
@@ -73,7 +73,7 @@ def problem_id(row: Mapping[str, Any]) -> ProblemId:
 
 
 def was_run(problem: ProblemId) -> bool:
-    """Whether step times of the problem are of runs, which belong to one machine and day."""
+    """Return whether step times of the problem are of runs, which belong to one machine and day."""
     return problem[1].endswith(RUN_SUFFIX)
 
 
@@ -81,7 +81,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     """Read a file; a missing one is empty.
 
     Raises:
-        FormatError: naming the file and the key path.
+        FormatError: Naming the file and the key path.
     """
     if not Path(path).is_file():
         return {}
@@ -106,7 +106,7 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
     """Write a file atomically, a problem a line; of two problems of one key the last given stays.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: It cannot be written.
     """
     entries = {key: best.model_dump_json() for (key, _), best in known.items()}
     lines = [f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}" for key in sorted(entries)]
@@ -147,18 +147,18 @@ class Standing:
     """How a placer did with a budget.
 
     Attributes:
-        placer: its name.
-        budget: seconds that it had.
-        seconds: mean seconds that it took.
-        ratio: over the best known.
-        closed: gap closed, over problems with a gap.
-        pooled: gap closed, pooled; nan without problems with a gap.
-        ties_apart: problems without a gap.
-        wins: problems won against the rival.
-        losses: problems lost.
-        ties: problems neither won nor lost.
-        rows: cells.
-        infeasible: cells without a feasible placement.
+        placer: Its name.
+        budget: Seconds that it had.
+        seconds: Mean seconds that it took.
+        ratio: Over the best known.
+        closed: Gap closed, over problems with a gap.
+        pooled: Gap closed, pooled; nan without problems with a gap.
+        ties_apart: Problems without a gap.
+        wins: Problems won against the rival.
+        losses: Problems lost.
+        ties: Problems neither won nor lost.
+        rows: Cells.
+        infeasible: Cells without a feasible placement.
     """
 
     placer: str
@@ -178,12 +178,12 @@ class Standing:
 def standings(
     rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown], rival: str = RIVAL
 ) -> list[Standing]:
-    """Standings of all placers and budgets among ``rows``, by budget, the best ratio first.
+    """Return standings of all placers and budgets among ``rows``, by budget, the best ratio first.
 
     Args:
-        rows: cells, of any number of files.
-        best: best known step times; at least those of the rows.
-        rival: who wins and losses are counted against.
+        rows: Cells, of any number of files.
+        best: Best known step times; at least those of the rows.
+        rival: Who wins and losses are counted against.
     """
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -230,7 +230,7 @@ def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
 
 
 def _versus(mine: Times, rivals: Times, both: Iterable[ProblemId]) -> tuple[int, int, int]:
-    """Wins, losses, ties on the problems that both tried."""
+    """Return wins, losses, ties on the problems that both tried."""
     wins = losses = ties = 0
     for problem in both:
         ours, theirs = mine.get(problem, np.inf), rivals.get(problem, np.inf)

@@ -27,10 +27,10 @@ class Interval:
     """A mean and its confidence interval.
 
     Attributes:
-        mean: the mean of the values.
-        low: lower end.
-        high: upper end.
-        count: the number of values.
+        mean: The mean of the values.
+        low: Lower end.
+        high: Upper end.
+        count: The number of values.
     """
 
     mean: float
@@ -59,11 +59,11 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
 
 
 def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval | None:
-    """Mean of the groups' means with its interval; None without groups.
+    """Return the mean of the groups' means with its interval; None without groups.
 
     Args:
-        groups: the groups of values, none empty.
-        seed: the seed of the resamples.
+        groups: The groups of values, none empty.
+        seed: The seed of the resamples.
     """
     if not groups:
         return None

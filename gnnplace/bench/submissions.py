@@ -340,7 +340,7 @@ class Coverage:
 
     @property
     def ranked(self) -> bool:
-        """Whether it is complete."""
+        """Return whether it is complete."""
         return not self.reasons
 
     def __str__(self) -> str:

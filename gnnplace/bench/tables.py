@@ -57,9 +57,9 @@ def breakdown(
     Intervals are over problems and seeds. What is infeasible is in none.
 
     Args:
-        rows: cells; those without the label are left out.
-        best: best known step times; at least those of the rows.
-        label: one of ``LABELS``.
+        rows: Cells; those without the label are left out.
+        best: Best known step times; at least those of the rows.
+        label: One of ``LABELS``.
     """
     found: dict[str, Groups] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
@@ -82,10 +82,10 @@ class Pairing:
     """A placer against the rival.
 
     Attributes:
-        placer: its name.
-        budget: seconds that both had.
-        ratio: the ratio of step times over the rival's; below 1 the placer's are shorter.
-        unpaired: problems that only one of both solved.
+        placer: Its name.
+        budget: Seconds that both had.
+        ratio: The ratio of step times over the rival's; below 1 the placer's are shorter.
+        unpaired: Problems that only one of both solved.
     """
 
     placer: str
@@ -194,13 +194,13 @@ LONGEST = 80  # letters of a reason
 
 
 def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Grid]:
-    """All tables that the rows have something to say in; standings are the first.
+    """Return all tables that the rows have something to say in; standings are the first.
 
     Args:
-        rows: the rows of one suite.
-        best: best known step times; at least those of the rows.
-        rival: who others are compared with.
-        heading: title of the standings.
+        rows: The rows of one suite.
+        best: Best known step times; at least those of the rows.
+        rival: Who others are compared with.
+        heading: Title of the standings.
     """
     grids = [
         standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
@@ -312,7 +312,7 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
 
 
 def _fidelity_grid(rows: Sequence[Row]) -> Grid:
-    """Predictions against runs, of every problem that enough placements of were run."""
+    """Return predictions against runs, of every problem that enough placements of were run."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row["feasible"] and "predicted" in row:
@@ -346,9 +346,9 @@ class Grid:
     """A table.
 
     Attributes:
-        title: one line.
-        headings: the headings of the columns; the first column is a name, the others are figures.
-        lines: the lines of cells, as many as headings.
+        title: One line.
+        headings: The headings of the columns; the first column is a name, the others are figures.
+        lines: The lines of cells, as many as headings.
     """
 
     title: str
@@ -365,7 +365,7 @@ class Grid:
         return shown
 
     def markdown(self) -> list[str]:
-        """Lines of Markdown, with the title as a heading."""
+        """Return lines of Markdown, with the title as a heading."""
         rule = "|---|" + "---:|" * (len(self.headings) - 1)
         rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
         return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
@@ -393,10 +393,10 @@ class Profile:
     """How far a placer is from the best known, problem by problem.
 
     Attributes:
-        placer: its name.
-        budget: seconds that it had.
-        ratios: over the best known, of problems solved, ascending.
-        tried: problems.
+        placer: Its name.
+        budget: Seconds that it had.
+        ratios: Over the best known, of problems solved, ascending.
+        tried: Problems.
     """
 
     placer: str
@@ -415,8 +415,8 @@ def performance_profiles(
     """A profile of every placer and budget, by budget, those first who are within 5 % most often.
 
     Args:
-        rows: cells.
-        best: best known step times; at least those of the rows.
+        rows: Cells.
+        best: Best known step times; at least those of the rows.
     """
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -29,7 +29,7 @@ Number = TypeVar("Number", int, float)
 
 
 def run(args: Namespace) -> int:
-    """Runs a benchmark suite, or sums up what runs found."""
+    """Run a benchmark suite, or sums up what runs found."""
     if args.suite == "summary":
         return gnnplace.summarise(
             args.files,
@@ -104,7 +104,7 @@ def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[N
     """Comma-separated numbers.
 
     Raises:
-        InputError: one of them is none, or out of its range.
+        InputError: One of them is none, or out of its range.
     """
     try:
         found = tuple(kind(part) for part in text.split(",") if part)

@@ -24,7 +24,7 @@ from gnnplace.report.trace import write_trace
 
 
 def run(args: Namespace) -> int:
-    """Compares placers."""
+    """Compare placers."""
     gnnplace.check_budget(args.budget)
     _check_views(args)
     if args.plans:
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
 
 def _check_views(args: Namespace) -> None:
-    """Refuses a page or a trace of what has no timeline of one step, before the work."""
+    """Refuse a page or a trace of what has no timeline of one step, before the work."""
     for option in ("html", "trace"):
         path = getattr(args, option)
         check_output(path)
@@ -96,7 +96,7 @@ def _compare_intervals(
 
 
 def _compare_plans(args: Namespace) -> int:
-    """The plan that is found, beside baselines."""
+    """Return the plan that is found, beside baselines."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
     asked = constraints_of(args)

@@ -41,10 +41,10 @@ WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS
 
 
 def console(output: str | None = None) -> Console:
-    """Where tables go; wide when it is neither a terminal nor told ``COLUMNS``.
+    """Return where tables go; wide when it is neither a terminal nor told ``COLUMNS``.
 
     Args:
-        output: the file that a command wrote; where it is stdout itself, what is said of it goes to
+        output: The file that a command wrote; where it is stdout itself, what is said of it goes to
             stderr.
     """
     from rich.console import Console
@@ -76,13 +76,13 @@ def changes_said() -> Iterator[None]:
 
 
 def print_json(data: Any) -> None:
-    """Prints one JSON object on a line of its own."""
+    """Print one JSON object on a line of its own."""
     pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
 def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]) -> None:
-    """Prints an answer: its data where ``--json`` asks for them, else its lines and tables."""
+    """Print an answer: its data where ``--json`` asks for them, else its lines and tables."""
     if args.json:
         print_json(data())
         return
@@ -96,16 +96,16 @@ def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], A
 
 
 def print_lines(*lines: str) -> None:
-    """Prints lines as they are, however long."""
+    """Print lines as they are, however long."""
     pause()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def check_output(*paths: str | None) -> None:
-    """Complains before the work, not after it, when an output cannot be written.
+    """Complain before the work, not after it, when an output cannot be written.
 
     Raises:
-        InputError: the folder of one does not exist, or the path is a folder.
+        InputError: The folder of one does not exist, or the path is a folder.
     """
     for path in paths:
         if path is None or (in_place(path) and not Path(path).is_dir()):
@@ -120,10 +120,10 @@ def check_output(*paths: str | None) -> None:
 
 
 def output_folder(path: str) -> Path:
-    """Makes a folder for what a command writes.
+    """Make a folder for what a command writes.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: It cannot be made.
     """
     folder = Path(path)
     try:
@@ -134,10 +134,10 @@ def output_folder(path: str) -> Path:
 
 
 def names_in(text: str) -> list[str]:
-    """The names of a comma-separated list.
+    """Return the names of a comma-separated list.
 
     Raises:
-        InputError: it has commas alone.
+        InputError: It has commas alone.
     """
     names = [name for name in text.split(",") if name]
     if text and not names:
@@ -164,13 +164,13 @@ def open_store(url: str | None) -> MeasurementStore | None:
 
 
 def say_kept(fault: str) -> None:
-    """Says so if the store did not take everything of a run."""
+    """Say so if the store did not take everything of a run."""
     if fault:
         say(f"measurements are not all kept: {fault}")
 
 
 def say_idle(problem: Problem) -> None:
-    """Says so if a problem has devices that no op can run on."""
+    """Say so if a problem has devices that no op can run on."""
     if problem.idle:
         say(problem.idle)
 
@@ -179,7 +179,7 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
     """What a calibration file makes of a problem; nothing without one.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: Naming the file, the key path and the fault.
     """
     if path is None:
         return lambda problem: problem
@@ -198,8 +198,8 @@ class Bar:
     """The line at the bottom of a terminal.
 
     Args:
-        console: where it is drawn.
-        doing: what the command does, until it says more.
+        console: Where it is drawn.
+        doing: What the command does, until it says more.
     """
 
     def __init__(self, console: Console, doing: str) -> None:
@@ -224,7 +224,7 @@ class Bar:
             self.draw()
 
     def pause(self) -> None:
-        """Removes it, so that something else can be printed; the next line brings it back."""
+        """Remove it, so that something else can be printed; the next line brings it back."""
         with self.lock:
             self._clear()
             if self.said:
@@ -232,12 +232,12 @@ class Bar:
             self.said, self.paused = False, True
 
     def close(self) -> None:
-        """Removes it for good."""
+        """Remove it for good."""
         self._over.set()
         self.pause()
 
     def draw(self) -> None:
-        """Draws it as it is now, if it is time."""
+        """Draw it as it is now, if it is time."""
         with self.lock:
             if self.paused or time.monotonic() - self.begin < AFTER:
                 return
@@ -299,7 +299,7 @@ def working(doing: str) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Prints progress on stderr, so that stdout stays clean."""
+    """Print progress on stderr, so that stdout stays clean."""
     if not _State.shown:
         return
     with suppress(OSError):  # nobody listens, or a full disk: the work goes on
@@ -322,7 +322,7 @@ def _is_counted_again(line: str) -> bool:
 
 
 def pause() -> None:
-    """Takes the bar away before something else is printed."""
+    """Take the bar away before something else is printed."""
     if _State.bar is not None:
         with suppress(OSError):
             _State.bar.pause()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> int:
-    """Walks the road, prints one table, writes the report.
+    """Walk the road, prints one table, writes the report.
 
     Returns:
         0, or 1 if an execution computed something else than one device.
@@ -63,7 +63,7 @@ def _print(road: Road) -> None:
 
 
 def _verdict(road: Road) -> list[str]:
-    """Says so if splitting turned out to be slower than one device, whatever was predicted."""
+    """Say so if splitting turned out to be slower than one device, whatever was predicted."""
     times = {name: run.execution.step_time for name, run in road.runs.items()}
     if "best" not in times or times["best"] <= times.get("single", float("inf")):
         return []

@@ -43,7 +43,7 @@ RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undistur
 
 
 def run(args: Namespace) -> int:
-    """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
+    """Run a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
     if args.dry_run is not None:
         return _dry_run(args)
     if is_plan(args.placement):
@@ -96,7 +96,7 @@ def run(args: Namespace) -> int:
 
 
 def _dry_run(args: Namespace) -> int:
-    """Says whether GPUs could run a placement."""
+    """Say whether GPUs could run a placement."""
     options = placed_options(args, read_json(args.placement))
     found = gnnplace.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
     if args.json:
@@ -116,12 +116,12 @@ def _hosts() -> Hosts | None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends a run that is told to: workers are reaped and the store is told why."""
+    """End a run that is told to: workers are reaped and the store is told why."""
     raise ExecutionError("stopped by SIGTERM, as when another host has failed")
 
 
 def _help(args: Namespace, hosts: Hosts) -> int:
-    """Runs this host's share of a placement; the first host verifies and reports.
+    """Run this host's share of a placement; the first host verifies and reports.
 
     Nothing is measured beforehand: only the structure of the problem matters here.
     """
@@ -226,7 +226,7 @@ def _print_run(
 
 
 def run_plan(args: Namespace) -> int:
-    """Runs a plan, compares it with one device, and measures it."""
+    """Run a plan, compares it with one device, and measures it."""
     plan = read_plan(args.placement)
     check_cluster(plan.file, args.placement)
     if os.environ.get("RANK", "0") == "0":

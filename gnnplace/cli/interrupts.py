@@ -26,7 +26,7 @@ _hook = {"before": sys.unraisablehook}
 
 
 def watch() -> None:
-    """Remembers Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
+    """Remember Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
     _state["interrupted"], _waits[0] = False, 0
     if threading.current_thread() is not threading.main_thread():
         return
@@ -36,12 +36,12 @@ def watch() -> None:
 
 
 def interrupted() -> bool:
-    """Whether there was a Ctrl-C since ``watch``."""
+    """Return whether there was a Ctrl-C since ``watch``."""
     return _state["interrupted"]
 
 
 def unwatch() -> None:
-    """Leaves Ctrl-C to Python again, for whoever calls the command line from Python."""
+    """Leave Ctrl-C to Python again, for whoever calls the command line from Python."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = _hook["before"]

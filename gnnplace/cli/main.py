@@ -66,10 +66,10 @@ class Command(Protocol):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits.
+    """Run the command line and exits.
 
     Args:
-        arguments: those of the process by default.
+        arguments: Those of the process by default.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Torch and what comes with it are a million objects that stay. To look for garbage among them,
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
+    """Run one command; returns its exit code. Errors of ours become one line on stderr."""
     interrupts.watch()
     try:
         code = _run(arguments)
@@ -148,7 +148,7 @@ def _parser_fault(told: str) -> str:
 
 
 def _forget_stdout() -> None:
-    """Has nothing more written to stdout, not even what Python would flush at the end."""
+    """Have nothing more written to stdout, not even what Python would flush at the end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, STDOUT)
     os.close(nowhere)
@@ -214,7 +214,7 @@ def parser_of(name: str) -> ArgumentParser:
 
 
 def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
-    """Prints a line, or one for each of several faults."""
+    """Print a line, or one for each of several faults."""
     lines = list(faults[:MOST_FAULTS]) if len(faults) > 1 else [message]
     if len(faults) > MOST_FAULTS:
         lines.append(f"and {len(faults) - MOST_FAULTS} more faults")

@@ -24,7 +24,7 @@ ACTIONS = ("list", "export", "prune", "calibrate")
 
 
 def run(args: Namespace) -> int:
-    """Lists, exports, prunes or calibrates."""
+    """List, exports, prunes or calibrates."""
     if args.action not in ACTIONS:
         raise InputError(
             f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
 
 
 def _instant(text: str | None) -> str | None:
-    """A date or an instant as it stands in the store; without a zone it is UTC."""
+    """Return a date or an instant as it stands in the store; without a zone it is UTC."""
     if text is None:
         return None
     try:
@@ -103,7 +103,7 @@ def _prune(store: MeasurementStore, selection: Selection, args: Namespace) -> in
 
 
 def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
-    """Fits one calibration to all runs on this machine, shown on what is held out."""
+    """Fit one calibration to all runs on this machine, shown on what is held out."""
     output = args.output or "calibration.json"
     check_output(output)
     found = gnnplace.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)

@@ -25,9 +25,9 @@ class Range:
     """What a number may be.
 
     Attributes:
-        least: and no less.
-        above: more than this.
-        most: and no more.
+        least: And no less.
+        above: More than this.
+        most: And no more.
     """
 
     least: float | None = None
@@ -74,7 +74,7 @@ class _Bytes:
         """Return the bytes that a text says.
 
         Raises:
-            ValueError: it says none.
+            ValueError: It says none.
         """
         try:
             return float(text)  # of whatever sign: the range says what is wrong with it
@@ -119,7 +119,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
     """Refuse numbers out of their range.
 
     Raises:
-        InputError: naming the option, the number and the range.
+        InputError: Naming the option, the number and the range.
     """
     for name, allowed in ranges_of(parser).items():
         destination = name.lstrip("-").replace("-", "_")
@@ -131,7 +131,7 @@ def check_number(name: str, value: Any, allowed: Range) -> None:
     """Refuse one number; None and words pass.
 
     Raises:
-        InputError: naming the option, the number and the range.
+        InputError: Naming the option, the number and the range.
     """
     if not isinstance(value, int | float):
         return

@@ -36,12 +36,12 @@ Row = str | Mapping[str, Any]
 
 
 def add_command(parser: ArgumentParser, command: str) -> None:
-    """Declares the arguments of a command."""
+    """Declare the arguments of a command."""
     add_options(parser, ROWS["commands"][command]["arguments"])
 
 
 def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
-    """Declares options; see the module."""
+    """Declare options; see the module."""
     for row in rows:
         if row == PLACER:
             _add_placer_options(parser)
@@ -54,7 +54,7 @@ def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
 def _add_option(
     parser: ArgumentParser, name: str, help: str, kind: str = "text", **more: Any
 ) -> None:
-    """Declares one option or argument."""
+    """Declare one option or argument."""
     if kind in KINDS:
         more["type"], allowed = KINDS[kind]
         ranges_of(parser)[name] = allowed
@@ -119,7 +119,7 @@ def _choices_text(name: str) -> str:
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
-    """The capture options among a command's arguments; with ``auto`` of the whole batch."""
+    """Return the capture options among a command's arguments; with ``auto`` of the whole batch."""
     given = {key: getattr(args, key) for key in CAPTURE} | changed
     given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
     return gnnplace.CaptureOptions(**given)
@@ -169,12 +169,12 @@ def values_of(args: Namespace) -> dict[str, str]:
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:
-    """The placer options among a command's arguments; None where one is not given."""
+    """Return the placer options among a command's arguments; None where one is not given."""
     return {name: getattr(args, name) for name in gnnplace.placer_options()}
 
 
 def split_options(args: Namespace) -> SplitOptions:
-    """The options of a split among a command's arguments."""
+    """Return the options of a split among a command's arguments."""
     from gnnplace.sharding import SplitOptions
 
     return from_args(SplitOptions, args)

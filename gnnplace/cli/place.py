@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 
 def check_device_map(args: Namespace) -> None:
-    """Refuses what no device map can be made of, before the work.
+    """Refuse what no device map can be made of, before the work.
 
     Raises:
-        InputError: a problem's file, or micro-batches; or no such folder.
+        InputError: A problem's file, or micro-batches; or no such folder.
     """
     if args.device_map is None:
         return
@@ -87,7 +87,7 @@ def device_map_of(
     """The device map of a placement, checked by the model's own code; None if none is asked for.
 
     Raises:
-        InputError: the placement is none by module; names the module.
+        InputError: The placement is none by module; names the module.
     """
     if program is None:
         return None
@@ -104,7 +104,7 @@ LARGE_FILE = 2e7  # bytes that take more than a second to read
 
 
 def run(args: Namespace) -> int:
-    """Places a problem or a model and writes the placement."""
+    """Place a problem or a model and writes the placement."""
     check_output(args.output, args.table, args.html, args.problem, args.trace)
     check_table(args.table)
     check_device_map(args)
@@ -233,7 +233,7 @@ def _placed(
 def _meanwhile(
     args: Namespace, options: gnnplace.CaptureOptions, num_ops: int
 ) -> AbstractContextManager[None]:
-    """A first answer for a problem file while kernels are compiled, if they have to be."""
+    """Return a first answer for a problem file while kernels are compiled, if they have to be."""
     changed = args.calibration is not None or bool(constraints_of(args)) or args.start is not None
     plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
@@ -264,12 +264,12 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
 def read_problem_of(
     args: Namespace, options: gnnplace.CaptureOptions, program: Program | None = None
 ) -> Problem:
-    """The problem of a file, or of a model; torch is needed for a model alone.
+    """Return the problem of a file, or of a model; torch is needed for a model alone.
 
     Args:
-        args: with what was named, and the cluster.
-        options: how the model is captured.
-        program: the model, if it has been captured already.
+        args: With what was named, and the cluster.
+        options: How the model is captured.
+        program: The model, if it has been captured already.
     """
     if program is not None:
         return gnnplace.profile(program, args.cluster or AUTO, options=options, progress=say)
@@ -290,7 +290,7 @@ def _chosen_size(
     place: Place,
     correct: Callable[[Problem], Problem],
 ) -> Size:
-    """The best number of micro-batches and its placement; prints what each came to."""
+    """Return the best number of micro-batches and its placement; prints what each came to."""
     if args.objective == gnnplace.THROUGHPUT:
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"

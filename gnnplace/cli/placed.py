@@ -16,10 +16,10 @@ from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY
 
 
 def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplace.Constraints]:
-    """The problem of a placement, the placement, and the constraints that it was made with.
+    """Return the problem of a placement, the placement, and the constraints that it was made with.
 
     Raises:
-        FormatError, MismatchError: it is no placement, or one of another problem.
+        FormatError, MismatchError: It is no placement, or one of another problem.
     """
     data = read_json(path)
     stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
@@ -36,7 +36,7 @@ def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplac
 
 
 def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
-    """The options that the placement was made with; a placement from elsewhere has none."""
+    """Return the options that the placement was made with; a placement from elsewhere has none."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):

@@ -15,7 +15,7 @@ from gnnplace.simulation import Simulation
 
 
 def run(args: Namespace) -> int:
-    """Predicts a placement's step."""
+    """Predict a placement's step."""
     check_output(args.html, args.trace)
     placement, problem = gnnplace.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)

@@ -64,7 +64,7 @@ class Evidence:
     parts: Mapping[str, tuple[Residuals, ...]]
 
     def errors(self) -> dict[str, Any]:
-        """Errors of all relations, as plain data."""
+        """Return errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
         typed = {n: [0.0, e] for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()}
@@ -81,8 +81,8 @@ def with_table(path: str | Path) -> CostTables:
     """Return the shipped tables, with a user's own first for the kinds that it has.
 
     Raises:
-        InputError: the file cannot be read, or no figures of a kind are known.
-        FormatError: it is no table.
+        InputError: The file cannot be read, or no figures of a kind are known.
+        FormatError: It is no table.
     """
     rows = read_rows(Path(path))
     for kind in rows:
@@ -91,14 +91,14 @@ def with_table(path: str | Path) -> CostTables:
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
-    """Tables with a user's own rows in the place of what there is of their kinds."""
+    """Return tables with a user's own rows in the place of what there is of their kinds."""
     named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
     errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
     return CostTables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Errors of all relations among tables by kind, as plain data."""
+    """Return errors of all relations among tables by kind, as plain data."""
     return gather(rows).errors()
 
 

@@ -61,7 +61,7 @@ def with_floor(
     layer: NDArray[np.intp],
     floor: Floor = EAGER,
 ) -> FloatArray:
-    """Seconds of ops as a step feels them.
+    """Return the seconds of ops as a step feels them.
 
     Args:
         kernel: Seconds of each op's kernels; of a view 0. [ops]

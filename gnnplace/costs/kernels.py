@@ -40,9 +40,9 @@ class Kernels:
     """What kernels take on a kind of GPU, in half precision.
 
     Attributes:
-        kind: of the GPU, by its own name.
-        attention: the name of the library's rates, such as "flash".
-        rates: by name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
+        kind: Of the GPU, by its own name.
+        attention: The name of the library's rates, such as "flash".
+        rates: By name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
             "half" and "head" of attention, "products_bytes".
     """
 
@@ -56,7 +56,10 @@ class Kernels:
         return self.kind not in GPUS
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
-        """Seconds of products one after the other; of so many of each at once, if it is told."""
+        """Return the seconds of products one after the other.
+
+        Of so many of each at once, if it is told.
+        """
         self.predict(shapes, batch)
         predicted = _predicted_products(self.kind)
         return self.rates["products"] * sum(predicted[shape, batch] for shape in shapes)
@@ -84,13 +87,13 @@ class Kernels:
         predicted.update(zip(missing, seconds.tolist(), strict=True))
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
-        """Seconds of causal attention forward; backward takes 2.5 times the operations.
+        """Return the seconds of causal attention forward; backward takes 2.5 times the operations.
 
         Args:
-            tokens: of the micro-batch.
-            length: of an example.
-            width: of all heads of queries.
-            head_size: of one of them.
+            tokens: Of the micro-batch.
+            length: Of an example.
+            width: Of all heads of queries.
+            head_size: Of one of them.
         """
         if self.attention == PRODUCTS:
             scores = tokens * width / head_size * length
@@ -102,7 +105,7 @@ class Kernels:
         return 2.0 * tokens * width * (length + self.rates["half"]) / rate
 
     def stream(self, size: float) -> float:
-        """Seconds in which so many bytes pass the memory in a step."""
+        """Return the seconds in which so many bytes pass the memory in a step."""
         return size / (figures(self.kind).bandwidth * self.rates["stream"])
 
 
@@ -125,12 +128,12 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     """Return what kernels take on a kind of GPU.
 
     Args:
-        kind: of the GPU, by any of its names.
-        attention: the name of the library's rates; "products" has none.
-        clock: a factor of products that a framework's cluster owns, beside the hardware's.
+        kind: Of the GPU, by any of its names.
+        attention: The name of the library's rates; "products" has none.
+        clock: A factor of products that a framework's cluster owns, beside the hardware's.
 
     Raises:
-        InputError: the GPU has no constants of a step.
+        InputError: The GPU has no constants of a step.
     """
     kind = known_kind(kind) or kind
     if not has_step_constants(kind):

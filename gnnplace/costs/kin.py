@@ -79,7 +79,7 @@ def group_of(op: str) -> str:
 
 
 def class_of(op: str) -> str:
-    """Ops that arithmetic bounds, ops that bytes bound."""
+    """Return ops that arithmetic bounds, ops that bytes bound."""
     return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
 
 
@@ -93,7 +93,7 @@ def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
 
 
 def on_tensor_cores(kind: str, dtype: str) -> bool:
-    """Whether a kind multiplies a type on tensor cores."""
+    """Return whether a kind multiplies a type on tensor cores."""
     gpu = figures(kind)
     faster = gpu.flops(dtype) > 1.5 * gpu.flops("float32")
     return dtype in TENSOR_TYPES and gpu.year >= FIRST_TENSOR_CORES and faster
@@ -108,7 +108,10 @@ def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
 
 
 def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
-    """How unlike two GPUs are for an op in a type, the second in its own type; 0 of the same."""
+    """Return how unlike two GPUs are for an op in a type, the second in its own type.
+
+    0 of the same.
+    """
     a, b = figures(first), figures(second)
     years = 0.05 * abs(a.year - b.year)
     if FAMILY.get(op, VECTOR) == VECTOR:

@@ -45,12 +45,12 @@ class StateTerms(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return self.trained + self.frozen
 
     @property
     def trained(self) -> float:
-        """Bytes in all of parameters that are trained."""
+        """Return the bytes in all of parameters that are trained."""
         return self.parameters + self.gradients + self.buckets + self.optimizer
 
     def plus(self, terms: StateTerms) -> StateTerms:
@@ -75,14 +75,14 @@ def state_terms(
     """Return the bytes that stay on a GPU: parameters, gradients, the optimizer's state.
 
     Args:
-        parameters: of the GPU's part of the model.
-        optimizer: of `costs.optimizers`; sums of rows and columns are not counted.
-        precision: in Lightning's words; "…-master" keeps a float32 copy with the moments.
-        zero: stage 0 to 3 of ZeRO.
-        replicas: that share what the stage shares.
+        parameters: Of the GPU's part of the model.
+        optimizer: Of `costs.optimizers`; sums of rows and columns are not counted.
+        precision: In Lightning's words; "…-master" keeps a float32 copy with the moments.
+        zero: Stage 0 to 3 of ZeRO.
+        replicas: That share what the stage shares.
 
     Raises:
-        InputError: an unknown word, or numbers out of range.
+        InputError: An unknown word, or numbers out of range.
     """
     if precision not in PARAMETER:
         raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")

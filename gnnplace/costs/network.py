@@ -46,11 +46,11 @@ class ServerNetwork:
 
     Attributes:
         each: GPUs of a server.
-        fabric: the fabric inside a server, where it is one whose collectives were measured.
-        inside: bytes a second between two GPUs of a server.
-        card: raw bytes a second of a GPU's part of the network, each way; 0 of one server.
-        latency: seconds of a message inside a server.
-        rates: constants of the hardware by name, with a framework's own where it has them.
+        fabric: The fabric inside a server, where it is one whose collectives were measured.
+        inside: Bytes a second between two GPUs of a server.
+        card: Raw bytes a second of a GPU's part of the network, each way; 0 of one server.
+        latency: Seconds of a message inside a server.
+        rates: Constants of the hardware by name, with a framework's own where it has them.
     """
 
     each: int
@@ -61,12 +61,12 @@ class ServerNetwork:
     rates: Mapping[str, float]
 
     def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """Seconds of a gather, a scatter or an all-to-all.
+        """Return the seconds of a gather, a scatter or an all-to-all.
 
         Args:
-            op: as `costs.collectives` names it.
+            op: As `costs.collectives` names it.
             count: GPUs of the group.
-            size: bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
+            size: Bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
             members: GPUs of the group in a server.
         """
         if count < 2:
@@ -98,7 +98,7 @@ class ServerNetwork:
         return max(within, across) + count / members * self.rates["ring_latency"]
 
     def reduce(self, count: int, size: float, members: int) -> float:
-        """Seconds of an all-reduce; arguments as those of `exchange`."""
+        """Return the seconds of an all-reduce; arguments as those of `exchange`."""
         if count < 2:
             return 0.0
         if count <= members:
@@ -109,7 +109,7 @@ class ServerNetwork:
         return tree + 2 * size * (count - 1) / count / rate
 
     def message(self, size: float, across: bool) -> float:
-        """Seconds of the bytes of a message between two stages."""
+        """Return the seconds of the bytes of a message between two stages."""
         own = self.rates
         rate = self.card * own["card_message"] if across and self.card else self.inside
         return size / min(rate, own["inside_message"] if not across else rate)
@@ -123,11 +123,11 @@ class ServerNetwork:
 
 
 def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
-    """How the GPUs of a cluster reach one another: what the first of them sees.
+    """Return how the GPUs of a cluster reach one another: what the first of them sees.
 
     Args:
-        cluster: its devices in topology order.
-        framework: whose constants stand instead of the hardware's of the same name.
+        cluster: Its devices in topology order.
+        framework: Whose constants stand instead of the hardware's of the same name.
     """
     rates = {
         name: framework.constants.get(name, constant).value

@@ -51,12 +51,12 @@ class OptimizerKind:
 
     @property
     def extra_bytes_moved(self) -> float:
-        """Bytes that its step moves for a parameter more than AdamW's."""
+        """Return the bytes that its step moves for a parameter more than AdamW's."""
         return self.bytes_moved - ADAMW_BYTES_MOVED
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every parameter has the same bytes, whatever its shape and place."""
+        """Return whether every parameter has the same bytes, whatever its shape and place."""
         return not (self.is_factored or self.is_orthogonal)
 
 

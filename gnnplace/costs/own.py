@@ -36,9 +36,9 @@ class MeasuredCluster:
     """A cluster by measurements of one's own.
 
     Attributes:
-        cluster: the cluster, its links with the measured figures.
-        table: the package's table with the measured collectives beside.
-        notes: sentences that say what was taken from what.
+        cluster: The cluster, its links with the measured figures.
+        table: The package's table with the measured collectives beside.
+        notes: Sentences that say what was taken from what.
     """
 
     cluster: Cluster
@@ -50,12 +50,12 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     """Return the cluster with the links that a log of nccl-tests measured.
 
     Args:
-        cluster: the cluster whose links were measured.
-        path: the path of the log.
+        cluster: The cluster whose links were measured.
+        path: The path of the log.
 
     Raises:
-        FormatError: a line that cannot be read.
-        InputError: it measured what the cluster does not have.
+        FormatError: A line that cannot be read.
+        InputError: It measured what the cluster does not have.
     """
     runs = read_nccl_tests(path)
     table, notes = shipped(), []

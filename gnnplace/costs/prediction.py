@@ -109,7 +109,7 @@ def predict(
             default.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     kind = known_kind(kind) or kind
     first, same = _distinct(rows)
@@ -231,7 +231,7 @@ def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, 
 
 
 def candidates(tables: CostTables, kind: str, op: str, dtype: str) -> Iterator[Relation]:
-    """Tables that may answer for an op on a kind, then the roofline."""
+    """Return tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
@@ -273,7 +273,7 @@ def _line(op: str) -> list[str]:
 def _on(
     tables: CostTables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
 ) -> Iterator[Relation]:
-    """Tables of one GPU: of the op, of its kin, in this type and in others."""
+    """Return tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:

@@ -117,7 +117,7 @@ class Rows:
 
     @cached_property
     def flops(self) -> FloatArray:
-        """Floating-point operations. [rows]"""
+        """Return floating-point operations. [rows]"""
         batch, m, n, k, window = self.sizes.T
         each = np.where(self.family == VECTOR, 0.0, 2.0)
         attends = self.family == "attention"
@@ -127,7 +127,7 @@ class Rows:
 
     @cached_property
     def exponentials(self) -> FloatArray:
-        """Those of attention, one a score. [rows]"""
+        """Return those of attention, one a score. [rows]"""
         batch, m, n, _, window = self.sizes.T
         seen = np.where(window > 0, 0.5, 1.0)
         return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
@@ -161,7 +161,7 @@ class Rows:
 
 
 def from_records(records: Iterable[Record]) -> Rows:
-    """Rows of records, those with seconds that cannot be left out."""
+    """Return the rows of records, those with seconds that cannot be left out."""
     kept = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
     return Rows(
         np.array([row.op for row in kept], dtype=np.str_),
@@ -173,7 +173,7 @@ def from_records(records: Iterable[Record]) -> Rows:
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
-    """Rows one after the other."""
+    """Return the rows one after the other."""
     given = list(parts)
     return Rows(
         np.concatenate([p.op for p in given]),
@@ -190,7 +190,7 @@ def roofline(kind: str, rows: Rows) -> FloatArray:
     A tile's exponentials come between its two products, so that both take their time.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     gpu = figures(kind)
     names, inverse = np.unique(rows.dtype, return_inverse=True)
@@ -203,8 +203,8 @@ def read_rows(path: Path) -> dict[str, Rows]:
     """Read a table: rows by kind of device.
 
     Raises:
-        InputError: there is no such file.
-        FormatError: naming the file, the line and the fault.
+        InputError: There is no such file.
+        FormatError: Naming the file, the line and the fault.
     """
     try:
         data = path.read_bytes()

@@ -56,14 +56,14 @@ class CostTables:
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
     def surface(self, kind: str, op: str, dtype: str) -> Surface | None:
-        """Points of one op, or None if there are none."""
+        """Return points of one op, or None if there are none."""
         key = (kind, op, dtype)
         if key not in self._surfaces:
             self._surfaces[key] = self._made(*key)
         return self._surfaces[key]
 
     def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
-        """Errors of a relation by op, for rows of a kind: of the user's own where they say.
+        """Return errors of a relation by op, for rows of a kind: of the user's own where they say.
 
         GPUs say much of each other and nothing of a CPU.
         """
@@ -116,7 +116,7 @@ class Surface:
 
     @cached_property
     def tree(self) -> cKDTree:
-        """The points, to find the nearest of."""
+        """Return the points, to find the nearest of."""
         from scipy.spatial import cKDTree  # late: a tenth of a second
 
         return cKDTree(self.at)

@@ -62,7 +62,7 @@ def coarsen(
         Group of each op, numbered in one topological order of the groups. [num_ops]
 
     Raises:
-        InputError: a target below 1 or arrays of the wrong length.
+        InputError: A target below 1 or arrays of the wrong length.
     """
     n = graph.num_ops
     if target < 1:
@@ -123,7 +123,10 @@ def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) ->
 
 
 def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float) -> bool:
-    """Whether loss and cost stay low; what is light beside a costly op may always join it."""
+    """Return whether loss and cost stay low.
+
+    What is light beside a costly op may always join it.
+    """
     most = 2 * cap
     if loss > (cap / 2 if _same(groups, group, other) else cap * UNITING):
         return False
@@ -132,7 +135,7 @@ def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float)
 
 
 def _same(groups: Contraction, first: int, second: int) -> bool:
-    """Whether no two units would be united."""
+    """Return whether no two units would be united."""
     x, y = groups.unit[first], groups.unit[second]
     return x is None or y is None or x == y
 
@@ -174,30 +177,30 @@ class Contraction:
 
     @property
     def unit(self) -> _Units:
-        """Unit of each root's group, by index."""
+        """Return the unit of each root's group, by index."""
         return self._units
 
     def find(self, op: int) -> int:
-        """Root of the group of an op."""
+        """Return the root of the group of an op."""
         while self._root[op] != op:
             self._root[op] = self._root[self._root[op]]
             op = self._root[op]
         return op
 
     def is_alive(self, op: int) -> bool:
-        """Whether the op is the root of a group."""
+        """Return whether the op is the root of a group."""
         return self._root[op] == op
 
     def alive(self) -> list[int]:
-        """Roots of all groups."""
+        """Return the roots of all groups."""
         return [op for op in range(len(self._root)) if self._root[op] == op]
 
     def ordered(self, one: int, other: int) -> tuple[int, int]:
-        """Both groups, the one that comes first in the order first."""
+        """Return both groups, the one that comes first in the order first."""
         return (one, other) if self._position[one] < self._position[other] else (other, one)
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
-        """Edges to and from groups of the same phase, as (before, after)."""
+        """Return the edges to and from groups of the same phase, as (before, after)."""
         phase = self._phase[group]
         for other in self._before[group]:
             if self._phase[other] == phase:
@@ -207,7 +210,7 @@ class Contraction:
                 yield group, other
 
     def loss(self, one: int, other: int) -> float:
-        """Seconds by which merging `a` before `b` may delay others."""
+        """Return the seconds by which merging `a` before `b` may delay others."""
         delayed = self.cost[other] * self._waiting(self._after[one], other)
         return delayed + self.cost[one] * self._waiting(self._before[other], one)
 
@@ -222,7 +225,7 @@ class Contraction:
         return weight
 
     def compatible(self, one: int, other: int, cap: float = 0.0) -> bool:
-        """Whether phases are equal and units are, or become one of at most `cap` seconds."""
+        """Return whether phases are equal and units are, or become one of at most `cap` seconds."""
         return self._phase[one] == self._phase[other] and self._units.joined_cost(one, other) <= cap
 
     def merge(self, one: int, other: int) -> bool:
@@ -249,7 +252,10 @@ class Contraction:
         return True
 
     def _reached(self, one: int, other: int, last: int) -> set[int] | None:
-        """Groups before `b` in the order that `a` leads to; None if one of them leads to `b`."""
+        """Return the groups before `b` in the order that `a` leads to.
+
+        None if one of them leads to `b`.
+        """
         seen: set[int] = set()
         stack = [g for g in self._after[one] if g != other and self._position[g] < last]
         while stack:

@@ -87,7 +87,7 @@ class QuickFlags(Flags):  # type: ignore[misc]
         return HASH
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal; what neither has set is its default in both."""
+        """Return whether all values are equal; what neither has set is its default in both."""
         if not isinstance(other, Flags):
             return False
         mine, others = self._values, other._values
@@ -103,7 +103,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Code of a kernel."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Runs the function passes over what has a body."""
+        """Run the function passes over what has a body."""
         ll_module.data_layout = self._codegen._data_layout
         for function in ll_module.functions:
             if not function.is_declaration:
@@ -111,7 +111,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
                 passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
-        """Drops the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        """Drop the wrappers for Python of kernels that were linked in first: nobody calls them."""
         for function in self._final_module.functions:
             if function.name.startswith(WRAPPER) and function.linkage == LINKED:
                 function.linkage = llvm.Linkage.internal
@@ -126,7 +126,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._run_all_passes()
 
     def _run_all_passes(self) -> None:
-        """Runs LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        """Run LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization, options.loop_unrolling = True, False
         builder = llvm.create_pass_builder(self._codegen._tm, options)
@@ -148,14 +148,14 @@ class InnerLibrary(KernelLibrary):
     codegen = _NoEnvironment()
 
     def _optimize_final_module(self) -> None:
-        """Inlines, and drops counts of references that cancel out."""
+        """Inline, and drops counts of references that cancel out."""
         passes, builder = self._codegen._module_pass_manager(
             loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
         )
         passes.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
-        """Makes no machine code."""
+        """Make no machine code."""
         self._finalize_dynamic_globals()
         self._finalized = True
 
@@ -165,7 +165,7 @@ class InnerLibrary(KernelLibrary):
         return 0
 
     def serialize_using_object_code(self) -> tuple[str, str, bytes]:
-        """The bitcode, for there is no object code."""
+        """Return the bitcode, for there is no object code."""
         self._ensure_finalized()
         return (self.name, "bitcode", self._get_module_for_linking().as_bitcode())
 
@@ -264,7 +264,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
     """A kernel without a wrapper for Python; a call from Python makes one."""
 
     def __call__(self, *args: object) -> Any:
-        """Calls it through a kernel compiled for that; one that is always inlined as Python."""
+        """Call it through a kernel compiled for that; one that is always inlined as Python."""
         if self.targetoptions.get("inline") == "always":
             return self.py_func(*args)
         return _through_kernel(self)(*args)
@@ -289,7 +289,7 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
 
 
 def kernel(function: Function) -> Any:
-    """Compiles a function that Python calls."""
+    """Compile a function that Python calls."""
     if config.DISABLE_JIT:
         KERNELS.append(function)
         return function
@@ -300,10 +300,10 @@ def kernel(function: Function) -> Any:
 
 
 def inner(**flags: object) -> Callable[[Function], Any]:
-    """Compiles a function that kernels call.
+    """Compile a function that kernels call.
 
     Args:
-        flags: the flags of ``njit``, beside the usual ones.
+        flags: The flags of ``njit``, beside the usual ones.
     """
 
     def compiled(function: Function) -> Any:
@@ -319,7 +319,7 @@ def inner(**flags: object) -> Callable[[Function], Any]:
 
 
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """The instruction for the address of ``array[index]``."""
+    """Return the instruction for the address of ``array[index]``."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     stride = builder.extract_value(array.strides, 0)

@@ -24,7 +24,7 @@ from gnnplace.graph.kernel_arrays import (
 
 @inner()
 def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
-    """Number of predecessors of each op. [n]"""
+    """Return the number of predecessors of each op. [n]"""
     waiting = zero_ints(len(offset) - 1)
     for other in successor:
         waiting[other] += 1
@@ -93,7 +93,7 @@ def components(source: IntArray, target: IntArray, count: int) -> IntArray:
 
 @inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
-    """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
+    """Add an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
     at = count
     while at > 0 and heap[(at - 1) >> 1] > item:
         heap[at] = heap[(at - 1) >> 1]
@@ -103,7 +103,7 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
 
 @inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
-    """Takes the least item off a binary heap of ``count`` items, at least one."""
+    """Take the least item off a binary heap of ``count`` items, at least one."""
     least, item, at = heap[0], heap[count - 1], 0
     while 2 * at + 1 < count - 1:
         below = 2 * at + 1
@@ -124,9 +124,9 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
     Shorter than n where there is a cycle.
 
     Args:
-        offset: where each op's successors start. [n + 1]
-        successor: successors of all ops.
-        op_of: all ops, the one to prefer first. [n]
+        offset: Where each op's successors start. [n + 1]
+        successor: Successors of all ops.
+        op_of: All ops, the one to prefer first. [n]
     """
     n = len(op_of)
     key = empty_ints(n)
@@ -241,7 +241,7 @@ def depth_first(
 def longest_after(
     order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Longest path from each op's finish to the end; ``order`` is topological. [n]"""
+    """Return the longest path from each op's finish to the end; ``order`` is topological. [n]"""
     after = zero_floats(len(order))
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
@@ -255,7 +255,10 @@ def longest_after(
 def longest_before(
     order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Longest path from the beginning to each op's start; ``order`` is topological. [n]"""
+    """Return the longest path from the beginning to each op's start.
+
+    ``order`` is topological. [n]
+    """
     before = zero_floats(len(order))
     for op in order:
         done = before[op] + cost[op]
@@ -267,7 +270,7 @@ def longest_before(
 
 @kernel
 def mean_of_finite(rows: FloatArray) -> FloatArray:
-    """Mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
+    """Return the mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
     result = zero_floats(len(rows))
     for i in range(len(rows)):
         total, count = 0.0, 0
@@ -282,7 +285,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
 
 @kernel
 def sum_of_finite(rows: FloatArray) -> FloatArray:
-    """Sum of the finite entries of each column. [n, D] to [D]"""
+    """Return sum of the finite entries of each column. [n, D] to [D]"""
     total = zero_floats(rows.shape[1])
     for i in range(len(rows)):
         for d in range(len(total)):
@@ -295,7 +298,7 @@ def sum_of_finite(rows: FloatArray) -> FloatArray:
 def follow_forward(
     order: IntArray, offset: IntArray, predecessor: IntArray, forward: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Coordinates of all ops, from those of forward ops in ``place``. [n]
+    """Return the coordinates of all ops, from those of forward ops in ``place``. [n]
 
     Another op takes the largest of its forward inputs', or the smallest of its other inputs', or
     keeps its own if it has no input. ``order`` is topological; inputs of ``op`` are
@@ -322,10 +325,10 @@ def flows_between(
     """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
 
     Args:
-        source: unit that each edge comes from; edges within a unit are left out. [E]
-        target: unit that each edge goes to. [E]
-        size: bytes of each edge. [E]
-        count: number of units U.
+        source: Unit that each edge comes from; edges within a unit are left out. [E]
+        target: Unit that each edge goes to. [E]
+        size: Bytes of each edge. [E]
+        count: Number of units U.
 
     Returns:
         Where each unit's neighbours start [U + 1], the neighbours, bytes from and bytes to each of
@@ -381,10 +384,10 @@ def flows_of_ops(
     """``flows_between`` where every op is a unit, by merging: a quarter of the time.
 
     Args:
-        source: op that each edge comes from, ascending. [E]
-        target: op that each edge goes to, a later one in some order of all. [E]
-        size: bytes of each edge; no pair of ops has two. [E]
-        count: the number of ops, n.
+        source: Op that each edge comes from, ascending. [E]
+        target: Op that each edge goes to, a later one in some order of all. [E]
+        size: Bytes of each edge; no pair of ops has two. [E]
+        count: The number of ops, n.
     """
     into_offset, come = grouped(target, count)
     total, offset = 2 * len(source), zero_ints(count + 1)

@@ -48,12 +48,12 @@ class EpochSampler(DistributedSampler[int]):
     """``count`` new problems each epoch, every process an equal share; the remainder is left out.
 
     Args:
-        count: problems of an epoch, of all processes together.
-        rank: the number of this process.
-        world: the number of processes.
+        count: Problems of an epoch, of all processes together.
+        rank: The number of this process.
+        world: The number of processes.
 
     Raises:
-        InputError: fewer problems than processes.
+        InputError: Fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -71,12 +71,12 @@ class HeldOutSampler(DistributedSampler[int]):
     """The same ``count`` problems each time, each in one process alone.
 
     Args:
-        count: problems of all processes together.
-        rank: the number of this process.
-        world: the number of processes.
+        count: Problems of all processes together.
+        rank: The number of this process.
+        world: The number of processes.
 
     Raises:
-        InputError: fewer problems than processes.
+        InputError: Fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -117,7 +117,7 @@ class ResumableLoader(DataLoader[T]):
         return {"taken": self.taken}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Skips the batches that were taken; after a whole epoch none."""
+        """Skip the batches that were taken; after a whole epoch none."""
         self._epochs.skipped = state["taken"] % len(self) * self._size
 
     @property
@@ -136,9 +136,9 @@ class ProblemSample:
     """A problem to learn from, and what tells it apart.
 
     Attributes:
-        space: the problem with its simulator.
-        index: number of the problem; seeds what a learner draws on it.
-        reference: seconds of the best heuristic construction; nan where it is not needed.
+        space: The problem with its simulator.
+        index: Number of the problem; seeds what a learner draws on it.
+        reference: Seconds of the best heuristic construction; nan where it is not needed.
     """
 
     space: SearchSpace
@@ -153,13 +153,13 @@ class ProblemDraws:
     What is not listed here is as the arguments of ``ProblemDataModule`` of that name.
 
     Attributes:
-        families: names of random families; problem ``i`` is of family ``i mod their number``
+        families: Names of random families; problem ``i`` is of family ``i mod their number``
             unless it is of a captured graph.
-        part: part of the split that captured graphs are from: train, validation or test.
-        seed: the seed of all problems.
-        large_ops: least and most ops of large problems; the most holds with micro-batches.
-        batch: least and most of the captured batch.
-        presets: names of clusters; empty for drawn clusters alone.
+        part: Part of the split that captured graphs are from: train, validation or test.
+        seed: The seed of all problems.
+        large_ops: Least and most ops of large problems; the most holds with micro-batches.
+        batch: Least and most of the captured batch.
+        presets: Names of clusters; empty for drawn clusters alone.
     """
 
     families: tuple[str, ...]
@@ -205,7 +205,7 @@ class ProblemDraws:
 
     @cached_property
     def _graphs(self) -> list[tuple[CapturedStore, str]]:
-        """The captured graphs of the part, by store and name; graphs are read once."""
+        """Return the captured graphs of the part, by store and name; graphs are read once."""
         stores = (shipped_store(), *map(find_dataset, self.datasets))
         return [(store, name) for store in stores for name in store.part(self.part)]
 
@@ -237,9 +237,9 @@ class Problems(Dataset[ProblemSample]):
     """Problems as they are drawn.
 
     Args:
-        draws: what the problems are drawn from.
-        reference: whether to run the heuristics; such problems are kept once they are made.
-        pool: number of problems that are met over and over, and kept; None: each is met once.
+        draws: What the problems are drawn from.
+        reference: Whether to run the heuristics; such problems are kept once they are made.
+        pool: Number of problems that are met over and over, and kept; None: each is met once.
     """
 
     def __init__(self, draws: ProblemDraws, *, reference: bool, pool: int | None = None) -> None:
@@ -259,7 +259,7 @@ class Problems(Dataset[ProblemSample]):
 
 
 def reference_seconds(space: SearchSpace) -> float:
-    """Seconds of the best heuristic construction, nan where none fits."""
+    """Return the seconds of the best heuristic construction, nan where none fits."""
     try:
         return Portfolio().place(space.problem, space=space).step_time
     except (GnnplaceError, InfeasibleError):
@@ -275,29 +275,29 @@ class ProblemDataModule(LightningDataModule):
     """Problems for learning; families and clusters kept for validation and test.
 
     Args:
-        families: families to train on.
-        validation_families: families to validate on.
-        test_families: families to test on.
-        clusters: types of clusters to train and validate on; the test adds ``two-tier``.
-        ops: least and most ops before micro-batches, of training problems.
-        held_out_ops: the same of validation and test problems.
-        devices: least and most devices.
-        microbatches: numbers of micro-batches to draw from.
-        problems: training problems an epoch.
-        validation_problems: number of validation problems.
-        test_problems: number of test problems.
-        captured: share of problems that are drawn from captured graphs, each of its own part of
+        families: Families to train on.
+        validation_families: Families to validate on.
+        test_families: Families to test on.
+        clusters: Types of clusters to train and validate on; the test adds ``two-tier``.
+        ops: Least and most ops before micro-batches, of training problems.
+        held_out_ops: The same of validation and test problems.
+        devices: Least and most devices.
+        microbatches: Numbers of micro-batches to draw from.
+        problems: Training problems an epoch.
+        validation_problems: Number of validation problems.
+        test_problems: Number of test problems.
+        captured: Share of problems that are drawn from captured graphs, each of its own part of
             the split by model family.
-        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
-        large_ops: least and most ops of large problems.
-        datasets: datasets beside the store that captured graphs are drawn from, likewise.
-        presets: names of clusters for captured graphs, beside drawn clusters.
-        on_presets: share of captured problems that are on one of ``presets``.
-        tight: share of those on presets whose devices have tight memory.
-        groups: least and most groups of a captured graph.
-        pool: number of training problems that are met over and over; None: each is met once.
-        batch_size: the number of problems of a step.
-        seed: the seed of the training problems; validation and test problems are always the same.
+        large: Share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: Least and most ops of large problems.
+        datasets: Datasets beside the store that captured graphs are drawn from, likewise.
+        presets: Names of clusters for captured graphs, beside drawn clusters.
+        on_presets: Share of captured problems that are on one of ``presets``.
+        tight: Share of those on presets whose devices have tight memory.
+        groups: Least and most groups of a captured graph.
+        pool: Number of training problems that are met over and over; None: each is met once.
+        batch_size: The number of problems of a step.
+        seed: The seed of the training problems; validation and test problems are always the same.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class ProblemDataModule(LightningDataModule):
 
     @property
     def process(self) -> tuple[int, int]:
-        """Number of this process and of all processes of the run."""
+        """Return the number of this process and of all processes of the run."""
         if self.trainer is None:
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
@@ -380,7 +380,7 @@ class ProblemDataModule(LightningDataModule):
         return self._held_out("validation")
 
     def test_dataloader(self) -> DataLoader[ProblemSample]:
-        """The same problems each time."""
+        """Return the same problems each time."""
         return self._held_out("test")
 
     predict_dataloader = test_dataloader
@@ -388,7 +388,7 @@ class ProblemDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
     ) -> list[ProblemSample]:
-        """Problems stay where they are; what is learned from them is made on the CPU."""
+        """Return problems stay where they are; what is learned from them is made on the CPU."""
         return batch
 
     def _held_out(self, part: str) -> DataLoader[ProblemSample]:

@@ -90,7 +90,7 @@ class SeenPass:
 
     Attributes:
         features: [S, D, F]
-        allowed: the candidates. [S, D]
+        allowed: The candidates. [S, D]
     """
 
     features: SingleArray
@@ -101,8 +101,8 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     """Walk over a placement that is drawn at random; None where the refiner decides nothing.
 
     Args:
-        rollouts: the problem and the policy.
-        rng: the source of all randomness.
+        rollouts: The problem and the policy.
+        rng: The source of all randomness.
     """
     space, passes = rollouts.space, RefiningPasses(rollouts)
     placed = _drawn(rollouts, rng)
@@ -133,13 +133,13 @@ class Evolution(PolicyModule):
     """Evolves the refiner or the decoder.
 
     Args:
-        part: what evolves, ``refiner`` or ``decoder``.
-        population: members of a generation.
-        step_size: standard deviation of the first generation, in units of feature spreads.
-        shared: arguments of ``PolicyModule``; ``learning_rate`` and ``steps`` have no use here.
+        part: What evolves, ``refiner`` or ``decoder``.
+        population: Members of a generation.
+        step_size: Standard deviation of the first generation, in units of feature spreads.
+        shared: Arguments of ``PolicyModule``; ``learning_rate`` and ``steps`` have no use here.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     spread: Tensor
@@ -181,7 +181,7 @@ class Evolution(PolicyModule):
         """Half the squared distance from the mean to the next generation's mean.
 
         Raises:
-            InputError: gradients are clipped, which would stop short of it.
+            InputError: Gradients are clipped, which would stop short of it.
         """
         if self.trainer.gradient_clip_val:
             raise InputError("trainer.gradient_clip_val: Evolution needs none; leave it out")
@@ -230,7 +230,7 @@ class Evolution(PolicyModule):
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 
     def _features(self, sample: ProblemSample) -> FloatArray:
-        """Features of candidates less their decision's mean. [candidates, F]"""
+        """Return features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
             seen: Any = watch_pass(rollouts, rng)
@@ -245,7 +245,7 @@ class Evolution(PolicyModule):
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
 
     def _fitness(self, samples: list[ProblemSample], candidates: FloatArray) -> FloatArray:
-        """Mean log score of each candidate, over the processes too: less is better."""
+        """Return the mean log score of each candidate, over the processes too: less is better."""
         logs = np.stack([self._logs(sample, candidates) for sample in samples])
         mean = torch.from_numpy(logs.clip(-MOST, MOST).mean(axis=0))
         return np.asarray(self.trainer.strategy.reduce(mean, reduce_op="mean").numpy())

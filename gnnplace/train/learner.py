@@ -55,14 +55,14 @@ class Learner(LightningModule):
     """A network in training.
 
     Args:
-        network: what learns; saved by ``save_pretrained``.
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        export: folder that the network is saved to whenever the validation improves; ``-last`` is
+        network: What learns; saved by ``save_pretrained``.
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        export: Folder that the network is saved to whenever the validation improves; ``-last`` is
             added to its name for the network at the end.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     best: Tensor
@@ -89,7 +89,7 @@ class Learner(LightningModule):
 
     @property
     def training_seconds(self) -> float:
-        """Seconds of this training so far, without that of the weights it began with."""
+        """Return the seconds of this training so far, without that of the weights it began with."""
         return self.earlier_seconds + time.monotonic() - self.begun_at
 
     def exposures(self) -> tuple[Exposure, Exposure] | None:
@@ -163,11 +163,11 @@ class Learner(LightningModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Forgets the ratios of the last validation."""
+        """Forget the ratios of the last validation."""
         self.ratios = []
 
     def validation_step(self, batch: list[ProblemSample], batch_index: int) -> None:
-        """Places each problem with one decode an aim."""
+        """Place each problem with one decode an aim."""
         self.ratios += [self._log_ratio(sample) for sample in batch]
 
     def on_validation_epoch_end(self) -> None:
@@ -215,7 +215,7 @@ class Learner(LightningModule):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether ``export`` has a network of this run."""
+        """Return whether ``export`` has a network of this run."""
         return math.isfinite(float(self.best))
 
     def on_train_end(self) -> None:
@@ -259,7 +259,7 @@ class Learner(LightningModule):
 
     @abstractmethod
     def place(self, network: Any, sample: ProblemSample) -> float:
-        """Seconds of a network's first choice on a problem."""
+        """Return the seconds of a network's first choice on a problem."""
 
 
 def begin_with(
@@ -273,16 +273,16 @@ def begin_with(
     """Give a network the parameters of the one saved in ``folder``, or of the shipped one.
 
     Args:
-        network: of the same sizes.
-        read: reads what is in a folder.
-        folder: of the saved one, or ``SHIPPED``.
-        shipped: the folder of the shipped one.
-        sizes: the arguments that say sizes, for the error.
-        added: what names of parameters begin with that the saved one may lack.
+        network: Of the same sizes.
+        read: Reads what is in a folder.
+        folder: Of the saved one, or ``SHIPPED``.
+        shipped: The folder of the shipped one.
+        sizes: The arguments that say sizes, for the error.
+        added: What names of parameters begin with that the saved one may lack.
 
     Raises:
-        FormatError: a file is missing or malformed.
-        MismatchError: its features or sizes are others.
+        FormatError: A file is missing or malformed.
+        MismatchError: Its features or sizes are others.
     """
     try:
         path = shipped if folder == SHIPPED else folder
@@ -298,15 +298,15 @@ class PolicyModule(Learner):
     """A policy in training.
 
     Args:
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        orders: traversal orders to decode under.
-        start: folder of a policy to start from, or ``shipped`` for the one that comes with the
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        orders: Traversal orders to decode under.
+        start: Folder of a policy to start from, or ``shipped`` for the one that comes with the
             package.
-        export: folder that the policy is saved to whenever the validation improves.
+        export: Folder that the policy is saved to whenever the validation improves.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
         FormatError: ``start`` is missing or malformed.
         MismatchError: ``start`` has other features.
     """

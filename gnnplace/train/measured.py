@@ -111,7 +111,7 @@ def proposals(
     rng: np.random.Generator,
     effort: Effort,
 ) -> list[Placement]:
-    """Placements of one problem by a policy; they all fit it.
+    """Return placements of one problem by a policy; they all fit it.
 
     Args:
         policy: The policy whose choices they are.
@@ -176,7 +176,7 @@ class MeasuredTuning(Evolution):
         shared: The arguments of ``Evolution``.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     exported_name = "kept"
@@ -212,7 +212,7 @@ class MeasuredTuning(Evolution):
 
     @property
     def done(self) -> bool:
-        """Whether everything is measured that was to be."""
+        """Return whether everything is measured that was to be."""
         return len(self.posterior.observed) >= self.measurements
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
@@ -267,7 +267,7 @@ class MeasuredTuning(Evolution):
         return [*chosen, *(p for p in ranked if p.key not in keys)][:count]
 
     def measure(self, placements: list[Placement]) -> None:
-        """Measures placements, learns from them, and logs what they came to."""
+        """Measure placements, learns from them, and logs what they came to."""
         if not placements:  # the policy has no other idea
             self.trainer.should_stop = True
             return
@@ -330,11 +330,14 @@ class MeasuredTuning(Evolution):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether a placement ran, after which each round exports the better policy."""
+        """Return whether a placement ran, after which each round exports the better policy."""
         return bool(self.posterior.succeeded)
 
     def _believed(self, policy: PlacementPolicy) -> float:
-        """Seconds of what a policy places first, as believed now; mean over both problems."""
+        """Return the seconds of what a policy places first, as believed now.
+
+        Mean over both problems.
+        """
         placements = []
         for space in self._spaces():
             rollouts = Rollouts(space, policy, self.orders)
@@ -344,7 +347,7 @@ class MeasuredTuning(Evolution):
         return float(np.exp(mean.mean()))
 
     def table(self) -> str:
-        """Every measurement as CSV, in milliseconds."""
+        """Return every measurement as CSV, in milliseconds."""
         rows: list[Sequence[Any]] = [HEAD]
         mean, _ = self.posterior.predict([e.placement for e in self.posterior.observed])
         for (number, before, deviation), now, entry in zip(
@@ -391,7 +394,7 @@ class Rounds(LightningDataModule):
         generations: The number of generations of a round.
 
     Raises:
-        InputError: less than one.
+        InputError: Less than one.
     """
 
     def __init__(self, generations: int = 3) -> None:

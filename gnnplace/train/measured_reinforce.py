@@ -41,15 +41,15 @@ class MeasuredReinforce(Reinforce):
     """The GNN in training on one model; the data module is ``Rounds``.
 
     Args:
-        objective: measures placements, and has the problem.
-        samples: placements drawn a step, each of which is measured; at least 2.
-        kept: of these, how many the policy gradient learns from.
-        held_out: objectives of other models, on which the greedy decode is measured before and
+        objective: Measures placements, and has the problem.
+        samples: Placements drawn a step, each of which is measured; at least 2.
+        kept: Of these, how many the policy gradient learns from.
+        held_out: Objectives of other models, on which the greedy decode is measured before and
             after.
-        given: arguments of ``Reinforce``; no label is moved, since that would be simulated.
+        given: Arguments of ``Reinforce``; no label is moved, since that would be simulated.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MeasuredReinforce(Reinforce):
 
     @cached_property
     def sample(self) -> ProblemSample:
-        """The objective's problem."""
+        """Return the objective's problem."""
         return ProblemSample(SearchSpace(self.objective.problem), 0)
 
     def exposures(self) -> tuple[Exposure, Exposure]:
@@ -107,7 +107,7 @@ class MeasuredReinforce(Reinforce):
         return found
 
     def on_train_start(self) -> None:
-        """Measures what the network decides before it learns."""
+        """Measure what the network decides before it learns."""
         self.before = self.before or self.own_decodes()
 
     def on_train_end(self) -> None:
@@ -154,7 +154,7 @@ class MeasuredReinforce(Reinforce):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether a placement ran, after which each epoch exports the network."""
+        """Return whether a placement ran, after which each epoch exports the network."""
         return self.found is not None
 
     def on_train_epoch_end(self) -> None:

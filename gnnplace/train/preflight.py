@@ -115,9 +115,9 @@ class TrainingRecipe:
     """The files and options of a command, put together.
 
     Attributes:
-        sections: keys and values, nested; a class is a mapping with `class_path` and `init_args`.
-        sources: what set a value, by its key path: "--threads" or "smoke.yaml: threads".
-        is_text: the text of the command line that a value was read from, by its key path.
+        sections: Keys and values, nested; a class is a mapping with `class_path` and `init_args`.
+        sources: What set a value, by its key path: "--threads" or "smoke.yaml: threads".
+        is_text: The text of the command line that a value was read from, by its key path.
     """
 
     sections: dict[str, Any] = field(default_factory=dict)
@@ -151,11 +151,11 @@ def check_recipe(args: Sequence[str]) -> None:
     """Check the arguments of `gnnplace train` as far as source tells what they may be.
 
     Args:
-        args: those after `gnnplace train`, the command first.
+        args: Those after `gnnplace train`, the command first.
 
     Raises:
-        FormatError: a recipe is missing, or no YAML; names file and line.
-        InputError: the first mistake: an unknown key or class, a value of the wrong type, a list
+        FormatError: A recipe is missing, or no YAML; names file and line.
+        InputError: The first mistake: an unknown key or class, a value of the wrong type, a list
             without brackets, a folder that cannot be made, a monitor that is never logged, a
             package that is not installed, a checkpoint that is none, a precision or a batch size
             that cannot be trained with.
@@ -190,8 +190,8 @@ def read_recipe(command: str, args: Sequence[str]) -> TrainingRecipe:
     """Return the files and options of a command, later ones over earlier ones.
 
     Raises:
-        FormatError: a file is missing, or no YAML.
-        InputError: a file holds no keys, or an argument is no option.
+        FormatError: A file is missing, or no YAML.
+        InputError: A file holds no keys, or an argument is no option.
     """
     recipe = TrainingRecipe()
     waiting = list(args)
@@ -307,9 +307,9 @@ def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
     """Return a section after an option named a class in it.
 
     Args:
-        current: the section before, if there was one.
-        class_path: the class.
-        is_list: whether the class is one more of several.
+        current: The section before, if there was one.
+        class_path: The class.
+        is_list: Whether the class is one more of several.
     """
     if is_list:
         items = current if isinstance(current, list) else [current] if current else []
@@ -388,7 +388,7 @@ def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSourc
     """Return the class of a name; None where only Lightning's parser can tell.
 
     Raises:
-        InputError: there is none.
+        InputError: There is none.
     """
     where = recipe.source_of((*path, "class_path"))
     if (*_plain(path), "class_path") not in recipe.sources:
@@ -543,9 +543,9 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
     """Return what a value must be, where its type is another; empty where it may be right.
 
     Args:
-        parameter: the argument.
-        value: as YAML reads it.
-        is_text: whether it comes from the command line, where a text needs no quotes.
+        parameter: The argument.
+        value: As YAML reads it.
+        is_text: Whether it comes from the command line, where a text needs no quotes.
     """
     if parameter.annotation is None or (value is None and parameter.takes_none):
         return ""
@@ -692,7 +692,7 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     """Refuse a checkpoint that cannot be one.
 
     Raises:
-        InputError: there is no such file, it is none, or it is the best of a run that has not been.
+        InputError: There is no such file, it is none, or it is the best of a run that has not been.
     """
     path = recipe.sections.get("ckpt_path")
     if path is None:
@@ -792,8 +792,8 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
     """Return why a folder cannot be made or written to; empty where it can.
 
     Args:
-        folder: it need not exist; what is made to try it is removed.
-        probe: says whether an existing folder can be written to, `os.access` by default.
+        folder: It need not exist; what is made to try it is removed.
+        probe: Says whether an existing folder can be written to, `os.access` by default.
     """
     made: list[Path] = []
     try:

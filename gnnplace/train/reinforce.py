@@ -95,9 +95,9 @@ class Lesson:
     """Placements of a problem to learn from.
 
     Attributes:
-        drawn: the placements, and in which orders they are decided. B of them
-        weight: how much more likely each is to become. [B]
-        wanted: how likely each number of devices should be. [limits]
+        drawn: The placements, and in which orders they are decided. B of them
+        weight: How much more likely each is to become. [B]
+        wanted: How likely each number of devices should be. [limits]
     """
 
     drawn: Drawn
@@ -113,7 +113,7 @@ def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
 
     Raises:
         FormatError: ``start`` is missing or malformed.
-        MismatchError: it has other sizes than those given.
+        MismatchError: It has other sizes than those given.
     """
     config: dict[str, Any] = {}
     if start is not None:
@@ -132,28 +132,28 @@ class Reinforce(Learner):
     """The GNN placer in training.
 
     Args:
-        hidden: size of the encoder's states; None: as of ``start``, else 64.
-        layers: rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
-        decoder_hidden: size of the decoder's layers; None: as of ``start``, else 48.
-        memory: entries of a device's memory; None: as of ``start``, else 16.
-        order: the traversal order, ``module:function``, or ``learned-order+`` either; None: as of
+        hidden: Size of the encoder's states; None: as of ``start``, else 64.
+        layers: Rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
+        decoder_hidden: Size of the decoder's layers; None: as of ``start``, else 48.
+        memory: Entries of a device's memory; None: as of ``start``, else 16.
+        order: The traversal order, ``module:function``, or ``learned-order+`` either; None: as of
             ``start``, else upward rank.
-        encoder: makes an encoder from the number of features, in place of the package's.
-        samples: placements drawn of each problem, K; at least 2.
-        shared: further draws with noise that clusters share, for labels alone.
-        moves: moves tried on the label of each problem, whenever it is met.
-        kept: draws of each problem that the policy gradient learns from.
-        label: the weight of self-labelling.
-        gradient: the weight of the policy gradient.
-        greedy: weight of the greedy decode's own advantage.
-        temperature: of draws, above 0: what scores are divided by before the softmax.
-        start: folder of a network to start from, or ``shipped``.
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        export: folder that the network is saved to whenever the validation improves.
+        encoder: Makes an encoder from the number of features, in place of the package's.
+        samples: Placements drawn of each problem, K; at least 2.
+        shared: Further draws with noise that clusters share, for labels alone.
+        moves: Moves tried on the label of each problem, whenever it is met.
+        kept: Draws of each problem that the policy gradient learns from.
+        label: The weight of self-labelling.
+        gradient: The weight of the policy gradient.
+        greedy: Weight of the greedy decode's own advantage.
+        temperature: Of draws, above 0: what scores are divided by before the softmax.
+        start: Folder of a network to start from, or ``shipped``.
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        export: Folder that the network is saved to whenever the validation improves.
 
     Raises:
-        InputError: a number is too small, an unknown order, an encoder that cannot be used.
+        InputError: A number is too small, an unknown order, an encoder that cannot be used.
         FormatError: ``start`` is missing or malformed.
         MismatchError: ``start`` has other features or sizes.
     """
@@ -213,7 +213,7 @@ class Reinforce(Learner):
         return known
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
-        """Mean loss of the problems with several devices; None without any."""
+        """Return the mean loss of the problems with several devices; None without any."""
         batch = [s for s in batch if s.space.problem.num_devices > 1]
         if not batch:
             return None
@@ -227,7 +227,7 @@ class Reinforce(Learner):
         return torch.stack(losses).mean()
 
     def lesson(self, sample: ProblemSample, episodes: Episodes, states: Tensor) -> Lesson:
-        """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
+        """Draw placements, and says what to make of them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
         drawn, cost, likely = self._tried(sample, episodes, network, rng)
@@ -273,7 +273,7 @@ class Reinforce(Learner):
         return max(least, round(few * count))
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
-        """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
+        """Return the seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
         return np.array([episodes.seconds(one) for one in drawn])
 
     def _best(
@@ -367,7 +367,7 @@ def advantages(seconds: FloatArray) -> FloatArray:
 
 
 def wanted(seconds: FloatArray) -> FloatArray:
-    """How likely each number of devices should be, by the seconds under it. [limits]"""
+    """Return how likely each number of devices should be, by the seconds under it. [limits]"""
     logs = finite_logs(seconds)
     likely = np.exp((logs.min() - logs) / HEAT)
     return np.asarray(likely / likely.sum(), np.float64)
@@ -379,7 +379,7 @@ def regret(greedy: float, label: float) -> float:
 
 
 def gain_over(one: float, seconds: FloatArray) -> float:
-    """How far the log of one is below the mean of others', in their standard deviations."""
+    """Return how far the log of one is below the mean of others', in their standard deviations."""
     logs = finite_logs(seconds)
     below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
     return float(np.clip(below, -MOST, MOST))
@@ -413,11 +413,11 @@ def bettered(
     """Cost and units' devices of the best placement after some moves; never a worse one.
 
     Args:
-        episodes: the problem as the network walks it.
-        label: cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
-        limit: the number of devices to use.
-        count: the number of moves to try.
-        rng: what they are drawn with.
+        episodes: The problem as the network walks it.
+        label: Cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
+        limit: The number of devices to use.
+        count: The number of moves to try.
+        rng: What they are drawn with.
     """
     for _ in range(count):
         moved = _moved(episodes, label[1], rng)

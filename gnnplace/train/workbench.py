@@ -119,7 +119,7 @@ class Workbench(StepObjective):
 
     @cached_property
     def program(self) -> Program:
-        """The captured model, at 1/M of its batch."""
+        """Return the captured model, at 1/M of its batch."""
         return capture_model(self._model, options=self.options)
 
     @cached_property
@@ -128,7 +128,7 @@ class Workbench(StepObjective):
 
     @property
     def problem(self) -> Problem:
-        """The problem, as it was profiled."""
+        """Return the problem, as it was profiled."""
         return self._problem
 
     @property
@@ -181,7 +181,7 @@ class Workbench(StepObjective):
 
     @property
     def room(self) -> int:
-        """Placements on all devices that the cores of this process can run at a time."""
+        """Return placements on all devices that the cores of this process can run at a time."""
         from gnnplace.run.workers import available_cores
 
         kinds = [device.kind for device in self.problem.cluster.devices]

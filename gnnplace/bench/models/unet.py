@@ -11,7 +11,7 @@ from gnnplace.zoo.workload import Workload, generator
 
 
 def pair(inputs: int, outputs: int) -> nn.Sequential:
-    """Two 3x3 convolutions with norm and ReLU."""
+    """Return two 3x3 convolutions with norm and ReLU."""
     return nn.Sequential(ConvUnit(inputs, outputs, 3), ConvUnit(outputs, outputs, 3))
 
 

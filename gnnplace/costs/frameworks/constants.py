@@ -35,10 +35,10 @@ class Constant:
     Attributes:
         owner: "hardware", "library", "any framework", "framework NAME", "mode NAME"
             or "environment NAME".
-        name: what it is called in the data.
-        value: in the unit.
-        unit: such as "s" or "bytes a parameter"; a factor has "1".
-        source: where it is from, and on what it was fitted.
+        name: What it is called in the data.
+        value: In the unit.
+        unit: Such as "s" or "bytes a parameter"; a factor has "1".
+        source: Where it is from, and on what it was fitted.
     """
 
     owner: str
@@ -93,7 +93,7 @@ def framework(name: str) -> ConstantSet:
     """Return what a framework adds, what holds for any among it.
 
     Raises:
-        InputError: its constants are not known; those that are are listed.
+        InputError: Its constants are not known; those that are are listed.
     """
     own = _named("framework", name, _data()["frameworks"])
     return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
@@ -108,7 +108,7 @@ def environment(names: str) -> ConstantSet:
     """Return what environments add, several joined by "+"; of a constant of two the last counts.
 
     Raises:
-        InputError: there is none of a name; those that are known are listed.
+        InputError: There is none of a name; those that are known are listed.
     """
     sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
     constants: dict[str, Constant] = {}
@@ -128,7 +128,7 @@ def assumed(framework_name: str, environment_name: str | None = None) -> Iterato
     """Every constant that predictions of a framework stand on, the hardware's first, modes' last.
 
     Raises:
-        InputError: no such framework or environment.
+        InputError: No such framework or environment.
     """
     sets = [hardware(), library(), framework(framework_name)]
     if environment_name is not None:

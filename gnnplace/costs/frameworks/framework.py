@@ -301,12 +301,12 @@ class ReplicaGroup:
 
     @property
     def expert_shards(self) -> int:
-        """Devices that ZeRO shards the state of an expert over."""
+        """Return devices that ZeRO shards the state of an expert over."""
         return max(1, self.shards * self.copies // self.count)
 
     @property
     def of_experts(self) -> ReplicaGroup:
-        """The devices that add up the gradients of an expert."""
+        """Return the devices that add up the gradients of an expert."""
         return ReplicaGroup(
             count=self.copies,
             shards=self.expert_shards,
@@ -340,7 +340,7 @@ class ReplicatedParameters:
 
     @property
     def count(self) -> float:
-        """Elements of all parameters."""
+        """Return the elements of all parameters."""
         return self.dense + self.experts
 
 
@@ -417,7 +417,7 @@ class Framework:
 
     @cached_property
     def state_bytes(self) -> StateBytes:
-        """Bytes of state for each parameter."""
+        """Return the bytes of state for each parameter."""
         parameter, gradient, moment = PARAMETER[self.precision]
         kind = self.optimizer_kind
         copy = moment * self.precision.endswith("-master")
@@ -452,7 +452,7 @@ class Framework:
 
     @property
     def sums_in_fp32(self) -> bool:
-        """Whether gradients are summed in float32 beside those of the passes."""
+        """Return whether gradients are summed in float32 beside those of the passes."""
         return (self.gradients or self.traits.gradients) == "fp32"
 
     @property
@@ -467,7 +467,7 @@ class Framework:
 
     @cached_property
     def host(self) -> Host:
-        """The host of a GPU."""
+        """Return the host of a GPU."""
         return host_of(self.kernels.kind, self.network.each)
 
     def on_kind(self, kind: str) -> Framework:

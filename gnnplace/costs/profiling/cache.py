@@ -67,12 +67,12 @@ class Conditions:
 
     @property
     def noisy(self) -> bool:
-        """Whether it should be measured again on a quieter machine."""
+        """Return whether it should be measured again on a quieter machine."""
         return self.load > MOST_LOAD or self.noise > MOST_NOISE
 
     @property
     def disturbance(self) -> float:
-        """The larger of load and noise, each in units of what it may be."""
+        """Return the larger of load and noise, each in units of what it may be."""
         return max(self.load / MOST_LOAD, self.noise / MOST_NOISE)
 
     def stale(self, not_before: datetime) -> bool:
@@ -102,14 +102,14 @@ def read_conditions(data: dict[str, Any]) -> Conditions:
     """Conditions from plain data.
 
     Raises:
-        KeyError, TypeError, ValueError: they are not as `Conditions.data` gives them.
+        KeyError, TypeError, ValueError: They are not as `Conditions.data` gives them.
     """
     when, tried = (datetime.fromisoformat(data[name]).astimezone(UTC) for name in ("when", "tried"))
     return Conditions(when, tried, float(data["load"]), float(data["noise"]))
 
 
 def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Conditions]:
-    """Measures something and watches the machine meanwhile.
+    """Measure something and watches the machine meanwhile.
 
     Args:
         measure: Gives a value and its noise.
@@ -121,7 +121,7 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
 
 
 def watch_load() -> Callable[[], float]:
-    """Begins to watch the machine; call the result for the share that others took since."""
+    """Begin to watch the machine; call the result for the share that others took since."""
     begin, busy, own = time.perf_counter(), _busy(), _own()
 
     def load() -> float:

@@ -70,7 +70,7 @@ class Description:
 
 
 def describe(program: Program) -> Description:
-    """Every op of a program as rows of `gnnplace.costs`."""
+    """Return every op of a program as rows of `gnnplace.costs`."""
     values = program.values
     numbers: dict[tuple[Kernel, str], int] = {}
     same: list[int] = []
@@ -182,7 +182,7 @@ def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
 
 
 def _window(name: str, op: ProgramOp) -> int:
-    """Elements under a pool's window, 0 of other ops."""
+    """Return the elements under a pool's window, 0 of other ops."""
     if name not in POOLS:
         return 0
     sizes = op.args[POOLS[name]]

@@ -95,7 +95,7 @@ def estimated_times(
         cuda_graphs: Launches are captured: nothing is waited for, nor are there gaps.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     found = describe(program)
     known = tables or shipped()
@@ -179,7 +179,7 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
         Seconds of each op. [num_ops]
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     of_kind = figures(kind)
     seconds = np.full(len(program.ops), of_kind.launch)
@@ -193,13 +193,16 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
 
 
 def op_bytes(program: Program, op: ProgramOp) -> float:
-    """Bytes that an op reads and writes; an op that changes its arguments writes them too."""
+    """Return the bytes that an op reads and writes.
+
+    An op that changes its arguments writes them too.
+    """
     names = [*op.reads, *(r for r in op.results if r is not None)]
     return float(sum(program.values[name].bytes for name in names))
 
 
 def op_flops(program: Program, op: ProgramOp) -> float:
-    """Floating-point operations of an op; 0 where they don't matter beside its bytes."""
+    """Return floating-point operations of an op; 0 where they don't matter beside its bytes."""
     packet = getattr(op.target, "overloadpacket", None)
     formula: Any = _ATTENTION.get(op.target) or flop_registry.get(packet)
     if formula is None:
@@ -213,7 +216,7 @@ def op_flops(program: Program, op: ProgramOp) -> float:
 
 
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Two products of queries, keys and values: 2 * 2 * batch * heads * length^2 * width."""
+    """Return two products of queries, keys and values: 2 * 2 * batch * heads * length^2 * width."""
     batch, heads, length, width = query.shape
     return 4 * batch * heads * length * key.shape[2] * width
 

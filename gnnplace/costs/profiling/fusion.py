@@ -65,7 +65,7 @@ def _homes(program: Program) -> dict[str, str]:
 
 
 def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
-    """Pairs of producer and consumer that are fused."""
+    """Return pairs of producer and consumer that are fused."""
     levels: dict[str, int] = {}
     maker: dict[str, tuple[int, Key]] = {}
     pairs = []

@@ -83,9 +83,9 @@ def profile(
         The problem; its `members` name ops of the program (or of `microbatched(program, M)`).
 
     Raises:
-        InputError: a device kind that is neither here nor known, or a pattern without a module.
-        InfeasibleError: constraints contradict each other.
-        ExecutionError: an op failed while it was measured.
+        InputError: A device kind that is neither here nor known, or a pattern without a module.
+        InfeasibleError: Constraints contradict each other.
+        ExecutionError: An op failed while it was measured.
     """
     fine = program_graph(program)
     asked = _resolved(program, fine, constraints or Constraints(), progress)
@@ -179,13 +179,13 @@ def op_times(
     tables: CostTables | None = None,
     progress: Progress | None = None,
 ) -> KindTimes:
-    """Seconds of each op on a kind, and where they are from.
+    """Return the seconds of each op on a kind, and where they are from.
 
     A kind of this machine is measured, unless the user gave a table of it.
 
     Raises:
-        InputError: the kind is neither on this machine nor known.
-        ExecutionError: an op failed while it was measured.
+        InputError: The kind is neither on this machine nor known.
+        ExecutionError: An op failed while it was measured.
     """
     device = local_device(kind)
     given = tables is not None and kind in tables.given
@@ -246,14 +246,14 @@ def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tup
 
 
 def _are_seconds(value: Any, count: int) -> bool:
-    """Whether plain data is a time for each of so many ops."""
+    """Return whether plain data is a time for each of so many ops."""
     if not isinstance(value, list) or len(value) != count:
         return False
     return all(isinstance(second, int | float) and 0 <= second < np.inf for second in value)
 
 
 def any_local(cluster: Cluster) -> bool:
-    """Whether this machine has a device of one of the cluster's kinds."""
+    """Return whether this machine has a device of one of the cluster's kinds."""
     return any(local_device(kind) is not None for kind in cluster.kinds)
 
 
@@ -286,9 +286,9 @@ def profile_model(
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: a line of the log that cannot be read.
-        InputError: there is no such model or cluster.
-        CaptureError: the model cannot be captured.
+        FormatError: A line of the log that cannot be read.
+        InputError: There is no such model or cluster.
+        CaptureError: The model cannot be captured.
     """
     options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
     if links is not None:
@@ -338,8 +338,8 @@ def capture_for(
         progress: Called with a line before.
 
     Raises:
-        InputError: there is no such model or cluster.
-        CaptureError: the model cannot be captured.
+        InputError: There is no such model or cluster.
+        CaptureError: The model cannot be captured.
     """
     check_installed("torch")
     (progress or str)(f"capturing the step of {model}")
@@ -358,7 +358,7 @@ def read_or_profile(
     """Return the problem of a problem file or of a model on a cluster.
 
     Raises:
-        InputError: neither a file nor a model.
+        InputError: Neither a file nor a model.
     """
     if is_problem_file(what):
         problem = read_on_cluster(what, cluster, options.microbatches)
@@ -367,7 +367,10 @@ def read_or_profile(
 
 
 def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
-    """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    """Return a captured model as a problem on one CPU, with estimated times.
+
+    Nothing is measured.
+    """
     host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
     return profile(
         replace(program, initial={}),

@@ -43,7 +43,7 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
     """Return a cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
 
     Raises:
-        InputError: none of these; says what there is.
+        InputError: None of these; says what there is.
     """
     if isinstance(cluster, Cluster):
         return cluster
@@ -63,7 +63,7 @@ def detect(spec: str) -> Cluster:
         The cluster; links between its workers are measured, or taken from the cache on disk.
 
     Raises:
-        InputError: no such spec, or more GPUs than there are.
+        InputError: No such spec, or more GPUs than there are.
     """
     match = SPEC.fullmatch(spec)
     if match is None:
@@ -104,7 +104,7 @@ def _cuda(count: int | None, spec: str) -> Cluster:
 
 
 def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
-    """Links between GPUs as workers use them: staged in the host's memory."""
+    """Return the links between GPUs as workers use them: staged in the host's memory."""
     import torch
 
     names = [device.name for device in devices]
@@ -141,7 +141,7 @@ def _measured_links(
 
 
 def _is_link(entry: Any) -> bool:
-    """Whether plain data is that of a link."""
+    """Return whether plain data is that of a link."""
     try:
         Link(source="a", target="b", **entry)
     except (TypeError, ValueError):
@@ -157,7 +157,7 @@ def gpu_kind(name: str) -> str:
 
 @cache
 def gpu_names() -> tuple[tuple[str, float], ...]:
-    """Product name and free bytes of each CUDA device.
+    """Return the product name and free bytes of each CUDA device.
 
     The driver's tool is asked instead of torch: once this process has used CUDA it cannot be
     forked into workers.
@@ -175,7 +175,7 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Return the same graph and times on another cluster.
 
     Raises:
-        InputError: a pin, or a kind that no op has a time for.
+        InputError: A pin, or a kind that no op has a time for.
     """
     missing = [kind for kind in cluster.kinds if kind not in problem.time]
     if missing:
@@ -192,7 +192,7 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def is_problem_file(what: str) -> bool:
-    """Whether ``what`` names a problem file and not a model."""
+    """Return whether ``what`` names a problem file and not a model."""
     if what.startswith("hf:") or what.endswith(".py"):  # a configuration, a module
         return False
     return what.endswith(".json") or Path(what).is_file()
@@ -202,8 +202,8 @@ def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int 
     """Return a problem file, on another cluster and cut into micro-batches where that is asked for.
 
     Raises:
-        FormatError: the file is malformed.
-        InputError: no op has a time for a device of the cluster.
+        FormatError: The file is malformed.
+        InputError: No op has a time for a device of the cluster.
     """
     problem = read_problem(path)
     if cluster is not None:

@@ -38,16 +38,16 @@ class CapturedGraph:
     """A captured training step.
 
     Attributes:
-        origin: what it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
+        origin: What it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
             ``optimizer`` and ``versions``.
-        graph: ops and tensors; bytes are those of the whole batch.
-        kinds: device kinds that costs are known for.
-        work: seconds of each op on each kind for the whole batch, without launches.
+        graph: Ops and tensors; bytes are those of the whole batch.
+        kinds: Device kinds that costs are known for.
+        work: Seconds of each op on each kind for the whole batch, without launches.
             [num_kinds, num_ops]
-        launch: seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
-        state: bytes that stay for the whole step. [num_ops]
+        launch: Seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
+        state: Bytes that stay for the whole step. [num_ops]
         phase: FORWARD, BACKWARD or UPDATE, as in a problem. [num_ops]
-        unit: class of ops that share a device, -1 if none. [num_ops]
+        unit: Class of ops that share a device, -1 if none. [num_ops]
     """
 
     origin: dict[str, Any]
@@ -66,7 +66,7 @@ class CapturedGraph:
 
     @property
     def num_ops(self) -> int:
-        """Number of ops n."""
+        """Return the number of ops n."""
         return self.graph.num_ops
 
     @cached_property
@@ -103,7 +103,7 @@ def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
 
 
 def op_names(count: int) -> list[str]:
-    """Names of ops whose own are unknown."""
+    """Return the names of ops whose own are unknown."""
     return [f"op{i}" for i in range(count)]
 
 
@@ -111,7 +111,7 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
     """Write a graph's file: to a temporary file beside ``path`` that is renamed over it.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to.
+        InputError: The folder does not exist or cannot be written to.
     """
     graph = captured.graph
     header = {"format": FORMAT, "version": VERSION, "kinds": captured.kinds, **captured.origin}
@@ -133,7 +133,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
     """Read a graph's file.
 
     Raises:
-        FormatError: the file is missing, is not one of ours, or of another version.
+        FormatError: The file is missing, is not one of ours, or of another version.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -51,20 +51,20 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     P placements, and ``step_time`` and ``measured`` [1, P], their seconds.
 
     Args:
-        dataset: name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
+        dataset: Name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
             a release (``release``), such as ``train.npz``.
-        root: where what is processed is kept.
-        start: folder that the dataset is asked for from.
-        cluster: a preset's name, whose kinds the graphs have costs for.
-        microbatches: shares of the batch, on a cluster.
-        groups: ops to aim at before micro-batches, on a cluster; None: as captured.
-        transform: the transform of every graph that is taken.
-        pre_transform: the transform of every graph before it is kept.
-        pre_filter: which graphs are kept.
+        root: Where what is processed is kept.
+        start: Folder that the dataset is asked for from.
+        cluster: A preset's name, whose kinds the graphs have costs for.
+        microbatches: Shares of the batch, on a cluster.
+        groups: Ops to aim at before micro-batches, on a cluster; None: as captured.
+        transform: The transform of every graph that is taken.
+        pre_transform: The transform of every graph before it is kept.
+        pre_filter: Which graphs are kept.
 
     Raises:
-        InputError: no such dataset or cluster, or a graph has no costs for a kind of device.
-        FormatError: a graph's file is damaged.
+        InputError: No such dataset or cluster, or a graph has no costs for a kind of device.
+        FormatError: A graph's file is damaged.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the store's graphs; ``graph`` is an index of this."""
+        """Return the names of the store's graphs; ``graph`` is an index of this."""
         return self.store.names
 
     @property
@@ -104,7 +104,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         """Return the graph with this index in ``names`` on the cluster.
 
         Raises:
-            InputError: there is no cluster, or the graph has no costs for one of its kinds.
+            InputError: There is no cluster, or the graph has no costs for one of its kinds.
         """
         if self.cluster is None:
             raise InputError("GraphDataset: give cluster, such as 'nvlink-v100-4', for problems")

@@ -61,7 +61,10 @@ class Sketch:
 
 
 def layered(rng: Generator, size: int) -> Sketch:
-    """Layers of random width; each op takes one to three ops of the layer before, or skips."""
+    """Return the layers of random width.
+
+    Each op takes one to three ops of the layer before, or skips.
+    """
     sketch, before, width = Sketch(), [-1], int(rng.integers(2, 10))
     before = [sketch.add([]) for _ in range(width)]
     while len(sketch.inputs) < size:
@@ -74,7 +77,7 @@ def layered(rng: Generator, size: int) -> Sketch:
 
 
 def erdos_renyi(rng: Generator, size: int) -> Sketch:
-    """Every earlier op of a window is an input with the same probability."""
+    """Return every earlier op of a window is an input with the same probability."""
     sketch, window = Sketch(), int(rng.integers(5, 40))
     share = rng.uniform(1.0, 3.0) / window
     for i in range(size):
@@ -113,7 +116,7 @@ def transformer(rng: Generator, size: int) -> Sketch:
 
 
 def chain(rng: Generator, size: int) -> Sketch:
-    """Layers one after the other, some with residuals over a few of them."""
+    """Return the layers one after the other, some with residuals over a few of them."""
     sketch = Sketch()
     x, residual = sketch.add([]), rng.random() < 0.5
     while len(sketch.inputs) < size:
@@ -123,7 +126,7 @@ def chain(rng: Generator, size: int) -> Sketch:
 
 
 def mixture(rng: Generator, size: int) -> Sketch:
-    """Layers whose tokens go through parallel experts."""
+    """Return the layers whose tokens go through parallel experts."""
     sketch, experts = Sketch(), int(rng.integers(2, 9))
     x = sketch.layer([sketch.add([])])
     while len(sketch.inputs) < size:
@@ -180,7 +183,7 @@ def nas(rng: Generator, size: int) -> Sketch:
 
 
 def two_tower(rng: Generator, size: int) -> Sketch:
-    """Two to four chains that meet at the end."""
+    """Return two to four chains that meet at the end."""
     sketch, towers = Sketch(), int(rng.integers(2, 5))
     shares = rng.dirichlet(np.full(towers, 4.0))
     lengths = [max(1, int(share * size / 2)) for share in shares]
@@ -190,7 +193,7 @@ def two_tower(rng: Generator, size: int) -> Sketch:
 
 
 def series_parallel(rng: Generator, size: int) -> Sketch:
-    """Series and parallel compositions, drawn recursively."""
+    """Return series and parallel compositions, drawn recursively."""
     sketch = Sketch()
     _compose(sketch, rng, sketch.add([]), size)
     return sketch
@@ -262,7 +265,7 @@ def random_problem(family: str, seed: int, draws: RandomDraws | None = None) -> 
         draws: What it is drawn from; the defaults of ``RandomDraws`` without it.
 
     Raises:
-        InputError: there is no such family or cluster; the names are listed.
+        InputError: There is no such family or cluster; the names are listed.
     """
     if family not in FAMILIES:
         raise InputError(f"family {family!r}: unknown; families: {', '.join(FAMILIES)}")
@@ -326,7 +329,7 @@ def _forward_graph(draft: CostedSketch) -> GraphParts:
 
 
 def _state(draft: CostedSketch, times: float) -> FloatArray:
-    """Bytes of parameters, on the first op that has them."""
+    """Return the bytes of parameters, on the first op that has them."""
     first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
     state = np.zeros(len(draft.seconds))
     for i in first.values():
