@@ -64,7 +64,7 @@ class CellTask:
         return row | empty | {"seconds": 0.0, "error": ""}
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the task as one line of JSON."""
         entry = self.cell.problem.model_dump(mode="json", exclude_unset=True)
         data = {**vars(self), "cell": {**vars(self.cell), "problem": entry}}
         return json.dumps(data)
@@ -85,7 +85,7 @@ def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -
 
 
 def run_task(task: CellTask, begun: Begun | None = None) -> Row:
-    """One row: the outcome of a cell, whatever it is.
+    """Run a cell and return its row, whatever the outcome.
 
     Its seconds are all that the placer took from the problem in memory on, search space included.
 
@@ -140,7 +140,7 @@ def _captured_digest(entry: str, folder: str) -> str:
 
 
 def _told(caught: Exception) -> str:
-    """One line of an error; of one that nobody raised on purpose with its class."""
+    """Return one line for an error, with its class if nobody raised it on purpose."""
     line = (str(caught).splitlines() or [""])[0]
     if isinstance(caught, GnnplaceError) and line:
         return line
@@ -148,7 +148,10 @@ def _told(caught: Exception) -> str:
 
 
 def _changed(entry: ProblemEntry, folder: str) -> int:
-    """When the problem's file was last changed, in ns: workers live longer than files."""
+    """Return when the problem's file was last changed, in ns, or 0 without a file.
+
+    Workers live longer than files.
+    """
     path = Path(folder) / (entry.file or entry.profile or "")
     return path.stat().st_mtime_ns if path.is_file() else 0
 

@@ -63,7 +63,7 @@ def load_executable(entry: ProblemEntry) -> Executable:
 
 
 def _run(loaded: Executable, result: Result, mode: str) -> Execution:
-    """One run, checked.
+    """Run a placement once and return the execution, checked.
 
     Raises:
         ExecutionError: It failed, or computed something else than one process.

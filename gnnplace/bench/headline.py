@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 def headline_grids(rows: Sequence[Row]) -> list[Grid]:
     """Return all machines in one table, then a table a machine.
 
-    None without data parallelism's rows.
+    The list is empty without rows of data parallelism.
     """
     machines = machines_of(rows)
     if not machines:
@@ -40,7 +40,7 @@ def headline_grids(rows: Sequence[Row]) -> list[Grid]:
 
 
 def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each machine, of every method those of its largest budget."""
+    """Return the rows of each machine; for every method those of its largest budget."""
     if not any(row["placer"] == PARALLEL for row in rows):
         return {}
     most: dict[str, float] = {}
@@ -84,7 +84,10 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
 
 
 def _beside(rows: Sequence[Row]) -> list[str]:
-    """Over the lower bound, bytes of the fullest device, processor seconds and failures."""
+    """Return cells of a table: the ratio over the lower bound, bytes, seconds and failures.
+
+    Bytes are those of the fullest device, seconds those of processors.
+    """
     fine = [row for row in rows if row["feasible"]]
     bound = geometric_interval(
         [row["step_time"] / row["lower_bound"] for row in fine if row.get("lower_bound")]

@@ -137,7 +137,9 @@ class Joint:
         return {**best, "seconds": seconds}
 
     def _planned(self, cell: Cell) -> Data:
-        """Plan whole layers; the planner's search is one for all methods, and counts for each.
+        """Return the data of a plan of whole layers.
+
+        The planner's search is one for all methods, and counts for each.
 
         Raises:
             InfeasibleError: No plan of the method fits.
@@ -200,7 +202,9 @@ def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
 
 
 def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
-    """Seconds of a data-parallel plan's all-reduce that DDP hides, less what buckets add to it.
+    """Return the seconds of a data-parallel plan's all-reduce that DDP hides.
+
+    What buckets add to the all-reduce is subtracted.
 
     Args:
         chain: The layers that the plan is of.

@@ -69,7 +69,13 @@ class WholeStep(CapturedProblem):
         return np.array([p.forward.kernels + p.whole.kernels for p in parts])
 
     def trick(self) -> tuple[int, ...]:
-        """Outputs of fully connected layers, examples of all else; whole where neither can be."""
+        """Return the split of one weird trick: outputs of fully connected layers, else examples.
+
+        A call that can be cut in neither way stays whole.
+
+        Raises:
+            InfeasibleError: The network has no convolutions.
+        """
         assert self.source is not None
         chosen, calls = [], self.source.layers.calls.calls
         if not any("conv" in call.kind for call in calls):
@@ -82,7 +88,9 @@ class WholeStep(CapturedProblem):
 
 
 def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, float]:
-    """Predicted seconds of a step, and bytes of a device's state and of what calls make.
+    """Return the predicted seconds of a step and the bytes of a device.
+
+    The bytes are those of its state and of what calls make.
 
     Args:
         chain: The step's calls.
@@ -130,7 +138,10 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
 
 
 def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
-    """Trained elements of a device; of a parameter that several calls read the most of any."""
+    """Return the trained elements of a device.
+
+    Of a parameter that several calls read, the largest part counts.
+    """
     own: dict[int, float] = {}
     for op, chosen in zip(step.graph.ops, split, strict=True):
         for value, axes in zip(op.reads, op.shape.reads, strict=True):

@@ -72,7 +72,7 @@ class RowEntry(BaseModel):
 
 @cache
 def provenance() -> dict[str, Any]:
-    """Commit, versions and machine that a row is from."""
+    """Return commit, versions and machine that a row is from."""
     return {
         "commit": _commit(),
         "versions": versions(PACKAGES),
@@ -129,7 +129,7 @@ def _hash_of_files(package: Path) -> str:
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -262,7 +262,7 @@ def unit_of(row: Mapping[str, Any]) -> str:
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
-    """Return the rows' file of a suite or of a part of it; makes the folder.
+    """Return the path of the rows of a suite or of a part of it, and make its folder.
 
     A suite's first version has no number in the file's name.
 

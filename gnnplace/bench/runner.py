@@ -49,7 +49,9 @@ class Where:
             raise InputError("--processes, --dask: give one of them")
 
     def runner(self, suite: SuiteFile, say: Say) -> Runner:
-        """What runs a suite's cells; ``say`` is called with lines while kernels are compiled.
+        """Return what runs a suite's cells.
+
+        ``say`` is called with lines while kernels are compiled.
 
         Raises:
             InputError: A negative number of processes, or no scheduler.

@@ -68,7 +68,10 @@ class BestKnownFile(Schema):
 
 
 def problem_id(row: Mapping[str, Any]) -> ProblemId:
-    """Key and digest of a row's problem; rows of problems that could not be made have no digest."""
+    """Return key and digest of a row's problem.
+
+    Rows of problems that could not be made have an empty digest.
+    """
     return row["problem"], row.get("digest", "")
 
 
@@ -221,7 +224,7 @@ def standings(
 
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
-    """By problem, geometric mean step time over the seeds that found something."""
+    """Return, by problem, the geometric mean step time over the seeds that found something."""
     found: dict[ProblemId, list[float]] = defaultdict(list)
     for row in rows:
         if row["feasible"]:

@@ -167,7 +167,7 @@ class ProblemEntry(Schema):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Family and cluster, which standings are broken down by."""
+        """Return family and cluster, which standings are broken down by."""
         named = self.family or self.model or self.profile or self.file or self.network
         family, captured = str(named).partition("?")[0], self.captured or self.graph
         family = family if captured is None else FAMILY_OF.get(captured, captured)

@@ -118,7 +118,7 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
 
 
 def profile_plot(found: Sequence[Profile], title: str) -> Figure:
-    """Share of problems against the factor of the best known, of each largest budget."""
+    """Plot the share of problems against the factor of the best known, of each largest budget."""
     shown = {profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)}
     axes = (
         Axis("step time over best known, at most", limits=(1.0, HIGHEST), text="{:.1f}".format),

@@ -52,7 +52,7 @@ Groups = dict[Entrant, dict[ProblemId, list[float]]]
 def breakdown(
     rows: Iterable[Row], best: Mapping[ProblemId, BestKnown], label: str
 ) -> dict[str, dict[Entrant, Interval]]:
-    """By value of a label, by placer and budget: ratio over the best known.
+    """Return the ratio over the best known, by value of a label, then by placer and budget.
 
     Intervals are over problems and seeds. What is infeasible is in none.
 
@@ -95,14 +95,14 @@ class Pairing:
 
     @property
     def verdict(self) -> str:
-        """What the interval says."""
+        """Return what the interval says."""
         if self.ratio.low <= 1.0 <= self.ratio.high:
             return NOISE
         return BETTER if self.ratio.high < 1.0 else WORSE
 
 
 def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
-    """Everybody against ``rival`` at the budgets that it ran with, by budget, the best first."""
+    """Return everybody against ``rival`` at the budgets it ran with, by budget, the best first."""
     found = _by_seed(rows)
     result = []
     for (placer, budget), mine in found.items():
@@ -220,7 +220,7 @@ def unit_of_rows(rows: Iterable[Row]) -> str:
 
 
 def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: str = "s") -> Grid:
-    """Everybody against the best known and the portfolio.
+    """Return the table of everybody against the best known and the portfolio.
 
     Args:
         found: The standings.
@@ -336,7 +336,7 @@ def _failure_grid(rows: Sequence[Row]) -> Grid:
 
 
 def _short(text: str) -> str:
-    """``text``, or its begin and its end: a file's name and the reason stand there."""
+    """Return ``text``, or its begin and end: a file's name and the reason stand there."""
     begin = LONGEST // 4
     return text if len(text) <= LONGEST else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
 
@@ -356,7 +356,7 @@ class Grid:
     lines: Sequence[Sequence[str]]
 
     def table(self) -> Table:
-        """For a terminal."""
+        """Return the table for a terminal."""
         shown = Table(title=self.title, title_justify="left")
         for i, text in enumerate(self.headings):
             shown.add_column(text, justify="right" if i else "left")
@@ -405,14 +405,16 @@ class Profile:
     tried: int
 
     def share(self, factor: float) -> float:
-        """Share of all problems tried that were solved within ``factor``, 0 to 1."""
+        """Return the share of all problems tried that were solved within ``factor``, 0 to 1."""
         return sum(ratio <= factor * (1 + EQUAL) for ratio in self.ratios) / self.tried
 
 
 def performance_profiles(
     rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown]
 ) -> list[Profile]:
-    """A profile of every placer and budget, by budget, those first who are within 5 % most often.
+    """Return a profile of every placer and budget.
+
+    They are sorted by budget, then those first who are within 5 % most often.
 
     Args:
         rows: Cells.

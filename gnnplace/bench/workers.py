@@ -245,7 +245,7 @@ def run_on_dask(line: str, names: list[str], folder: str) -> str:
 
 
 def serve(names: Sequence[str]) -> None:
-    """Tasks from standard input, answers to standard output, both lines of JSON.
+    """Read tasks from standard input and write answers to standard output, both lines of JSON.
 
     Whatever else is printed goes to standard error. It ends when nobody asks or listens any more.
 

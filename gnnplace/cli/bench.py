@@ -29,7 +29,7 @@ Number = TypeVar("Number", int, float)
 
 
 def run(args: Namespace) -> int:
-    """Run a benchmark suite, or sums up what runs found."""
+    """Run a benchmark suite, or sum up the results of runs."""
     if args.suite == "summary":
         return gnnplace.summarise(
             args.files,
@@ -101,7 +101,7 @@ def _check(args: Namespace) -> int:
 
 
 def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:
-    """Comma-separated numbers.
+    """Return the comma-separated numbers of a text.
 
     Raises:
         InputError: One of them is none, or out of its range.
@@ -116,7 +116,7 @@ def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[N
 
 
 def part_of(text: str) -> tuple[int, int] | None:
-    """``K/N`` as two numbers; None for nothing."""
+    """Return the two numbers of ``K/N``, or None for an empty text."""
     if not text:
         return None
     found = numbers(text.replace("/", ","), int, "--part", COUNT)

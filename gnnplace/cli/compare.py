@@ -24,7 +24,7 @@ from gnnplace.report.trace import write_trace
 
 
 def run(args: Namespace) -> int:
-    """Compare placers."""
+    """Compare placers and print the results."""
     gnnplace.check_budget(args.budget)
     _check_views(args)
     if args.plans:
@@ -75,7 +75,7 @@ def _check_views(args: Namespace) -> None:
 def _write_views(
     args: Namespace, problem: Problem, results: list[gnnplace.Result | gnnplace.Failure]
 ) -> None:
-    """The placements as a page, and as a trace."""
+    """Write the placements as a page and as a trace, if these are asked for."""
     if args.html is not None:
         gnnplace.write_page(args.html, problem, results)
     if args.trace is not None:

@@ -41,7 +41,7 @@ WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS
 
 
 def console(output: str | None = None) -> Console:
-    """Return where tables go; wide when it is neither a terminal nor told ``COLUMNS``.
+    """Return the console for tables; wide when it is neither a terminal nor told ``COLUMNS``.
 
     Args:
         output: The file that a command wrote; where it is stdout itself, what is said of it goes to
@@ -58,7 +58,7 @@ def console(output: str | None = None) -> Console:
 
 @contextmanager
 def changes_said() -> Iterator[None]:
-    """Within it what a captured step does otherwise than the model is printed, once a line."""
+    """Print, inside the block, each way in which a captured step differs from the model, once."""
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", ChangedWarning)
@@ -96,13 +96,13 @@ def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], A
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, however long."""
+    """Print lines unwrapped, however long they are."""
     pause()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def check_output(*paths: str | None) -> None:
-    """Complain before the work, not after it, when an output cannot be written.
+    """Refuse outputs that cannot be written, before the work and not after it.
 
     Raises:
         InputError: The folder of one does not exist, or the path is a folder.
@@ -164,19 +164,19 @@ def open_store(url: str | None) -> MeasurementStore | None:
 
 
 def say_kept(fault: str) -> None:
-    """Say so if the store did not take everything of a run."""
+    """Print a note if the store did not take everything of a run."""
     if fault:
         say(f"measurements are not all kept: {fault}")
 
 
 def say_idle(problem: Problem) -> None:
-    """Say so if a problem has devices that no op can run on."""
+    """Print a note if a problem has devices that no op can run on."""
     if problem.idle:
         say(problem.idle)
 
 
 def correction(path: str | None) -> Callable[[Problem], Problem]:
-    """What a calibration file makes of a problem; nothing without one.
+    """Return a function that applies a calibration file to a problem; without a file, the identity.
 
     Raises:
         FormatError: Naming the file, the key path and the fault.
@@ -213,7 +213,7 @@ class Bar:
         threading.Thread(target=self._tick, daemon=True).start()
 
     def say(self, line: str) -> None:
-        """What begins now; what was done until now stays above, with its seconds."""
+        """Show what begins now; what was done until now stays above, with its seconds."""
         with self.lock:
             self.paused = False
             if self.said and _without_count(line) != _without_count(self.line):
@@ -224,7 +224,7 @@ class Bar:
             self.draw()
 
     def pause(self) -> None:
-        """Remove it, so that something else can be printed; the next line brings it back."""
+        """Remove the bar so that something else can be printed; the next line brings it back."""
         with self.lock:
             self._clear()
             if self.said:
@@ -232,12 +232,12 @@ class Bar:
             self.said, self.paused = False, True
 
     def close(self) -> None:
-        """Remove it for good."""
+        """Remove the bar for good."""
         self._over.set()
         self.pause()
 
     def draw(self) -> None:
-        """Draw it as it is now, if it is time."""
+        """Draw the bar as it is now, if the command has run long enough."""
         with self.lock:
             if self.paused or time.monotonic() - self.begin < AFTER:
                 return
@@ -278,13 +278,13 @@ class _State:
 
 
 def show_progress(shown: bool) -> None:
-    """Whether ``say`` prints: not with ``--quiet``."""
+    """Set whether ``say`` prints; with ``--quiet`` it does not."""
     _State.shown = shown
 
 
 @contextmanager
 def working(doing: str) -> Iterator[None]:
-    """Within it a terminal shows that the command works, whatever it says of it."""
+    """Show on a terminal, inside the block, that the command works."""
     if _State.shown and sys.stderr.isatty():
         from rich.console import Console
 
@@ -312,7 +312,10 @@ def say(line: str) -> None:
 
 
 def _is_counted_again(line: str) -> bool:
-    """Whether a line counts on from one that was printed a moment ago: a log needs not all."""
+    """Return whether a line only counts on from one that was printed a moment ago.
+
+    A log does not need all of these.
+    """
     plain, now = _without_count(line), time.monotonic()
     known, since = _State.counted
     if plain == line or (plain == known and now - since < AFTER):

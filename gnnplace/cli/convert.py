@@ -77,7 +77,7 @@ def _convert(args: Namespace) -> int:
 
 
 def _import(args: Namespace) -> int:
-    """Return a launcher's file as a plan's."""
+    """Import a launcher's file as a plan and write the plan."""
     if args.cluster is None:
         raise InputError(
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"

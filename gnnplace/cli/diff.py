@@ -55,7 +55,7 @@ def _plans(args: Namespace) -> int:
 def _write_views(
     args: Namespace, first: Problem, before: Placement, second: Problem, after: Placement
 ) -> None:
-    """Both steps beside each other."""
+    """Write both steps beside each other as a page and as a trace, if these are asked for."""
     timelines = [
         from_simulation(problem, gnnplace.simulate(problem, placement), Path(path).stem)
         for problem, placement, path in (

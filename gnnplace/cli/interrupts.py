@@ -26,7 +26,10 @@ _hook = {"before": sys.unraisablehook}
 
 
 def watch() -> None:
-    """Remember Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
+    """Remember Ctrl-C from here on.
+
+    Does nothing in another thread than the main one, or where the signal is ignored.
+    """
     _state["interrupted"], _waits[0] = False, 0
     if threading.current_thread() is not threading.main_thread():
         return
@@ -48,7 +51,7 @@ def unwatch() -> None:
 
 
 def leave() -> None:
-    """The process is about to end: Ctrl-C ends it at once, without a word."""
+    """Let Ctrl-C end the process at once and silently, because it is about to end."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if interrupted():
@@ -89,7 +92,10 @@ def _again() -> None:
 
 
 def _send() -> None:
-    """A signal and no ``interrupt_main``, which would not wake a main thread that waits."""
+    """Send SIGINT to the main thread.
+
+    ``interrupt_main`` would not wake a main thread that waits.
+    """
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -35,7 +35,7 @@ class Range:
     most: float | None = None
 
     def fault(self, value: float) -> str | None:
-        """What is wrong with a number, or None."""
+        """Return what is wrong with a number, or None if it is in the range."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.least is not None and value < self.least:

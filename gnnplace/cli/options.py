@@ -41,7 +41,7 @@ def add_command(parser: ArgumentParser, command: str) -> None:
 
 
 def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
-    """Declare options; see the module."""
+    """Declare the options that rows describe, as the module's docstring explains."""
     for row in rows:
         if row == PLACER:
             _add_placer_options(parser)
@@ -70,7 +70,7 @@ ACTIONS = {"flag": "store_true", "list": "append"}
 
 
 def _add_placer_options(parser: ArgumentParser) -> None:
-    """The placer, and the options that placers have."""
+    """Declare ``--placer`` and the options that placers have."""
     told = "The placer: {placers}, or module:Class."
     _add_option(parser, "--placer", told, default="best")
     for name, option in gnnplace.placer_options().items():
@@ -119,21 +119,24 @@ def _choices_text(name: str) -> str:
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
-    """Return the capture options among a command's arguments; with ``auto`` of the whole batch."""
+    """Return the capture options among a command's arguments.
+
+    With ``--microbatches auto`` they are those of the whole batch.
+    """
     given = {key: getattr(args, key) for key in CAPTURE} | changed
     given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
     return gnnplace.CaptureOptions(**given)
 
 
 def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
-    """What a problem's or a placement's file says of how the model was captured."""
+    """Return the entry of a problem's or placement's file that says how the model was captured."""
     from gnnplace.problem.placement import OPTIONS_KEY
 
     return {OPTIONS_KEY: options.to_data()}
 
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
-    """What the user asks of the answer: the file's constraints and the flags'."""
+    """Return the user's constraints: those of the file and those of the flags."""
     from gnnplace.problem import ConstraintWords
 
     headroom = changed.get("headroom", getattr(args, "headroom", None))

@@ -83,7 +83,7 @@ def is_priced_by_row(given: str, framework: str | None, environment: str | None)
 
 
 def _price(args: Namespace, headroom: str | float) -> int:
-    """Price every plan of a table, prints the best first, writes them in their order."""
+    """Price every plan of a table, print the best first, and write them in their order."""
     odd = next((n for n in ("html", "trace", "table") if getattr(args, n) is not None), None)
     if odd is not None or args.tries:
         raise InputError(f"--{odd or 'try'}: is of one plan; leave it out with a table of plans")

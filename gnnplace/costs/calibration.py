@@ -179,12 +179,15 @@ def widened(error: float, owners: int) -> float:
 
 
 def _names(part: Residuals) -> set[str]:
-    """Under which an op's tries are gathered: its name, its group, its class, all."""
+    """Return the names that gather an op's tries: its own, its group's, its class's and all."""
     return {part.op, group_of(part.op), class_of(part.op), ALL}
 
 
 def _kin_names(part: Residuals) -> set[str]:
-    """Of ops and their kin; of a group, for its ops without rows."""
+    """Return the names under which tries of an op by its kin are gathered.
+
+    Those by a pooled group count for the group too, for its ops without rows.
+    """
     own = f"{part.op}<{part.other}"
     return {own, group_of(part.op)} if part.other == POOL else {own}
 
@@ -227,7 +230,7 @@ def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 def _biased(
     parts: Iterable[Residuals], names: Callable[[Residuals], set[str]], bias: float | None = None
 ) -> dict[str, list[float]]:
-    """Bias and error by name; a bias that is given is not fitted."""
+    """Return bias and error by name. A bias that is given is not fitted."""
     result = {}
     for name, mine in _named(parts, names).items():
         alone = len({part.op for part in mine}) == 1  # of one op: other GPUs are the others

@@ -91,7 +91,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """Devices."""
+        """Return the number of devices."""
         return self.servers * self.each
 
     @property
@@ -253,7 +253,10 @@ def _between(
 
 
 def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries) -> FloatArray:
-    """A series of another group: its smallest message by hops, the rest by shares of bytes."""
+    """Return the seconds of a group, scaled from the measured series of another group.
+
+    The time of the smallest message scales by hops, the rest by shares of bytes.
+    """
     seconds = series.at(sizes, floor)
     fixed = np.minimum(seconds, min(floor, series.seconds[0]))
     by_hops = hops(key.op, key.devices) / hops(near.op, near.devices)
@@ -262,13 +265,15 @@ def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSe
 
 
 def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
-    """The formula of the heading, at the bus bandwidth of what was measured of the fabric."""
+    """Return the seconds by the ring formula, at the fabric's measured bus bandwidth."""
     latency = hops(key.op, key.devices) * table.latency[fabric]
     return ring_seconds(key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency)
 
 
 def bus_bandwidth(fabric: str, table: LinkTable) -> float:
-    """Bytes per second of a fabric's messages in collectives; of single ones where none are known.
+    """Return the bytes per second of a fabric's messages in collectives.
+
+    Single messages stand in where no collectives are known.
 
     The median over the largest sizes of its collectives.
     """
@@ -286,12 +291,15 @@ def hops(op: str, count: int) -> float:
 
 
 def messages(op: str, count: Number) -> Number:
-    """Messages that each device of a ring sends one after the other, each a part of the bytes."""
+    """Return how many messages each device of a ring sends one after the other.
+
+    Each carries an equal part of the bytes.
+    """
     return (2 if op == ALL_REDUCE else 1) * (count - 1)
 
 
 def share(op: str, count: Number) -> Number:
-    """Part of the bytes that passes each link of a ring of so many devices."""
+    """Return the part of the bytes that passes each link of a ring of so many devices."""
     return messages(op, count) / count
 
 
@@ -369,7 +377,9 @@ class Exchange:
         return Group(self.whole.inside, self.whole.between, servers, -(-count // servers))
 
     def bucketed(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
-        """Seconds of collectives that share buckets with others: a part of a bucket's where small.
+        """Return the seconds of collectives that share buckets with others.
+
+        A collective smaller than a bucket takes its part of the bucket's seconds.
 
         Arguments are those of ``seconds``.
         """

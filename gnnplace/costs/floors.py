@@ -82,7 +82,7 @@ def with_floor(
 
 
 def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
-    """When each op is done, on a host that launches in order. [ops]"""
+    """Return when each op is done, on a host that launches in order. [ops]"""
     done = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
     issued = 0.0
     for start in range(0, len(busy), QUEUE):

@@ -52,7 +52,7 @@ class Kernels:
 
     @property
     def is_roofline(self) -> bool:
-        """Whether the GPU has no constants of a step: its peaks and its bandwidth price it."""
+        """Return whether the GPU has no constants of a step: peaks and bandwidth price it."""
         return self.kind not in GPUS
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:

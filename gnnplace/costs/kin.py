@@ -72,7 +72,10 @@ def kin_of(op: str) -> str:
 
 
 def group_of(op: str) -> str:
-    """Ops whose errors are alike: each that has tables, all pointwise ops, all other ones."""
+    """Return the group of ops whose errors are alike.
+
+    Each op that has tables is its own group; all pointwise ops are one, all other ones another.
+    """
     if FAMILY.get(op, VECTOR) != VECTOR:
         return op
     return "reducing" if op in SPECIAL else POOL
@@ -100,7 +103,10 @@ def on_tensor_cores(kind: str, dtype: str) -> bool:
 
 
 def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
-    """Other types in which `other` computes a product on tensor cores, if `kind` does in this."""
+    """Return the other types that may stand for a product on tensor cores.
+
+    These are the types in which `other` computes it on tensor cores, if `kind` does in this one.
+    """
     if class_of(op) != "products" or not on_tensor_cores(kind, dtype):
         return ()
     alike = (dtype, *same_speed(other, dtype))

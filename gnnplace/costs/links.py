@@ -63,7 +63,7 @@ class Key(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """GPUs in all."""
+        """Return the number of GPUs in all."""
         return self.servers * self.each
 
     def __str__(self) -> str:

@@ -115,7 +115,10 @@ class ServerNetwork:
         return size / min(rate, own["inside_message"] if not across else rate)
 
     def _within(self, op: str, count: int, size: float) -> float:
-        """Inside of one server: the table's, of the next larger group that it has."""
+        """Return the seconds of a collective inside one server.
+
+        They are the table's for the next larger group that it has.
+        """
         if self.fabric is None:
             return ring_seconds(op, count, size, self.inside, self.latency * (count - 1))
         known = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
@@ -155,7 +158,10 @@ def _joins_servers(link: Link, fastest: float) -> bool:
 
 
 def _card(cluster: Cluster, link: Link, each: int) -> float:
-    """Raw bytes a second of a GPU's card: the fabric's, else the link's own, over its sharers."""
+    """Return the raw bytes a second of a GPU's card.
+
+    It is the fabric's figure, else the link's own over the GPUs that share it.
+    """
     raw = hardware().constants.get(f"card.{link.fabric}")
     if raw is not None:
         return raw.value

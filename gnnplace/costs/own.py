@@ -93,7 +93,7 @@ def _links_of(cluster: Cluster, between: bool) -> list[int]:
 
 
 def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
-    """Of what run, latency and bandwidth of a link."""
+    """Return which collective's run the figures are from, and latency and bandwidth of a link."""
     by_op: Mapping[str, Run] = {run.op: run for run in runs}
     op = next((name for name in RELIED_ON if name in by_op), None)
     if op is None:
@@ -125,7 +125,7 @@ def _with(
 
 
 def _series(run: Run) -> SizeSeries:
-    """Without rows that took longer than larger ones: disturbances."""
+    """Return the series of a run, without rows that took longer than larger ones: disturbances."""
     sizes, seconds = np.array(run.rows, dtype=np.float64).T
     return SizeSeries(sizes, np.minimum.accumulate(seconds[::-1])[::-1])
 

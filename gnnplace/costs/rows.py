@@ -111,7 +111,7 @@ class Rows:
 
     @cached_property
     def family(self) -> Names:
-        """Of each op. [rows]"""
+        """Return the family of each op. [rows]"""
         names, inverse = np.unique(self.op, return_inverse=True)
         return np.array([FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_)[inverse]
 
@@ -134,7 +134,10 @@ class Rows:
 
     @property
     def _stride(self) -> FloatArray:
-        """Octaves of a convolution's pixels read over those written, from its bytes. [rows]"""
+        """Return the octaves of a convolution's pixels read over those written. [rows]
+
+        They follow from its bytes.
+        """
         batch, m, n, k, window = np.maximum(self.sizes.T, 1.0)
         width = np.where(np.isin(self.dtype, ("float16", "bfloat16")), 2.0, 4.0)
         read = self.bytes / width - batch * n * (k + m)
@@ -143,7 +146,7 @@ class Rows:
 
     @cached_property
     def at(self) -> FloatArray:
-        """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 6]"""
+        """Return coordinates in octaves, in which near ops of one family take alike. [rows, 6]"""
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
         causal = 4.0 * (self.sizes[:, 4] > 0)
         zero = np.zeros(len(self))
@@ -185,7 +188,9 @@ def joined(parts: Iterable[Rows]) -> Rows:
 
 
 def roofline(kind: str, rows: Rows) -> FloatArray:
-    """Seconds of the kernels by the roofline of a kind: the least of any, and the two bounds.
+    """Return the seconds of kernels by the roofline of a kind.
+
+    The larger of the bounds of arithmetic and of bytes is added to the least of any kernel.
 
     A tile's exponentials come between its two products, so that both take their time.
 

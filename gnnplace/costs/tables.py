@@ -167,10 +167,10 @@ class Correction(Surface):
 
     @cached_property
     def residual(self) -> Surface:
-        """What the base does not explain."""
+        """Return the surface of what the base does not explain."""
         return Surface(self.at, self.log_ratio - self.base(self.at)[0])
 
     def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
-        """As a surface answers."""
+        """Return log ratios and distances at other places, as a surface does."""
         off, distance = self.residual(query, own=own)
         return self.base(query)[0] + off, distance

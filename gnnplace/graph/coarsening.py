@@ -215,7 +215,7 @@ class Contraction:
         return delayed + self.cost[one] * self._waiting(self._before[other], one)
 
     def _waiting(self, neighbours: set[int], one: int) -> float:
-        """Weight of other neighbours: 1 of the same phase, little of others, far off in time."""
+        """Return the weight of other neighbours: 1 for one of the same phase, else ``FAR`` or 0."""
         phase, weight = self._phase[one], 0.0
         for group in neighbours:
             if group != one:
@@ -321,7 +321,7 @@ class _Units:
         return name
 
     def joined_cost(self, one: int, other: int) -> float:
-        """Cost of the unit that joining two of them makes; 0 where no two units meet."""
+        """Return the cost of the unit that joining two groups makes, or 0 if no two units meet."""
         x, y = self[one], self[other]
         if x is None or y is None or x == y:
             return 0.0

@@ -109,7 +109,7 @@ class ComputationGraph:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Index of each op by its name."""
+        """Return the index of each op by its name."""
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
@@ -129,7 +129,10 @@ class ComputationGraph:
 
     @cached_property
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Distinct (source op, target op, bytes summed over tensors), sorted by source, target."""
+        """Return the distinct (source op, target op, bytes summed over tensors).
+
+        Sorted by source, then by target.
+        """
         source = self.producer[self.consumption_tensor].astype(np.int64)
         key = source * self.num_ops + self.consumer
         unique, inverse = np.unique(key, return_inverse=True)
@@ -139,7 +142,7 @@ class ComputationGraph:
 
     @cached_property
     def successor(self) -> IntArray:
-        """Distinct successors of all ops, one op after the other, ascending within an op."""
+        """Return the distinct successors of all ops, op after op, ascending within an op."""
         return self.edges[1]
 
     @cached_property
@@ -149,7 +152,7 @@ class ComputationGraph:
 
     @cached_property
     def predecessor(self) -> IntArray:
-        """Distinct predecessors of all ops, one op after the other, ascending within an op."""
+        """Return the distinct predecessors of all ops, op after op, ascending within an op."""
         return self.edges[0][np.lexsort((self.edges[0], self.edges[1]))]
 
     @cached_property
@@ -194,7 +197,7 @@ class ComputationGraph:
         return self.consumer[self.consumer_offset[tensor] : self.consumer_offset[tensor + 1]]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph with op names as nodes and the bytes between two ops as edge ``bytes``."""
+        """Return the graph with op names as nodes and bytes between two ops as edge ``bytes``."""
         import networkx as nx  # late: a tenth of a second that few commands need
 
         view = nx.DiGraph()
@@ -211,7 +214,7 @@ def _offsets(sorted_key: IntArray, count: int) -> IntArray:
 
 
 def describe_cycle(source: list[int], target: list[int], names: Sequence[str]) -> str:
-    """Return the names the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
+    """Name the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
     import networkx as nx  # late: a cycle is an error
 
     cycle = nx.find_cycle(nx.DiGraph(list(zip(source, target, strict=True))))
@@ -268,7 +271,7 @@ def _firsts(
 
 
 def united(label: IntArray, group: IntArray, count: int) -> IntArray:
-    """Class of each group: classes that meet in a group are one, under the smallest label. [G]
+    """Return the class of each group; classes that meet in a group become the smallest label. [G]
 
     Args:
         label: Class of each op, from 0; -1 for none. [n]

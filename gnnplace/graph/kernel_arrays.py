@@ -61,13 +61,13 @@ def full_floats(size: int, value: float) -> FloatArray:
 
 @inner()
 def empty_ints(size: int) -> IntArray:
-    """32-bit whole numbers, not set. [size]"""
+    """Return 32-bit integers that are not set. [size]"""
     return np.empty(size, np.int32)
 
 
 @inner()
 def zero_ints(size: int) -> IntArray:
-    """32-bit whole numbers, all 0. [size]"""
+    """Return 32-bit integers, all 0. [size]"""
     result = empty_ints(size)
     for i in range(size):
         result[i] = 0
@@ -76,7 +76,7 @@ def zero_ints(size: int) -> IntArray:
 
 @inner()
 def full_ints(size: int, value: int) -> IntArray:
-    """32-bit whole numbers, all ``value``. [size]"""
+    """Return 32-bit integers, all ``value``. [size]"""
     result = empty_ints(size)
     for i in range(size):
         result[i] = value
@@ -85,13 +85,13 @@ def full_ints(size: int, value: int) -> IntArray:
 
 @inner()
 def empty_longs(size: int) -> LongArray:
-    """64-bit whole numbers, not set. [size]"""
+    """Return 64-bit integers that are not set. [size]"""
     return np.empty(size, np.int64)
 
 
 @inner()
 def zero_longs(size: int) -> LongArray:
-    """64-bit whole numbers, all 0. [size]"""
+    """Return 64-bit integers, all 0. [size]"""
     result = empty_longs(size)
     for i in range(size):
         result[i] = 0
@@ -100,13 +100,13 @@ def zero_longs(size: int) -> LongArray:
 
 @inner()
 def empty_indices(size: int) -> IndexArray:
-    """Indices, not set. [size]"""
+    """Return unsigned 64-bit integers that are not set. [size]"""
     return np.empty(size, np.uint64)
 
 
 @inner()
 def full_indices(size: int, value: int) -> IndexArray:
-    """Indices, all ``value``. [size]"""
+    """Return unsigned 64-bit integers, all ``value``. [size]"""
     result = empty_indices(size)
     for i in range(size):
         result[i] = value
@@ -130,13 +130,13 @@ def zero_singles(size: int) -> SingleArray:
 
 @inner()
 def empty_flags(size: int) -> BoolArray:
-    """Flags, not set. [size]"""
+    """Return booleans that are not set. [size]"""
     return np.empty(size, np.bool_)
 
 
 @inner()
 def zero_flags(size: int) -> BoolArray:
-    """Return all False. [size]"""
+    """Return booleans, all False. [size]"""
     result = empty_flags(size)
     for i in range(size):
         result[i] = False
@@ -167,13 +167,13 @@ def full_table(rows: int, columns: int, value: float) -> FloatArray:
 
 @inner()
 def empty_int_table(rows: int, columns: int) -> IntArray:
-    """32-bit whole numbers, not set. [rows, columns]"""
+    """Return 32-bit integers that are not set. [rows, columns]"""
     return np.empty((rows, columns), np.int32)
 
 
 @inner()
 def zero_int_table(rows: int, columns: int) -> IntArray:
-    """32-bit whole numbers, all 0. [rows, columns]"""
+    """Return 32-bit integers, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.int32)
 
 
@@ -218,7 +218,10 @@ def ascending(keys: FloatArray) -> IntArray:
 
 @inner()
 def by_digits(keys: FloatArray) -> IntArray:
-    """``ascending`` in O(n): by the bits of the keys, ``DIGIT`` at a time, the lowest first."""
+    """Return what ``ascending`` does, by radix sort in O(n).
+
+    Sorts by ``DIGIT`` bits of the keys at a time, the lowest first.
+    """
     n = len(keys)
     bits, spare_bits = sortable(keys), empty_indices(n)
     order, spare = empty_ints(n), empty_ints(n)
@@ -240,7 +243,7 @@ def by_digits(keys: FloatArray) -> IntArray:
 
 @inner()
 def sortable(keys: FloatArray) -> IndexArray:
-    """Whole numbers in the order of ``keys``: their bits, turned round where negative. [n]"""
+    """Return unsigned integers that sort as ``keys``: their bits, adapted where negative. [n]"""
     copied = empty_floats(len(keys))
     for i in range(len(keys)):
         copied[i] = keys[i] + 0.0  # -0 is 0.
@@ -268,7 +271,7 @@ def first_places(bits: IndexArray, shift: int) -> IndexArray:
 
 @inner()
 def by_merging(keys: FloatArray) -> IntArray:
-    """``ascending`` by merging from the bottom up.
+    """Return what ``ascending`` does, by a merge sort from the bottom up.
 
     Runs that are in order already are not merged, so keys that are nearly sorted take little more
     than O(n); others O(n log n).

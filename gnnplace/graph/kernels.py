@@ -33,9 +33,16 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
 
 @kernel
 def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Where each key's entries start, and entries by key, in listing order within one. O(n + count)
+    """Return where each key's entries start, and the entries by key, in listing order within one.
 
-    A stable sort by counting. ``key``: from 0 to ``count`` - 1, [n]. Returns [count + 1], [n].
+    This is a stable sort by counting, in O(n + count).
+
+    Args:
+        key: Keys from 0 to ``count`` - 1. [n]
+        count: The number of keys.
+
+    Returns:
+        Where each key's entries start [count + 1] and the entries [n].
     """
     offset = zero_ints(count + 1)
     for k in range(len(key)):
@@ -119,7 +126,7 @@ def take_least(heap: IntArray, count: int) -> int:
 
 @kernel
 def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntArray:
-    """Producers first, among the ready ops the one that comes first in ``op_of``. [<= n]
+    """Return ops with producers first, preferring ready ops that come first in ``op_of``. [<= n]
 
     Shorter than n where there is a cycle.
 
@@ -322,7 +329,7 @@ def follow_forward(
 def flows_between(
     source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
+    """Return the bytes between units in both directions, for each unit and its neighbours.
 
     Args:
         source: Unit that each edge comes from; edges within a unit are left out. [E]
@@ -381,7 +388,7 @@ def flows_between(
 def flows_of_ops(
     source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """``flows_between`` where every op is a unit, by merging: a quarter of the time.
+    """Return what ``flows_between`` does where every op is a unit, in a quarter of the time.
 
     Args:
         source: Op that each edge comes from, ascending. [E]

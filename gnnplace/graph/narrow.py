@@ -61,7 +61,7 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
 
 
 def _candidates(total: FloatArray, crossing: FloatArray, bins: int) -> LongArray:
-    """Number of units before each candidate cut: the narrowest place of each bin of work."""
+    """Return the number of units before each candidate cut: the narrowest of each bin of work."""
     place = total[1:-1] / max(total[-1], 1e-300)
     bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
     by_bin = np.lexsort((crossing, bin_of))
@@ -106,7 +106,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
 
 
 def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> FloatArray:
-    """Bytes of the tensors that cross between each place of a line and the next. [count - 1]
+    """Return the bytes of tensors that cross between each place of a line and the next. [count - 1]
 
     Args:
         graph: The graph of ops.
@@ -250,7 +250,7 @@ def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
 def _depths(
     order: IntArray, offset: IntArray, successor: IntArray, group: IntArray, part: IntArray
 ) -> IntArray:
-    """Most changes of group on a path to each op inside its component. [n]"""
+    """Return the most changes of group on a path to each op inside its component. [n]"""
     depth = zero_ints(len(order))
     for op in order:
         for j in range(offset[op], offset[op + 1]):

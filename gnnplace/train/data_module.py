@@ -92,7 +92,13 @@ class HeldOutSampler(DistributedSampler[int]):
 
 
 def check_share(count: int, world: int) -> None:
-    """Each process needs a problem, lest the others wait for it for ever."""
+    """Refuse fewer problems than processes.
+
+    A process without a problem would let the others wait for ever.
+
+    Raises:
+        InputError: There are fewer.
+    """
     if count < world:
         raise InputError(f"data: {count} problems for {world} processes; give each at least one")
 
@@ -113,7 +119,7 @@ class ResumableLoader(DataLoader[T]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Batches of this epoch that were taken, by each process."""
+        """Return how many batches of this epoch were taken, by each process."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -180,7 +186,7 @@ class ProblemDraws:
     groups: tuple[int, int] = GROUPS
 
     def problem(self, index: int) -> Problem:
-        """Problem number ``index``."""
+        """Return problem number ``index``."""
         rng = np.random.default_rng([self.seed + index, TELLING])
         captured, large = rng.random() < self.captured, rng.random() < self.large
         if captured:
@@ -376,11 +382,11 @@ class ProblemDataModule(LightningDataModule):
         return self.trainer.global_rank, self.trainer.world_size
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the same problems each time."""
+        """Return a loader of the validation problems, the same each time."""
         return self._held_out("validation")
 
     def test_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the same problems each time."""
+        """Return a loader of the test problems, the same each time."""
         return self._held_out("test")
 
     predict_dataloader = test_dataloader
@@ -388,7 +394,10 @@ class ProblemDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
     ) -> list[ProblemSample]:
-        """Return problems stay where they are; what is learned from them is made on the CPU."""
+        """Return the batch as it is.
+
+        Problems stay on the CPU, where everything that is learned from them is made.
+        """
         return batch
 
     def _held_out(self, part: str) -> DataLoader[ProblemSample]:

@@ -66,13 +66,16 @@ STATE, RANDOM = "evolution", "_rng"  # of a checkpoint; of the search
 
 
 def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
-    """One of the best few decodes."""
+    """Draw one of the best few decodes."""
     decoded = rollouts.greedy()[:STARTS]
     return decoded[int(rng.integers(len(decoded)))]
 
 
 def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> SearchState:
-    """One of the best few decodes after moves, at a temperature drawn at random."""
+    """Draw one of the best few decodes and anneal it.
+
+    It makes so many moves at a temperature drawn at random.
+    """
     space, start = rollouts.space, a_decode(rollouts, rng)
     state = searched_from(space, start)
     if moves == 0:
@@ -166,7 +169,7 @@ class Evolution(PolicyModule):
         return policy.refiner if self.part == "refiner" else policy.decoder
 
     def configure_optimizers(self) -> Any:
-        """Gradient descent that goes straight to the new mean."""
+        """Return gradient descent that goes straight to the new mean."""
         return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 
     def optimizer_step(
@@ -178,7 +181,7 @@ class Evolution(PolicyModule):
             self.evolved(self.average).copy_(self.evolved(self.policy))
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
-        """Half the squared distance from the mean to the next generation's mean.
+        """Return half the squared distance from the mean to the next generation's mean.
 
         Raises:
             InputError: Gradients are clipped, which would stop short of it.

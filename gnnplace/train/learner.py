@@ -119,13 +119,13 @@ class Learner(LightningModule):
         return earlier.continued(card)
 
     def configure_optimizers(self) -> Any:
-        """Adam with a cosine schedule down to a tenth."""
+        """Return Adam with a cosine schedule down to a tenth."""
         optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _share(self, step: int) -> float:
-        """Share of the highest learning rate at ``step``."""
+        """Return the share of the highest learning rate at ``step``."""
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
 
     def optimizer_step(
@@ -144,7 +144,7 @@ class Learner(LightningModule):
                 _ = mean.lerp_(now, share) if mean.is_floating_point() else mean.copy_(now)
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
-        """Randomness of one problem, the same whenever it is met."""
+        """Return the generator of one problem, the same whenever it is met."""
         return np.random.default_rng([17, sample.index])
 
     @abstractmethod
@@ -207,7 +207,7 @@ class Learner(LightningModule):
 
     @property
     def exported_folders(self) -> list[str]:
-        """Folders that have been exported: of the best network, if there was one, and the last."""
+        """Return the exported folders: that of the best network, if there is one, and the last."""
         if self.export is None:
             return []
         best = [self.export] if self.has_exported_best else []
@@ -232,7 +232,7 @@ class Learner(LightningModule):
         self.log("test/better", better, sync_dist=True)
 
     def quality(self) -> tuple[float, float]:
-        """Geometric mean of the ratios of all processes, share of those below one.
+        """Return the geometric mean of the ratios of all processes and the share below one.
 
         Problems without a reference are left out; nan where there are no others.
         """

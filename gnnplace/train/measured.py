@@ -205,7 +205,7 @@ class MeasuredTuning(Evolution):
 
     @property
     def posterior(self) -> Posterior:
-        """What is believed of the problem, which is made when it is first needed."""
+        """Return what is believed of the problem. It is made when it is first needed."""
         if self._posterior is None:
             self._posterior = Posterior(self.objective.problem, self.noise)
         return self._posterior
@@ -267,7 +267,7 @@ class MeasuredTuning(Evolution):
         return [*chosen, *(p for p in ranked if p.key not in keys)][:count]
 
     def measure(self, placements: list[Placement]) -> None:
-        """Measure placements, learns from them, and logs what they came to."""
+        """Measure placements, learn from them, and log the results."""
         if not placements:  # the policy has no other idea
             self.trainer.should_stop = True
             return

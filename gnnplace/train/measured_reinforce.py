@@ -81,7 +81,7 @@ class MeasuredReinforce(Reinforce):
         return super().batch_loss([self.sample])
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
-        """Measured seconds of a step of each placement; the greedy one is among them."""
+        """Return the measured seconds of a step of each placement, the greedy one among them."""
         placements = [_placement(episodes, unit_device) for unit_device in drawn]
         found = [measured.seconds for measured in self.objective.measure(placements)]
         ran = [(s, p) for s, p in zip(found, placements, strict=True) if s is not None]
@@ -95,7 +95,10 @@ class MeasuredReinforce(Reinforce):
         return np.array([worst if seconds is None else seconds for seconds in found])
 
     def own_decodes(self) -> list[float]:
-        """Measured seconds of the average's greedy decode of each objective; nan: it failed."""
+        """Return the measured seconds of the average's greedy decode of each objective.
+
+        It is nan where the decode failed.
+        """
         found = []
         for objective in (self.objective, *self.held_out):
             known = objective is self.objective

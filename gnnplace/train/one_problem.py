@@ -65,7 +65,7 @@ class FewProblems(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
     ) -> list[ProblemSample]:
-        """Return problems stay where they are."""
+        """Return the batch as it is, because problems stay on the CPU."""
         return batch
 
     def _loader(self, samples: list[ProblemSample]) -> DataLoader[ProblemSample]:

@@ -250,7 +250,7 @@ class Reinforce(Learner):
         network: DecoderNetwork,
         rng: np.random.Generator,
     ) -> tuple[Drawn, FloatArray, FloatArray]:
-        """Placements for a random number of devices, their costs, and how likely numbers should be.
+        """Return placements for a random number of devices, their costs, and the wanted numbers.
 
         The placements are the greedy decode, draws, draws that clusters share, and the greedy
         decodes for each other number of devices.
@@ -268,7 +268,7 @@ class Reinforce(Learner):
         return drawn, cost, wanted(by_limit)
 
     def _fewer(self, sample: ProblemSample, count: int, least: int = 0) -> int:
-        """Fewer of ``count`` where the problem is large."""
+        """Return ``count``, or less where the problem is large, but at least ``least``."""
         few = min(1.0, MANY / sample.space.problem.num_units)
         return max(least, round(few * count))
 
@@ -284,7 +284,7 @@ class Reinforce(Learner):
         cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """The placement of least cost that is known for a number of devices, after some moves."""
+        """Return the best known placement for a number of devices, after some moves."""
         which, least = (sample.index, drawn.limit), int(cost.argmin())
         best = self.labels.get(which)
         if best is None or cost[least] < best[0]:
@@ -295,7 +295,10 @@ class Reinforce(Learner):
         return best[1]
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
-        """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
+        """Return the loss of a problem's placements.
+
+        ``states`` are the encoder's, with gradients. [m, hidden]
+        """
         network = self.policy.network(states.detach(), episodes.devices)
         seen, there = episodes.seen(network, lesson.drawn), states.device
         chosen = torch.from_numpy(seen.device).long().to(there)
@@ -322,7 +325,10 @@ class Reinforce(Learner):
     def _order_gradient(
         self, episodes: Episodes, network: DecoderNetwork, lesson: Lesson
     ) -> Tensor:
-        """Gradient by the priorities of all draws' weights times log-probabilities an op. [m]"""
+        """Return the gradient by the priorities, per op. [m]
+
+        It is that of all draws' log-probabilities times their weights.
+        """
         graph, priority = episodes.graph.graph, episodes.priority(network)
         rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
         total = sum(
@@ -360,7 +366,10 @@ def finite_logs(seconds: FloatArray) -> FloatArray:
 
 
 def advantages(seconds: FloatArray) -> FloatArray:
-    """How far the log of each is below the mean of the others', in standard deviations. [K]"""
+    """Return how far the log of each is below the mean of the others'. [K]
+
+    In standard deviations of the logs, cut off at ``MOST``.
+    """
     logs = finite_logs(seconds)
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
@@ -374,7 +383,10 @@ def wanted(seconds: FloatArray) -> FloatArray:
 
 
 def regret(greedy: float, label: float) -> float:
-    """Weight of a label: a half where the greedy decode is as good, one where it is 5 % longer."""
+    """Return the weight of a label, from 0.5 to 3.
+
+    A half where the greedy decode is as good, one where it is 5 % longer.
+    """
     return float(np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0))
 
 
@@ -410,7 +422,7 @@ def bettered(
     count: int,
     rng: np.random.Generator,
 ) -> tuple[float, IntArray]:
-    """Cost and units' devices of the best placement after some moves; never a worse one.
+    """Return cost and units' devices of the best placement after some moves; never a worse one.
 
     Args:
         episodes: The problem as the network walks it.

@@ -87,7 +87,7 @@ class ClassSource:
 
     @property
     def name(self) -> str:
-        """Its name without the module."""
+        """Return the class's name without the module."""
         return self.node.name
 
 

@@ -136,7 +136,7 @@ def _choices(key: str, text: str) -> CategoricalDistribution:
 
 
 def first_values(space: SearchSpace) -> dict[str, str]:
-    """One allowed value of each key, to check the key paths with."""
+    """Return one allowed value of each key, to check the key paths with."""
     return {
         key: str(values.choices[0] if isinstance(values, CategoricalDistribution) else values.low)
         for key, values in space.items()
@@ -281,7 +281,7 @@ class Pruning(Callback):
 
 
 def run_trial(args: list[str], trial: Trial, folder: Path, monitor: str) -> float:
-    """Best validation figure of one run.
+    """Train once and return the best validation figure.
 
     Args:
         args: Arguments of the sweep.
@@ -358,7 +358,7 @@ def _retry_once() -> dict[str, object]:
 
 
 def _plain(url: str) -> str:
-    """``url`` without a password."""
+    """Return ``url`` without a password."""
     start, at, host = url.rpartition("@")
     return f"{start.rsplit(':', 1)[0]}:***@{host}" if at else url
 

@@ -216,7 +216,7 @@ class TrainingCLI(LightningCLI):
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Lightning's trainer.
+        """Return Lightning's trainer.
 
         Raises:
             InputError: Lightning refuses the settings.
@@ -346,7 +346,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def adopt_torchrun(trainer: Namespace) -> None:
-    """Under ``torchrun``, takes the number of processes from it; in place.
+    """Take the number of processes from ``torchrun``, if it started this one, in place.
 
     Args:
         trainer: The parsed ``trainer`` section of a recipe.

@@ -133,12 +133,12 @@ class Workbench(StepObjective):
 
     @property
     def name(self) -> str:
-        """What the store calls the model."""
+        """Return what the store calls the model."""
         return self._store.label or self._model
 
     @cached_property
     def objective(self) -> MeasuredObjective:
-        """What runs placements."""
+        """Return the objective that runs placements."""
         from gnnplace.run.measuring import MeasuredObjective
         from gnnplace.run.placed import ExecutionOptions, RecordOptions
 

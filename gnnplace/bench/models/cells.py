@@ -165,7 +165,7 @@ class CellNetwork(nn.Module):
 def nasnet(
     batch: int = 8, size: int = 32, width: int = 16, each: int = 1, stages: int = 2
 ) -> Workload:
-    """NASNet-A with a classification loss (10 classes).
+    """Build NASNet-A with a classification loss (10 classes).
 
     Args:
         batch: Images in a step.

@@ -71,7 +71,7 @@ class DenseNet(nn.Module):
 def densenet(
     batch: int = 8, size: int = 32, layers: str = "22", growth: int = 12, classes: int = 10
 ) -> Workload:
-    """DenseNet with a classification loss.
+    """Build DenseNet with a classification loss.
 
     Args:
         batch: Images in a step.

@@ -42,7 +42,7 @@ class UNet(nn.Module):
 def unet(
     batch: int = 4, size: int = 64, width: int = 16, depth: int = 3, classes: int = 4
 ) -> Workload:
-    """U-Net with a segmentation loss.
+    """Build a U-Net with a segmentation loss.
 
     Args:
         batch: Images in a step.

@@ -59,7 +59,11 @@ class ConstantSet:
         return self.constants[name].value
 
     def of(self, name: str, kind: str) -> float:
-        """Of a kind of device: `NAME.KIND`, else `NAME`, which is said of all others."""
+        """Return the value for a kind of device: `NAME.KIND`, else `NAME`.
+
+        Raises:
+            KeyError: There is neither.
+        """
         own = self.constants.get(f"{name}.{kind}", self.constants.get(name))
         if own is None:
             raise KeyError(f"{self.owner}: {name} of {kind}")
@@ -85,7 +89,7 @@ def hardware() -> ConstantSet:
 
 @cache
 def library() -> ConstantSet:
-    """Rates of fused attention."""
+    """Return the rates of fused attention."""
     return _set(LIBRARY, _data()["library"])
 
 
@@ -125,7 +129,9 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
 
 
 def assumed(framework_name: str, environment_name: str | None = None) -> Iterator[Constant]:
-    """Every constant that predictions of a framework stand on, the hardware's first, modes' last.
+    """Yield every constant that a framework's predictions rest on.
+
+    The hardware's come first, those of modes last.
 
     Raises:
         InputError: No such framework or environment.

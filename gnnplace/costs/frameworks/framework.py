@@ -407,12 +407,12 @@ class Framework:
 
     @property
     def traits(self) -> Traits:
-        """What it does where a plan does not say."""
+        """Return what the framework does where a plan does not say."""
         return TRAITS[self.name]
 
     @property
     def workspace(self) -> float:
-        """Bytes beside tensors that a device's log has, of libraries and of the framework."""
+        """Return the bytes beside tensors in a device's log, of libraries and of the framework."""
         return self.kernels.rates["workspace"] + self.constants["workspace"]
 
     @cached_property
@@ -435,7 +435,7 @@ class Framework:
 
     @property
     def optimizer_kind(self) -> OptimizerKind:
-        """What the optimizer keeps and moves."""
+        """Return what the optimizer keeps and moves."""
         return optimizer_kind(self.optimizer)
 
     def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
@@ -457,12 +457,12 @@ class Framework:
 
     @property
     def hidden_exchanges(self) -> str:
-        """Exchanges of replicas that are hidden."""
+        """Return which exchanges of replicas are hidden."""
         return self.hides or self.traits.hides
 
     @property
     def offloading(self) -> Offloading:
-        """What leaves the GPU for the host."""
+        """Return what leaves the GPU for the host."""
         return offloading_of(self.offload)
 
     @cached_property

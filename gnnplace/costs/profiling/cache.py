@@ -76,14 +76,17 @@ class Conditions:
         return max(self.load / MOST_LOAD, self.noise / MOST_NOISE)
 
     def stale(self, not_before: datetime) -> bool:
-        """Whether it has to be measured again: it is too old, or noisy and the machine is quiet."""
+        """Return whether it has to be measured again.
+
+        That is so if it is too old, or if it is noisy and the machine is quiet now.
+        """
         now = datetime.now(UTC)
         if self.when < not_before or not timedelta() <= now - self.when <= MOST_AGE:
             return True
         return self.noisy and now - self.tried > PAUSE and load_now() <= MOST_LOAD
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the conditions as plain data."""
         return {
             "when": self.when.isoformat(timespec="microseconds"),
             "tried": self.tried.isoformat(timespec="microseconds"),
@@ -99,7 +102,7 @@ class Conditions:
 
 
 def read_conditions(data: dict[str, Any]) -> Conditions:
-    """Conditions from plain data.
+    """Return conditions from plain data.
 
     Raises:
         KeyError, TypeError, ValueError: They are not as `Conditions.data` gives them.
@@ -139,7 +142,7 @@ def load_now() -> float:
 
 
 def spread(repetitions: FloatArray) -> float:
-    """Interquartile range over median. Of one repetition it is 0."""
+    """Return the interquartile range over the median. It is 0 for one repetition."""
     low, middle, high = np.percentile(repetitions, [25, 50, 75])
     return float((high - low) / middle) if middle > 0 else 0.0
 
@@ -154,7 +157,10 @@ def _own() -> float:
 
 
 def program_digest(program: Program) -> str:
-    """SHA-256 of what a program computes: ops, arguments, shapes; not the numbers in tensors."""
+    """Return the SHA-256 of what a program computes: ops, arguments and shapes.
+
+    The numbers in tensors do not count.
+    """
     text = hashlib.sha256()
     for op in program.ops:
         target = f"{getattr(op.target, '__module__', '')}.{op.target}"
@@ -177,7 +183,7 @@ def machine() -> dict[str, Any]:
 
 
 def key(*parts: Any) -> str:
-    """Key of what the parts and this machine determine."""
+    """Return the key of what the parts and this machine determine."""
     return hashlib.sha256(repr((parts, sorted(machine().items()))).encode()).hexdigest()
 
 
@@ -186,7 +192,7 @@ _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 
 @contextmanager
 def measured_anew() -> Iterator[None]:
-    """Has everything that is profiled in the block measured anew, each thing once."""
+    """Measure everything that is profiled in the block anew, each thing once."""
     before, _state["not before"] = _state["not before"], datetime.now(UTC)
     try:
         yield
@@ -241,7 +247,7 @@ def _measured(
 
 
 def _better(old: Conditions, new: Conditions) -> bool:
-    """Whether an old measurement is to be kept beside a new one: it is quieter, and not too old."""
+    """Return whether an old measurement is quieter than the new one, and not too old."""
     current = _state["not before"] <= old.when and datetime.now(UTC) - old.when <= MOST_AGE
     return current and old.disturbance < new.disturbance
 

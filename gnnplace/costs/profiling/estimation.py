@@ -127,7 +127,10 @@ def estimated_times(
 
 
 def _layers(program: Program) -> NDArray[np.intp]:
-    """Layer and phase of each op; what is in no numbered module is a layer of its own."""
+    """Return the number of each op's layer and phase.
+
+    Ops in no numbered module are one layer for each phase.
+    """
     numbers: dict[tuple[str, str], int] = {}
     layer_of: dict[tuple[str | None, str], int] = {}
     layers = []
@@ -143,7 +146,7 @@ def _layers(program: Program) -> NDArray[np.intp]:
 
 
 def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str, ...]:
-    """Of an op of two kernels that of the longer one."""
+    """Return where each op's seconds are from; the longer kernel's source for an op of two."""
     order = np.argsort(estimate.seconds, kind="stable")
     chosen = np.zeros(count, dtype=np.intp)
     chosen[found.owner[order]] = order
@@ -154,7 +157,10 @@ def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str
 def _shares(
     found: Description, estimate: OpEstimates, seconds: FloatArray
 ) -> dict[str, tuple[float, float]]:
-    """Of time and of ops with kernels; an op of two kernels counts where its first is."""
+    """Return, by provenance, the shares of time and of ops with kernels.
+
+    An op of two kernels counts where its first is.
+    """
     first = np.zeros(len(seconds), dtype=np.int8)
     first[found.owner[::-1]] = estimate.provenance[::-1]
     kernels = np.flatnonzero(~found.view)
@@ -169,7 +175,7 @@ def _shares(
 
 
 def estimate_ops(program: Program, kind: str) -> FloatArray:
-    """Estimated seconds of every op on a device kind.
+    """Return the estimated seconds of every op on a device kind.
 
     Args:
         program: Its values need no tensors.
@@ -224,7 +230,10 @@ def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any)
 def _attention_backward_flops(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
 ) -> int:
-    """Five products: one is computed again, two for each of the two of the forward pass."""
+    """Return the operations of attention backward: five products.
+
+    One is computed again; two are for each of the two of the forward pass.
+    """
     return _attention_flops(query, key) * 5 // 2
 
 

@@ -151,7 +151,7 @@ def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGrap
 def _classes(
     colocate: tuple[str | None, ...], group: IntArray, count: int
 ) -> tuple[str | None, ...]:
-    """Class of each group: classes that meet in a group are united under the first name."""
+    """Return the class of each group; classes that meet in a group unite under the first name."""
     names = list(dict.fromkeys(name for name in colocate if name is not None))
     index = {name: i for i, name in enumerate(names)}
     label = np.array([-1 if name is None else index[name] for name in colocate], dtype=np.int32)
@@ -182,7 +182,7 @@ class Units:
 
     @cached_property
     def classes(self) -> dict[str, str]:
-        """For each unit the first of those that share its device."""
+        """Return, for each unit, the first of those that share its device."""
         from scipy.cluster.hierarchy import DisjointSet  # late: a tenth of a second
 
         same = DisjointSet(self.names)
@@ -195,9 +195,9 @@ class Units:
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """Return the class of each op, the first one's if it is free.
+        """Return the class of each op, None for the loss. [num_ops]
 
-        None of the loss's. [num_ops]
+        An op that is free has the class of the first unit.
         """
         first = next((unit for unit in self.of_op if unit is not None), None)
         units = (first if free else unit for unit, free in zip(self.of_op, self.free, strict=True))
@@ -223,7 +223,7 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
 
 
 def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None, ...]:
-    """The outermost module of some classes that each op is in; None where it is in none. [num_ops]
+    """Return the outermost module of some classes that each op is in, or None. [num_ops]
 
     Raises:
         InputError: No module is of such a class; shows those that are like it.
@@ -295,7 +295,7 @@ class _Walk:
         return self
 
     def _tie_shared(self) -> None:
-        """Units that hold one tensor under several names share a device."""
+        """Tie units that hold one tensor under several names to one device."""
         for name, first in self.program.state.items():
             mine, other = (self.unit_of(each.rpartition(".")[0]) for each in (first, name))
             if mine != other and mine is not None and other is not None:

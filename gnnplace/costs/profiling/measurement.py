@@ -32,7 +32,7 @@ Step = Callable[[dict[str, torch.Tensor], Callable[[], None]], None]
 
 
 def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, float]:
-    """Median seconds of every op over several warm steps, and how much whole steps differ.
+    """Return the median seconds of every op over warm steps, and how much whole steps differ.
 
     Args:
         program: With its initial tensors, which stay as they are.

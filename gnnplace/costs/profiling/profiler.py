@@ -129,7 +129,7 @@ def profile(
 
 
 def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> FloatArray:
-    """Mean seconds of every op of `program` over its copies in the micro-batched `whole`."""
+    """Return the mean seconds of every op of `program` over its copies in the cut `whole`."""
     origin = [program.op_index[base_name(op.name)] for op in whole.ops]
     total = np.bincount(origin, seconds, len(program.ops))
     return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
@@ -160,7 +160,7 @@ def _resolved(
 
 
 def _grouped(fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None) -> IntArray:
-    """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
+    """Return the group of each op; none has ops of two phases or of both sides of a border."""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsen(
         fine.graph,
@@ -232,13 +232,16 @@ def _estimated(
 def _mean_error(
     group: IntArray, seconds: FloatArray, error: FloatArray, total: FloatArray
 ) -> FloatArray:
-    """Errors of one source go together, so that a group's is the mean of its ops', by time."""
+    """Return the error of each group: the mean of its ops', weighted by time.
+
+    Errors of one source are correlated, so that they do not cancel out.
+    """
     weighed = np.bincount(group, seconds * error, len(total))
     return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
 
 
 def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tuple[str, ...]:
-    """Of each group that of its longest op."""
+    """Return, for each group, the source of its longest op."""
     chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")
     chosen[group[order]] = order

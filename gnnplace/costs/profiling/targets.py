@@ -119,7 +119,9 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
 def _measured_links(
     names: Sequence[str], key: tuple[Any, ...], pair: Sequence[torch.device] | None = None
 ) -> tuple[Link, ...]:
-    """Links between workers of these names; one pair is measured, the others are like it.
+    """Return the links between workers of these names.
+
+    One pair is measured, the others are like it.
 
     Args:
         names: The names of the workers' devices.
@@ -132,7 +134,10 @@ def _measured_links(
     from gnnplace.run.workers import measure_link
 
     def measure() -> tuple[dict[str, Any], float]:
-        """One link as plain data, and no noise: it is fitted to medians of many messages."""
+        """Measure one link and return it as plain data with a noise of 0.
+
+        There is no noise because it is fitted to medians of many messages.
+        """
         return measure_link(pair).model_dump(exclude={"source", "target"}), 0.0
 
     what = "the links between workers"
@@ -150,7 +155,7 @@ def _is_link(entry: Any) -> bool:
 
 
 def gpu_kind(name: str) -> str:
-    """Kind of a GPU's product name: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    """Return the kind of a GPU by its product name: "NVIDIA H100 80GB HBM3" gives "h100"."""
     words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " "))
     return words[0] if words else name.lower().replace(" ", "-")
 

@@ -73,7 +73,7 @@ def build_data(
 def select(
     names: Sequence[str], models: Sequence[CapturedModel] = STORE.models
 ) -> tuple[CapturedModel, ...]:
-    """Models by their names or those of their families; all if none are given.
+    """Return models by their names or those of their families; all if none are given.
 
     Raises:
         InputError: There is no such model or family.
@@ -193,7 +193,7 @@ def description_of(recipe_of_set: Recipe) -> DataSetCard:
 
 
 def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
-    """The text of a card: what, how, with what, licence, figures by part of the split, gaps."""
+    """Return the text of a card: content, costs, tools, licence, figures by split part, gaps."""
     kinds = list(dict.fromkeys(kind for graph in graphs for kind in graph.kinds))
     lines = [
         f"# Captured training graphs: {of.name}",

@@ -83,7 +83,7 @@ class CapturedModel:
 
     @property
     def part(self) -> str:
-        """Part of the split that the graph is in."""
+        """Return the part of the split that the graph is in."""
         return SPLIT.get(self.family) or MORE_SPLIT[self.family]
 
 
@@ -244,7 +244,7 @@ class Draw:
 
 
 def _pick(options: Sequence[T], rng: Generator) -> T:
-    """One of ``options``; takes one random number however many there are."""
+    """Return one of ``options``, drawing one random number however many there are."""
     return options[int(rng.random() * len(options))]
 
 
@@ -326,7 +326,7 @@ def tight_memory(problem: Problem) -> float:
 
 
 def _chunks(space: SearchSpace) -> IntArray:
-    """Contiguous chunks of units with equal bytes of state and outputs. [U]"""
+    """Return contiguous chunks of units with equal bytes of state and outputs. [U]"""
     problem, count = space.problem, space.problem.num_devices
     made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)
     need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[space.unit_order]

@@ -71,11 +71,13 @@ class CapturedGraph:
 
     @cached_property
     def colocate(self) -> tuple[str | None, ...]:
-        """Class of each op as in a problem, or None. [num_ops]"""
+        """Return the class of each op as in a problem, or None. [num_ops]"""
         return tuple(None if unit < 0 else f"unit{unit}" for unit in self.unit.tolist())
 
     def coarsened(self, target: int) -> CapturedGraph:
-        """The graph with about ``target`` groups as its ops; itself where it has no more ops.
+        """Return the graph with about ``target`` groups as its ops.
+
+        It is the graph itself if that has no more ops.
 
         Groups depend on structure and the costs on the first kind alone.
         """

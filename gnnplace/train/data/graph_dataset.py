@@ -97,7 +97,7 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
     @property
     def processed_file_names(self) -> list[str]:
-        """One file, whose name carries the hash."""
+        """Return the name of the one processed file, which carries the hash."""
         return [f"{self.store.folder.stem}-{self.key}.npz"]
 
     def problem(self, index: int) -> Problem:
@@ -189,7 +189,7 @@ def content_key(
 
 
 def _describe(part: Any) -> str:
-    """Code and settings of a function or of an object that is called.
+    """Return code and settings of a function or of an object that is called.
 
     What a function has from around it counts too, and so do the parts of a composition; where the
     code cannot be read, the object's text stands for it, which at worst processes anew.

@@ -62,7 +62,7 @@ def make_cluster(
 
 
 def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
-    """Channel of a link and how much faster than the drawn bandwidth it is."""
+    """Return the channel of a link and its bandwidth over the drawn one."""
     if cluster_type == "shared":
         return "bus", 2.0
     if cluster_type == "two-tier" and here != there:

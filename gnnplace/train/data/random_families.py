@@ -61,7 +61,7 @@ class Sketch:
 
 
 def layered(rng: Generator, size: int) -> Sketch:
-    """Return the layers of random width.
+    """Draw layers of random width.
 
     Each op takes one to three ops of the layer before, or skips.
     """
@@ -77,7 +77,7 @@ def layered(rng: Generator, size: int) -> Sketch:
 
 
 def erdos_renyi(rng: Generator, size: int) -> Sketch:
-    """Return every earlier op of a window is an input with the same probability."""
+    """Draw a graph in which every earlier op of a window is an input with the same probability."""
     sketch, window = Sketch(), int(rng.integers(5, 40))
     share = rng.uniform(1.0, 3.0) / window
     for i in range(size):
@@ -90,7 +90,7 @@ def erdos_renyi(rng: Generator, size: int) -> Sketch:
 
 
 def inception(rng: Generator, size: int) -> Sketch:
-    """Blocks of parallel branches of different lengths, joined again."""
+    """Draw blocks of parallel branches of different lengths, joined again."""
     sketch = Sketch()
     join = sketch.block(sketch.add([]), 2)
     while len(sketch.inputs) < size:
@@ -101,7 +101,7 @@ def inception(rng: Generator, size: int) -> Sketch:
 
 
 def transformer(rng: Generator, size: int) -> Sketch:
-    """Layers of attention (in heads or whole) and a feed-forward block, with residuals."""
+    """Draw layers of attention (in heads or whole) and feed-forward blocks, with residuals."""
     sketch = Sketch()
     x, heads = sketch.layer([sketch.add([])]), int(rng.integers(1, 7))
     while len(sketch.inputs) < size:
@@ -116,7 +116,7 @@ def transformer(rng: Generator, size: int) -> Sketch:
 
 
 def chain(rng: Generator, size: int) -> Sketch:
-    """Return the layers one after the other, some with residuals over a few of them."""
+    """Draw layers one after the other, some with residuals over a few of them."""
     sketch = Sketch()
     x, residual = sketch.add([]), rng.random() < 0.5
     while len(sketch.inputs) < size:
@@ -126,7 +126,7 @@ def chain(rng: Generator, size: int) -> Sketch:
 
 
 def mixture(rng: Generator, size: int) -> Sketch:
-    """Return the layers whose tokens go through parallel experts."""
+    """Draw layers whose tokens go through parallel experts."""
     sketch, experts = Sketch(), int(rng.integers(2, 9))
     x = sketch.layer([sketch.add([])])
     while len(sketch.inputs) < size:
@@ -138,14 +138,17 @@ def mixture(rng: Generator, size: int) -> Sketch:
 
 
 def grid(rng: Generator, size: int) -> Sketch:
-    """Return a recurrent network unrolled: ops of a layer share weights over time."""
+    """Draw a recurrent network unrolled over time: ops of a layer share weights."""
     sketch, layers = Sketch(), int(rng.integers(2, 7))
     _cells(sketch, layers, max(2, size // (2 * layers)), "cell", [])
     return sketch
 
 
 def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int]) -> list[list[int]]:
-    """Cells over time: outputs of each layer's steps. ``start`` goes into every first cell."""
+    """Add cells unrolled over time and return the outputs of each layer's steps.
+
+    ``start`` is an input of the first layer's cell in every step.
+    """
     outputs: list[list[int]] = [[] for _ in range(layers)]
     for _ in range(steps):
         below = sketch.add(start, heavy=0.5)
@@ -157,7 +160,10 @@ def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int])
 
 
 def seq2seq(rng: Generator, size: int) -> Sketch:
-    """Encoder and decoder unrolled over time, attention, an output layer for each step."""
+    """Draw an encoder and a decoder unrolled over time.
+
+    The decoder has attention and an output layer for each step.
+    """
     sketch, layers = Sketch(), int(rng.integers(1, 5))
     steps = max(2, size // (4 * layers + 4))
     encoder = _cells(sketch, layers, steps, "encoder", [])
@@ -170,7 +176,7 @@ def seq2seq(rng: Generator, size: int) -> Sketch:
 
 
 def nas(rng: Generator, size: int) -> Sketch:
-    """Cells of random pairwise ops over the two cells before, as in searched architectures."""
+    """Draw cells of random pairwise ops over the two cells before, as in searched architectures."""
     sketch = Sketch()
     before = [sketch.layer([sketch.add([])])] * 2
     while len(sketch.inputs) < size:
@@ -346,7 +352,7 @@ def _consumers(sketch: Sketch) -> list[list[int]]:
 
 
 def _training_graph(draft: CostedSketch) -> GraphParts:
-    """Forward ops, then their backward ops in reverse, then one update for each weight.
+    """Return forward ops, their backward ops in reverse, then one update for each weight.
 
     A backward op costs twice its forward op; it takes the gradients of its op's consumers and the
     activations that its op took (or made, where it took none).
@@ -408,12 +414,15 @@ def _on_cluster(
 
 
 def _unless(given: float | None, drawn: float) -> float:
-    """What is given, else what was drawn: the numbers that follow are the same either way."""
+    """Return what is given, else what was drawn.
+
+    The value is drawn in any case, so that the numbers that follow are the same either way.
+    """
     return drawn if given is None else given
 
 
 def _memory(parts: GraphParts, count: int, rng: Generator) -> float:
-    """Bytes of each device: ample, or one and a half to three fair shares of everything."""
+    """Return the bytes of each device: ample, or 1.5 to 3 fair shares of everything."""
     everything = float(parts.state.sum() + parts.graph.size.sum())
     largest = float(parts.state.max() + 4 * parts.graph.size.max(initial=0.0))
     if rng.random() < 0.7:

@@ -43,7 +43,7 @@ EACH = 32  # graphs of a sampled family
 
 
 def varied_sizes(family: str, name: str) -> str:
-    """Sizes of a model of a family, as a model's spec has them behind its question mark."""
+    """Draw the sizes of a family's model, as a model's spec has them behind its question mark."""
     draw = random.Random(name)
     sizes: Sizes = {"batch": draw.choice((16, 32, 64, 128))}
     sizes |= FAMILIES[family](draw)
