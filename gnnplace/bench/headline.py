@@ -54,14 +54,14 @@ def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _times(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Return the seconds by method and problem."""
+    """Return the step times in seconds, by method and problem."""
     methods = dict.fromkeys(str(row["placer"]) for row in rows)
     own = {who: [row for row in rows if row["placer"] == who] for who in methods}
     return {who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()}
 
 
 def _ratios(times: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Step time over data parallelism's by method and problem, where both have an answer."""
+    """Return the step time over data parallelism's, by method and problem that both solved."""
     base = times.get(PARALLEL, {})
     return {
         who: {p: s / base[p] for p, s in own.items() if p in base} for who, own in times.items()
@@ -104,7 +104,7 @@ def _beside(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
-    """Step times of every method and model."""
+    """Return the table of step times of every method and model on a machine."""
     times = _times(rows)
     ratios = _ratios(times)
     models = dict.fromkeys(str(row["problem"]) for row in rows)
@@ -119,12 +119,12 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return what a problem's model is called."""
+    """Return the name of each problem's model."""
     return {r["problem"]: str(r.get("family", r["problem"])).removeprefix("hf:") for r in rows}
 
 
 def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
-    """Step time over data parallelism's, a line a model and a dot a method."""
+    """Plot the step time over data parallelism's, a line a model and a dot a method."""
     ratios, names = _ratios(_times(rows)), _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))
     series = []

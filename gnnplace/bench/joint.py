@@ -174,7 +174,7 @@ class Joint:
         }
 
     def _alone(self) -> Plan:
-        """Place all on the first device: whole, or in micro-batches if they are faster."""
+        """Return a plan on the first device: the whole batch or micro-batches, what is faster."""
         sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
         batch = self.chain.batch
         specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]

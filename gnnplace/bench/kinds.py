@@ -32,7 +32,7 @@ Data = dict[str, Any]
 
 
 class Loaded(Protocol):
-    """What a cell works on."""
+    """The interface of what a cell works on."""
 
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem."""
@@ -51,7 +51,7 @@ class Loaded(Protocol):
 
 
 def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
-    """Return what a cell works on; files are relative to ``folder``.
+    """Load and return what a cell works on; files are relative to ``folder``.
 
     Raises:
         GnnplaceError: Whatever is wrong with the problem.

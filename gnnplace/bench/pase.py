@@ -59,7 +59,7 @@ class WholeStep(CapturedProblem):
     kind: str = ""
 
     def part(self, call: int, split: Configuration) -> Part:
-        """Return what one device does of a call."""
+        """Return the part of a call that one device computes."""
         assert self.source is not None
         return self.source.part(call, split, self.kind, (self.mesh, 1))
 

@@ -26,7 +26,7 @@ TIMED = ("exact",)  # placers whose solver looks at a clock of its own
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem in memory."""
+    """A problem in memory that placers place."""
 
     problem: Problem
 
@@ -84,7 +84,7 @@ def _placed(result: Result) -> Data:
 
 
 def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
-    """Write what ``gnnplace simulate`` takes: the problem once, and the placement."""
+    """Write the problem once, and the placement, as ``gnnplace simulate`` takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     told = digest(problem).replace(":", "-")
     path = folder / f"{told}.json"

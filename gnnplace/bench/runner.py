@@ -110,7 +110,10 @@ class Override:
 
 
 def _accepting(entry: ProblemEntry) -> ProblemEntry:
-    """Return a model that is cut whatever becomes of its loss; anything else as it is."""
+    """Return an entry of a model with leave to cut it although its loss changes.
+
+    Other entries are returned as they are.
+    """
     cut = entry.model is not None and entry.microbatches > 1
     return entry.model_copy(update={"accept_other_loss": True}) if cut else entry
 

@@ -76,7 +76,7 @@ def problem_id(row: Mapping[str, Any]) -> ProblemId:
 
 
 def was_run(problem: ProblemId) -> bool:
-    """Return whether step times of the problem are of runs, which belong to one machine and day."""
+    """Return whether step times are of runs, which are valid for one machine and day only."""
     return problem[1].endswith(RUN_SUFFIX)
 
 
@@ -95,7 +95,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
 def merged(
     known: Mapping[ProblemId, BestKnown], rows: Iterable[Mapping[str, Any]]
 ) -> dict[ProblemId, BestKnown]:
-    """Return what is known with what rows found; the first of equals stays."""
+    """Return the best known step times after rows are added; the first of equals stays."""
     result = dict(known)
     for row in rows:
         key = problem_id(row)
@@ -147,7 +147,7 @@ Times = dict[ProblemId, float]
 
 @dataclass(frozen=True)
 class Standing:
-    """How a placer did with a budget.
+    """The result of a placer with a budget.
 
     Attributes:
         placer: Its name.
@@ -233,7 +233,7 @@ def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
 
 
 def _versus(mine: Times, rivals: Times, both: Iterable[ProblemId]) -> tuple[int, int, int]:
-    """Return wins, losses, ties on the problems that both tried."""
+    """Return wins, losses and ties on the problems that both tried."""
     wins = losses = ties = 0
     for problem in both:
         ours, theirs = mine.get(problem, np.inf), rivals.get(problem, np.inf)

@@ -256,7 +256,7 @@ def _problem(entry: str, folder: str) -> Problem:
 
 
 def check_row(row: Row, where: str) -> None:
-    """Check a submitted row: that it is complete, and that its placement takes what it says.
+    """Check a submitted row: it must be complete, and its placement must take what it says.
 
     Raises:
         InputError: What the row lacks, or what is otherwise than it says.

@@ -265,7 +265,7 @@ class ProblemEntry(Schema):
 
 
 class Method(Schema):
-    """What a placer of a suite has of its own; None: as the suite has it."""
+    """The settings of a suite that a placer has of its own; None means the suite's."""
 
     seeds: Annotated[list[int] | None, Field(min_length=1)] = None
     budgets: list[NonNegative] | None = None
@@ -304,7 +304,7 @@ class SuiteFile(Schema):
 
     @property
     def title(self) -> str:
-        """Name and version, as rows have it: ``standard@1``."""
+        """Return name and version, as rows have it: ``standard@1``."""
         return f"{self.name}@{self.version}"
 
     @model_validator(mode="after")
@@ -400,7 +400,7 @@ def read_suite(path: str | Path) -> SuiteFile:
 
 
 def cells(suite: SuiteFile) -> list[Cell]:
-    """Return all cells, problem by problem."""
+    """Return all cells of a suite, problem by problem."""
     once = [(name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions]
     crossed = []
     for name in suite.placers:

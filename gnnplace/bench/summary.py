@@ -92,7 +92,7 @@ CLOSE = 1.05  # factor by which profiles are ordered and told
 
 
 def quality_plot(found: Sequence[Standing], title: str) -> Figure:
-    """Return the ratio over the best known against mean seconds, a line a placer."""
+    """Plot the ratio over the best known against mean seconds, a line a placer."""
     lines: dict[str, list[tuple[Standing, Interval]]] = {}
     for standing in sorted(found, key=lambda s: s.seconds):
         if standing.ratio is not None and standing.ratio.mean <= HIGHEST:
@@ -204,7 +204,11 @@ def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None
 
 
 def _clean(path: str, dirty: bool) -> list[dict[str, Any]]:
-    """Return the rows of a file, all of them of code that a commit has."""
+    """Return the rows of a file.
+
+    Raises:
+        InputError: A row is of code that no commit has, and `dirty` is false.
+    """
     rows = read_rows(Path(path))
     for number, row in enumerate(rows, 1):
         commit = str(row.get("commit") or "")
@@ -291,7 +295,7 @@ def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
 
 
 def _origin(rows: Sequence[Row]) -> str:
-    """Return where rows are from: commits, machines, days."""
+    """Return the origin of rows: commits, machines, days."""
     commits = {str(row.get("commit", "unknown"))[:10] for row in rows}
     machines = {
         f"{row['machine']['processor']}, {row['machine']['cores']} cores"

@@ -312,7 +312,7 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
 
 
 def _fidelity_grid(rows: Sequence[Row]) -> Grid:
-    """Return predictions against runs, of every problem that enough placements of were run."""
+    """Return predictions beside runs, for every problem of which enough placements were run."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row["feasible"] and "predicted" in row:

@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
 
 def _check_views(args: Namespace) -> None:
-    """Refuse a page or a trace of what has no timeline of one step, before the work."""
+    """Refuse ``--html`` and ``--trace`` where there is no timeline of one step, before the work."""
     for option in ("html", "trace"):
         path = getattr(args, option)
         check_output(path)
@@ -96,7 +96,7 @@ def _compare_intervals(
 
 
 def _compare_plans(args: Namespace) -> int:
-    """Return the plan that is found, beside baselines."""
+    """Search a plan, print it beside baselines, and return the exit code."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
     asked = constraints_of(args)

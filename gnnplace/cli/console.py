@@ -270,7 +270,7 @@ class Bar:
 
 
 class _State:
-    """Whether progress is shown, and the bar there is."""
+    """The state of progress: whether it is shown, and the bar if there is one."""
 
     shown = True
     bar: Bar | None = None

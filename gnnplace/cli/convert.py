@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
 
 
 def _export(args: Namespace) -> int:
-    """Return a plan's file as a launcher's."""
+    """Write a plan as a launcher's file."""
     plan = gnnplace.read_plan(args.file)
     made = gnnplace.export_plan(plan, args.launcher, model=args.model, cluster=args.cluster)
     if made.beside is not None:

@@ -127,9 +127,9 @@ def _stop(number: int, frame: object) -> None:
 
 
 def _help(args: Namespace, hosts: Hosts) -> int:
-    """Run this host's share of a placement; the first host verifies and reports.
+    """Run this host's share of a placement, while the first host verifies and reports.
 
-    Nothing is measured beforehand: only the structure of the problem matters here.
+    Nothing is measured beforehand, because only the structure of the problem matters here.
     """
     from gnnplace.run.placed import read_unbound_placement
 

@@ -61,7 +61,7 @@ def _study(args: Namespace) -> int:
 
 
 def _execute(args: Namespace) -> int:
-    """Run groups x devices as a plan, and DDP beside it; 1 if numbers are wrong."""
+    """Run groups x devices as a plan, and DDP beside it. Return 1 if numbers are wrong."""
     from gnnplace.plans.hybrid.groups import Running
     from gnnplace.report.plans import run_lines
 

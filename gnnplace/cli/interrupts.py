@@ -59,7 +59,7 @@ def leave() -> None:
 
 
 def _ignore(lost: sys.UnraisableHookArgs) -> None:
-    """Say nothing of an object that an interrupt left half-made, and whose end fails."""
+    """Print nothing about an object that an interrupt left half-made and whose finalizer fails."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -59,7 +59,7 @@ NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory"
 
 
 class Command(Protocol):
-    """What a command's module has."""
+    """The interface of a command's module."""
 
     def run(self, args: Namespace) -> int:
         """Run the command and return its exit code."""

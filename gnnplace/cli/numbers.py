@@ -22,12 +22,12 @@ MOST_DEVICES = 65_536
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be.
+    """The range that a number must be in.
 
     Attributes:
-        least: And no less.
-        above: More than this.
-        most: And no more.
+        least: The least number allowed, or None.
+        above: A bound that the number must exceed, or None.
+        most: The largest number allowed, or None.
     """
 
     least: float | None = None

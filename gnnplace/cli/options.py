@@ -84,7 +84,7 @@ def _add_placer_options(parser: ArgumentParser) -> None:
 
 
 def _listed(module: str, names: str) -> tuple[str, ...]:
-    """Return what a module lists; it is imported where a help asks for it."""
+    """Return the names that a module lists. It is imported only when a help asks for them."""
     return tuple(getattr(import_module(module), names))
 
 
@@ -114,7 +114,7 @@ MODELS = (
 
 
 def _choices_text(name: str) -> str:
-    """Return what a help says there is to choose from, by the name in its braces."""
+    """Return the choices that a help lists, by the name in its braces."""
     return MODELS if name == "model" else ", ".join(NAMES[name]())
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def check_device_map(args: Namespace) -> None:
-    """Refuse what no device map can be made of, before the work.
+    """Refuse, before the work, inputs that no device map can be made of.
 
     Raises:
         InputError: A problem's file, or micro-batches; or no such folder.
@@ -68,7 +68,7 @@ def check_device_map(args: Namespace) -> None:
 
 
 def check_start(args: Namespace) -> None:
-    """Refuse what no search starts from, before the work.
+    """Refuse, before the work, options that a search cannot start from a placement with.
 
     Raises:
         InputError: Another objective, fewer devices, or an open number of micro-batches.

@@ -22,7 +22,7 @@ def run(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> int:
-    """Return the page of a joint plan."""
+    """Write the page of a joint plan, and its trace if that is asked for."""
     plan = read_plan(args.problem)
     write_text(args.output, plan_page(plan))
     if args.trace is not None:

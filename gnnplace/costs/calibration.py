@@ -64,7 +64,7 @@ class Evidence:
     parts: Mapping[str, tuple[Residuals, ...]]
 
     def errors(self) -> dict[str, Any]:
-        """Return errors of all relations, as plain data."""
+        """Return the errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
         typed = {n: [0.0, e] for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()}
@@ -91,14 +91,14 @@ def with_table(path: str | Path) -> CostTables:
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
-    """Return tables with a user's own rows in the place of what there is of their kinds."""
+    """Return tables in which a user's own rows replace those of their kinds."""
     named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
     errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
     return CostTables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Return errors of all relations among tables by kind, as plain data."""
+    """Return the errors of all relations among tables by kind, as plain data."""
     return gather(rows).errors()
 
 
@@ -155,7 +155,7 @@ def _parents(op: str) -> list[str]:
 
 
 def spread(residuals: Iterable[FloatArray]) -> float:
-    """Return the deviation of a normal law that holds nine in ten where the residuals do.
+    """Return the deviation of a normal law whose 90 % interval is that of the residuals.
 
     Args:
         residuals: The residuals of each try; each try weighs the same.
@@ -169,7 +169,10 @@ def spread(residuals: Iterable[FloatArray]) -> float:
 
 
 def widened(error: float, owners: int) -> float:
-    """Return an error found on so many GPUs or ops, for the next one; of one it says little."""
+    """Return an error, found on so many GPUs or ops, as it is expected of the next one.
+
+    One alone says little, so that its error doubles; more are widened by Student's t.
+    """
     if owners < 2:
         return min(2 * error, MOST_ERROR)
     from scipy.stats import t as student  # late: a second
@@ -213,7 +216,10 @@ def _local(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 
 
 def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
-    """Return a line through the errors of pairs, lifted until it is above most of them."""
+    """Return base and slope of a line through the errors of pairs of GPUs, by name.
+
+    The error rises with how unlike two GPUs are. The line is lifted until it is above most errors.
+    """
     result = {}
     for name, mine in _named(parts, _names).items():
         distance = np.array([part.apart for part in mine])

@@ -96,7 +96,7 @@ class Group:
 
     @property
     def fabrics(self) -> frozenset[str]:
-        """Return those that it goes over."""
+        """Return the fabrics that a collective of the group goes over."""
         return frozenset(name for name in (self.inside, self.between) if name is not None)
 
 
@@ -130,7 +130,7 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
 
 
 def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[set[int]]:
-    """Return the members by the server that they are in."""
+    """Return the members of a group by the server that they are in."""
     servers: list[set[int]] = []
     for member in members:
         own = next((s for s in servers if (member, next(iter(s))) in inner), None)
@@ -181,7 +181,7 @@ def _sources(group: Group, table: LinkTable) -> str:
 
 
 def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple[FloatArray, str]:
-    """Return the seconds and the weakest provenance."""
+    """Return the seconds of a collective and their weakest provenance. [shape of ``sizes``]"""
     if group.servers == 1:
         return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
     between = _named(group.between)
@@ -199,7 +199,10 @@ def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple
 
 
 def _plan(op: str, group: Group) -> Iterator[tuple[str, float, bool]]:
-    """Return stages over servers: collective, its share of the bytes, whether inside a server."""
+    """Yield the stages of a collective over servers.
+
+    Each is a collective, its share of the bytes, and whether it is inside a server.
+    """
     part = 1.0 / group.each
     if op == ALL_REDUCE:
         yield from ((REDUCE_SCATTER, 1.0, True), (ALL_REDUCE, part, False), (ALL_GATHER, 1.0, True))
@@ -216,7 +219,11 @@ def _named(fabric: str | None) -> str:
 
 
 def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[FloatArray, str]:
-    """Return the seconds on one fabric, and where they come from."""
+    """Return the seconds on one fabric and their provenance. [shape of ``sizes``]
+
+    Raises:
+        InputError: The table does not know the fabric.
+    """
     if fabric not in table.latency:
         raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
     own = table.of(fabric)
@@ -239,7 +246,10 @@ def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[
 def _between(
     key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, SizeSeries]
 ) -> FloatArray:
-    """Return the seconds from groups of other sizes, smallest first."""
+    """Return the seconds of a group, interpolated between measured groups of other sizes.
+
+    ``others`` are sorted, the smallest first.
+    """
     keys = list(others)
     counts = [k.devices for k in keys]
     above = next((i for i, count in enumerate(counts) if count >= key.devices), None)
@@ -286,7 +296,7 @@ def bus_bandwidth(fabric: str, table: LinkTable) -> float:
 
 
 def hops(op: str, count: int) -> float:
-    """Return latencies of a message that a collective of no bytes takes."""
+    """Return how many latencies of a message a collective of no bytes takes."""
     return 1.0 + (0.5 if op == ALL_REDUCE else 0.25) * float(np.log2(count))
 
 
@@ -306,7 +316,7 @@ def share(op: str, count: Number) -> Number:
 def ring_seconds(
     op: str, count: int, size: Number, bandwidth: float, latency: float = 0.0
 ) -> Number:
-    """Return the seconds of a ring, by the formula alone: what is asked where nothing was measured.
+    """Return the seconds of a ring by the formula alone, where nothing was measured.
 
     Args:
         op: One of ``COLLECTIVES``.

@@ -61,7 +61,7 @@ def with_floor(
     layer: NDArray[np.intp],
     floor: Floor = EAGER,
 ) -> FloatArray:
-    """Return the seconds of ops as a step feels them.
+    """Return the seconds of ops in a step, with what launches and the host add. [ops]
 
     Args:
         kernel: Seconds of each op's kernels; of a view 0. [ops]
@@ -95,6 +95,6 @@ def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
 
 
 def _running(ready: FloatArray, takes: FloatArray) -> FloatArray:
-    """Return the end of what runs one after the other, each not before it is ready."""
+    """Return when each of several ends that run in order, none before it is ready."""
     ends = np.cumsum(takes)
     return np.asarray(ends + np.maximum.accumulate(ready - (ends - takes)))

@@ -56,9 +56,11 @@ class Kernels:
         return self.kind not in GPUS
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
-        """Return the seconds of products one after the other.
+        """Return the seconds of matrix products, one after the other.
 
-        Of so many of each at once, if it is told.
+        Args:
+            shapes: Rows, columns and summed length of each.
+            batch: How many of each run at once; 0: one product.
         """
         self.predict(shapes, batch)
         predicted = _predicted_products(self.kind)
@@ -105,13 +107,13 @@ class Kernels:
         return 2.0 * tokens * width * (length + self.rates["half"]) / rate
 
     def stream(self, size: float) -> float:
-        """Return the seconds in which so many bytes pass the memory in a step."""
+        """Return the seconds in which so many bytes pass the memory, at the rate of a step."""
         return size / (figures(self.kind).bandwidth * self.rates["stream"])
 
 
 @cache
 def _predicted_products(kind: str) -> dict[tuple[Shape, float], float]:
-    """Return the seconds of the products of a kind of GPU that were predicted so far.
+    """Return the predicted seconds of products of a kind of GPU, as far as they were asked for.
 
     By their shape and by how many run at once; frameworks have them in common.
     """

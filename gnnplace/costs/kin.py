@@ -82,7 +82,7 @@ def group_of(op: str) -> str:
 
 
 def class_of(op: str) -> str:
-    """Return ops that arithmetic bounds, ops that bytes bound."""
+    """Return the class of an op: "products", bound by arithmetic, or "vectors", bound by bytes."""
     return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
 
 
@@ -114,9 +114,14 @@ def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
 
 
 def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
-    """Return how unlike two GPUs are for an op in a type, the second in its own type.
+    """Return how unlike two GPUs are for an op, 0 for two of the same.
 
-    0 of the same.
+    Args:
+        first: The kind of one GPU.
+        second: The kind of the other.
+        op: The op.
+        dtype: The type of the op on the first.
+        its: The type on the second; empty: the same.
     """
     a, b = figures(first), figures(second)
     years = 0.05 * abs(a.year - b.year)

@@ -72,7 +72,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SizeSeries:
-    """Seconds by bytes; both rise. Arrays [n]"""
+    """Measured seconds by bytes, both ascending. [n] each"""
 
     bytes: FloatArray
     seconds: FloatArray

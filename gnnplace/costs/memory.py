@@ -45,12 +45,12 @@ class StateTerms(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Return the bytes in all."""
+        """Return the bytes of all terms together."""
         return self.trained + self.frozen
 
     @property
     def trained(self) -> float:
-        """Return the bytes in all of parameters that are trained."""
+        """Return the bytes of all parameters that are trained, with gradients and state."""
         return self.parameters + self.gradients + self.buckets + self.optimizer
 
     def plus(self, terms: StateTerms) -> StateTerms:

@@ -221,7 +221,7 @@ def misaligned(rows: Rows) -> BoolArray:
 def answer(
     tables: CostTables, candidate: Relation, at: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Log ratios and promised errors of a candidate at places in octaves."""
+    """Return log ratios and expected errors of a candidate at places in octaves. [places] each"""
     if candidate.provenance == ROOFLINE:
         return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)
     surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
@@ -243,7 +243,7 @@ def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, 
 
 
 def candidates(tables: CostTables, kind: str, op: str, dtype: str) -> Iterator[Relation]:
-    """Return tables that may answer for an op on a kind, then the roofline."""
+    """Yield the tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
@@ -275,7 +275,7 @@ def _nearest(
 
 
 def _line(op: str) -> list[str]:
-    """Return an op, its kin, its kin's kin."""
+    """Return the names of an op, its kin, and its kin's kin."""
     line = [op]
     while kin_of(line[-1]):
         line.append(kin_of(line[-1]))
@@ -285,7 +285,7 @@ def _line(op: str) -> list[str]:
 def _on(
     tables: CostTables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
 ) -> Iterator[Relation]:
-    """Return tables of one GPU: of the op, of its kin, in this type and in others."""
+    """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:

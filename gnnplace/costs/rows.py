@@ -127,7 +127,7 @@ class Rows:
 
     @cached_property
     def exponentials(self) -> FloatArray:
-        """Return those of attention, one a score. [rows]"""
+        """Return the exponentials of attention, one a score; 0 of other ops. [rows]"""
         batch, m, n, _, window = self.sizes.T
         seen = np.where(window > 0, 0.5, 1.0)
         return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
@@ -164,7 +164,7 @@ class Rows:
 
 
 def from_records(records: Iterable[Record]) -> Rows:
-    """Return the rows of records, those with seconds that cannot be left out."""
+    """Return the records with finite, positive seconds as rows."""
     kept = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
     return Rows(
         np.array([row.op for row in kept], dtype=np.str_),
@@ -176,7 +176,7 @@ def from_records(records: Iterable[Record]) -> Rows:
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
-    """Return the rows one after the other."""
+    """Return several tables of rows as one, in order."""
     given = list(parts)
     return Rows(
         np.concatenate([p.op for p in given]),

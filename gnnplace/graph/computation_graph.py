@@ -230,7 +230,7 @@ def quotient(
     names: Sequence[str],
     order_only: BoolArray | None = None,
 ) -> ComputationGraph:
-    """Return the graph of groups.
+    """Return the graph of groups, in which a group is one op.
 
     Args:
         graph: The graph of ops.
@@ -258,7 +258,11 @@ def quotient(
 def _firsts(
     tensor: LongArray, source: IntArray, target: IntArray, bare: BoolArray, count: int
 ) -> LongArray:
-    """Return consumptions to keep: the first of a tensor in each other group, and orders needed."""
+    """Return the indices of consumptions to keep.
+
+    These are the first of a tensor in each other group, and an order where no tensor links two
+    groups.
+    """
     leaving = np.flatnonzero(source != target)
     pair = tensor[leaving] * count + target[leaving]
     leaving = leaving[np.sort(np.unique(pair, return_index=True)[1])]

@@ -78,7 +78,7 @@ def kernels_stamp(room: str) -> str:
 
 
 class QuickFlags(Flags):  # type: ignore[misc]
-    """Flags of a compilation, compared by what is set: numba compares them 100,000 times."""
+    """Flags of a compilation that compare quickly: numba compares them 100,000 times."""
 
     __slots__ = ()
 
@@ -100,10 +100,10 @@ HASH = hash(Flags())
 
 
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Code of a kernel."""
+    """The compiled code of a kernel."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Run the function passes over what has a body."""
+        """Run the function passes over the functions that have a body."""
         ll_module.data_layout = self._codegen._data_layout
         for function in ll_module.functions:
             if not function.is_declaration:
@@ -111,7 +111,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
                 passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
-        """Drop the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        """Drop the Python wrappers of kernels that were linked in, because nobody calls them."""
         for function in self._final_module.functions:
             if function.name.startswith(WRAPPER) and function.linkage == LINKED:
                 function.linkage = llvm.Linkage.internal
@@ -126,7 +126,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._run_all_passes()
 
     def _run_all_passes(self) -> None:
-        """Run LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        """Run LLVM's own pipeline without unrolling, which doubles the code and is no quicker."""
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization, options.loop_unrolling = True, False
         builder = llvm.create_pass_builder(self._codegen._tm, options)
@@ -136,14 +136,14 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _NoEnvironment:
-    """Stands for a code generator where a function has no address to set anything at."""
+    """A stand-in for a code generator whose functions have no address to set an environment at."""
 
     def set_env(self, name: str, environment: object) -> None:
         """Do nothing, because the environment is for calls from Python."""
 
 
 class InnerLibrary(KernelLibrary):
-    """Code that is only ever linked into that of kernels."""
+    """Code that is only ever linked into the code of kernels."""
 
     codegen = _NoEnvironment()
 
@@ -171,7 +171,7 @@ class InnerLibrary(KernelLibrary):
 
 
 class KernelCompiler(Compiler):  # type: ignore[misc]
-    """Numba's compiler with a library of ours."""
+    """Numba's compiler with a library class of this package."""
 
     library: type[KernelLibrary] = KernelLibrary
 
@@ -220,7 +220,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 
 class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
-    """How an inner kernel is read from disk."""
+    """The reader of an inner kernel from disk."""
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:
         """Rebuild a compiled function as numba does, from bitcode instead of machine code."""

@@ -37,7 +37,7 @@ RUN = 16  # entries that are sorted by insertion before runs are merged
 
 @inner()
 def empty_floats(size: int) -> FloatArray:
-    """Return floats, not set. [size]"""
+    """Return floats that are not set. [size]"""
     return np.empty(size, np.float64)
 
 
@@ -115,13 +115,13 @@ def full_indices(size: int, value: int) -> IndexArray:
 
 @inner()
 def empty_singles(size: int) -> SingleArray:
-    """Return single floats, not set. [size]"""
+    """Return 32-bit floats that are not set. [size]"""
     return np.empty(size, np.float32)
 
 
 @inner()
 def zero_singles(size: int) -> SingleArray:
-    """Return single floats, all 0. [size]"""
+    """Return 32-bit floats, all 0. [size]"""
     result = empty_singles(size)
     for i in range(size):
         result[i] = 0.0
@@ -145,7 +145,7 @@ def zero_flags(size: int) -> BoolArray:
 
 @inner()
 def empty_table(rows: int, columns: int) -> FloatArray:
-    """Return floats, not set. [rows, columns]"""
+    """Return floats that are not set. [rows, columns]"""
     return np.empty((rows, columns), np.float64)
 
 
@@ -179,7 +179,7 @@ def zero_int_table(rows: int, columns: int) -> IntArray:
 
 @inner()
 def zero_single_table(rows: int, columns: int) -> SingleArray:
-    """Return single floats, all 0. [rows, columns]"""
+    """Return 32-bit floats, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.float32)
 
 
@@ -200,7 +200,7 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
 
 @inner(_nrt=False)
 def greatest(values: NDArray[Any]) -> Any:
-    """Return the largest of at least one value, none of them nan."""
+    """Return the largest of at least one value. None of them may be NaN."""
     most = values[0]
     for i in range(1, len(values)):
         most = max(most, values[i])

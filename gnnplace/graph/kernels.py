@@ -58,7 +58,7 @@ def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
 
 @inner(_nrt=False)
 def _root(parent: IntArray, node: int) -> int:
-    """Return the root of a node's tree; nodes on the way are hung closer to it."""
+    """Return the root of a node's tree, and shorten the path to it."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
         node = parent[node]
@@ -292,7 +292,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
 
 @kernel
 def sum_of_finite(rows: FloatArray) -> FloatArray:
-    """Return sum of the finite entries of each column. [n, D] to [D]"""
+    """Return the sum of the finite entries of each column. [n, D] to [D]"""
     total = zero_floats(rows.shape[1])
     for i in range(len(rows)):
         for d in range(len(total)):

@@ -33,7 +33,7 @@ LONGEST = 4.0  # mean segments that a segment may be worth
 
 
 def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
-    """Return segment of each unit of a line.
+    """Cut a line of units into segments of like work where few bytes cross.
 
     Args:
         work: Seconds of each unit in the line's order. [U]
@@ -129,7 +129,9 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
 def beside_consumers(
     order: IntArray, offset: IntArray, successor: IntArray, movable: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Place with those ops moved to their first consumer that descend from movable ops alone. [n]
+    """Return `place` with ops moved to their first consumer. [n]
+
+    Only ops that descend from movable ops alone are moved.
 
     A capture may list what it makes of parameters alone, such as transposes, before all else.
     """
@@ -152,7 +154,7 @@ def beside_consumers(
 def not_before_followers(
     order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Place where no backward op is before one that takes its gradient. [n]
+    """Return `place`, changed so that no backward op is before one that takes its gradient. [n]
 
     A gradient goes from late layers to early ones. An op that takes no activation of its own layer,
     but a table that all layers share (rotary positions, a mask), has the table's place till then.
@@ -186,7 +188,7 @@ def leads_elsewhere(
 
 
 def bundled(graph: ComputationGraph) -> ComputationGraph:
-    """Return the graph with one tensor for all of a producer's that the same ops consume.
+    """Return the graph with one tensor for all of a producer's tensors that the same ops consume.
 
     Its messages are those of all: a search that sends them one by one takes twice as long.
     """

@@ -240,7 +240,7 @@ class ProblemDraws:
 
 
 class Problems(Dataset[ProblemSample]):
-    """Problems as they are drawn.
+    """A data set of problems, drawn when they are asked for.
 
     Args:
         draws: What the problems are drawn from.
@@ -273,7 +273,7 @@ def reference_seconds(space: SearchSpace) -> float:
 
 
 def as_list(samples: list[ProblemSample]) -> list[ProblemSample]:
-    """Return the samples: a batch is a list of them."""
+    """Return the samples as a list, which is what a batch is."""
     return samples
 
 
@@ -341,6 +341,7 @@ class ProblemDataModule(LightningDataModule):
             large_ops, datasets=datasets, presets=presets, on_presets=on_presets, tight=tight,
             groups=groups,
         )  # fmt: skip
+        # Held-out problems have other families, sizes and seeds; tests add a type of cluster.
         validation = replace(
             draws,
             families=validation_families,
@@ -355,6 +356,7 @@ class ProblemDataModule(LightningDataModule):
             seed=TEST_SEEDS,
             clusters=(*clusters, "two-tier"),
         )
+        # Only training varies the batch; only held-out problems need the heuristics' seconds.
         self.train = Problems(replace(draws, batch=BATCH), reference=False, pool=pool)
         self.held_out = {
             "validation": Problems(validation, reference=True),

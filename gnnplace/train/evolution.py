@@ -133,7 +133,7 @@ def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
 
 
 class Evolution(PolicyModule):
-    """Evolves the refiner or the decoder.
+    """The training of the refiner or the decoder by evolution.
 
     Args:
         part: What evolves, ``refiner`` or ``decoder``.
@@ -233,7 +233,7 @@ class Evolution(PolicyModule):
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 
     def _features(self, sample: ProblemSample) -> FloatArray:
-        """Return features of candidates less their decision's mean. [candidates, F]"""
+        """Return the features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
             seen: Any = watch_pass(rollouts, rng)
@@ -248,13 +248,16 @@ class Evolution(PolicyModule):
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
 
     def _fitness(self, samples: list[ProblemSample], candidates: FloatArray) -> FloatArray:
-        """Return the mean log score of each candidate, over the processes too: less is better."""
+        """Return the mean log score of each candidate, over all processes; less is better."""
         logs = np.stack([self._logs(sample, candidates) for sample in samples])
         mean = torch.from_numpy(logs.clip(-MOST, MOST).mean(axis=0))
         return np.asarray(self.trainer.strategy.reduce(mean, reduce_op="mean").numpy())
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
-        """Log score of the placement with each candidate, over the first's or the start's."""
+        """Return the log score of the placement with each candidate. [candidates]
+
+        It is over the start's for the refiner, over the first candidate's for the decoder.
+        """
         rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
         members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":

@@ -244,7 +244,7 @@ class Learner(LightningModule):
         return float(np.exp(total / count)) if count else float("nan"), better / max(count, 1.0)
 
     def predict_step(self, batch: list[ProblemSample], batch_index: int) -> list[dict[str, Any]]:
-        """Name, predicted seconds and those of the best heuristic of each problem."""
+        """Return a row for each problem: name, predicted seconds, and the best heuristic's."""
         return [
             {
                 "problem": sample.space.problem.name,
@@ -295,7 +295,7 @@ def begin_with(
 
 
 class PolicyModule(Learner):
-    """A policy in training.
+    """A placement policy in training.
 
     Args:
         learning_rate: The learning rate of Adam, at its highest.

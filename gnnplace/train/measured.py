@@ -111,7 +111,7 @@ def proposals(
     rng: np.random.Generator,
     effort: Effort,
 ) -> list[Placement]:
-    """Return placements of one problem by a policy; they all fit it.
+    """Return placements of one problem by a policy, all of which fit into memory.
 
     Args:
         policy: The policy whose choices they are.
@@ -142,7 +142,7 @@ def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 def _moved(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
 ) -> SearchState:
-    """Move from a placement while it cools."""
+    """Return the state after annealing from a placement, in stages that cool."""
     space = rollouts.space
     state = searched_from(space, start)
     seed_kernel(int(rng.integers(2**31)))
@@ -154,7 +154,7 @@ def _moved(
 
 
 def distinct(placements: Sequence[Placement]) -> list[Placement]:
-    """Return the first of each that are the same."""
+    """Return the placements without repeats, in the order of their first."""
     return list({placement.key: placement for placement in reversed(placements)}.values())[::-1]
 
 
@@ -164,7 +164,7 @@ def _runs(simulator: Simulator, placement: Placement) -> bool:
 
 
 class MeasuredTuning(Evolution):
-    """Fine-tunes a policy for one model.
+    """The fine-tuning of a policy for one model by measurements.
 
     Args:
         objective: Measures placements, and has the problem.
@@ -212,11 +212,11 @@ class MeasuredTuning(Evolution):
 
     @property
     def done(self) -> bool:
-        """Return whether everything is measured that was to be."""
+        """Return whether all measurements were made."""
         return len(self.posterior.observed) >= self.measurements
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
-        """Return a generation, the first one of a round after its measurements."""
+        """Return the loss of a generation, after new measurements if it is a round's first."""
         if batch == [0]:
             self.measure(self.proposed())
         self.trainer.should_stop = self.trainer.should_stop or self.done
@@ -233,7 +233,7 @@ class MeasuredTuning(Evolution):
         return [SearchSpace(self.posterior.problem), SearchSpace(self.posterior.profiled)]
 
     def proposed(self) -> list[Placement]:
-        """Return what to measure next, of what the policy proposes and has proposed."""
+        """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy, orders = self.average, self.orders
         believed = self.posterior.problem
@@ -255,7 +255,10 @@ class MeasuredTuning(Evolution):
         return self._apart(ranked, min(self.at_once, left))
 
     def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
-        """Return the first few that are not too much alike, filled up with the others."""
+        """Return the first few placements that are not too much alike.
+
+        Others fill up the number where there are too few.
+        """
         chosen: list[Placement] = []
         problem = self.posterior.profiled
         for placement in ranked:
@@ -284,7 +287,7 @@ class MeasuredTuning(Evolution):
         self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
-        """Log believed step time of what a policy of each candidate places, over the first's."""
+        """Return the log of the believed step time with each candidate, over the first's."""
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
         choose = self._refined if self.part == "refiner" else self._decoded
@@ -334,9 +337,9 @@ class MeasuredTuning(Evolution):
         return bool(self.posterior.succeeded)
 
     def _believed(self, policy: PlacementPolicy) -> float:
-        """Return the seconds of what a policy places first, as believed now.
+        """Return the believed seconds of what a policy places first.
 
-        Mean over both problems.
+        It is the geometric mean over the problems.
         """
         placements = []
         for space in self._spaces():

@@ -146,7 +146,7 @@ class MeasuredReinforce(Reinforce):
         cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """Return the label, whose cost is what it takes now."""
+        """Return the best placement, after the label is measured again: its cost is today's."""
         which = sample.index, drawn.limit
         if which in self.labels:
             devices = self.labels[which][1]

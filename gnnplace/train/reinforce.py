@@ -227,7 +227,7 @@ class Reinforce(Learner):
         return torch.stack(losses).mean()
 
     def lesson(self, sample: ProblemSample, episodes: Episodes, states: Tensor) -> Lesson:
-        """Draw placements, and says what to make of them. ``states``: [m, hidden]"""
+        """Draw placements and weigh what to learn from them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
         drawn, cost, likely = self._tried(sample, episodes, network, rng)
@@ -376,7 +376,7 @@ def advantages(seconds: FloatArray) -> FloatArray:
 
 
 def wanted(seconds: FloatArray) -> FloatArray:
-    """Return how likely each number of devices should be, by the seconds under it. [limits]"""
+    """Return how likely each number of devices should be, by the seconds with it. [limits]"""
     logs = finite_logs(seconds)
     likely = np.exp((logs.min() - logs) / HEAT)
     return np.asarray(likely / likely.sum(), np.float64)
@@ -391,7 +391,10 @@ def regret(greedy: float, label: float) -> float:
 
 
 def gain_over(one: float, seconds: FloatArray) -> float:
-    """Return how far the log of one is below the mean of others', in their standard deviations."""
+    """Return how far the log of one is below the mean of others'.
+
+    In their standard deviations, cut off at ``MOST``.
+    """
     logs = finite_logs(seconds)
     below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
     return float(np.clip(below, -MOST, MOST))
@@ -408,7 +411,10 @@ LEAST = 1e-6  # gain of a move that stays, of the step time
 
 
 def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
-    """Return what seconds are multiplied by. ``unit_device``: [U]"""
+    """Return the factor by which seconds grow where a placement uses devices unevenly.
+
+    It grows too with every device beyond ``limit``. ``unit_device``: [U]
+    """
     work = np.bincount(unit_device, episodes.walk.unit_work)
     used = float(work.sum() ** 2 / max(float((work**2).sum()), 1e-300))
     beyond = int(np.count_nonzero(np.bincount(unit_device))) - limit

@@ -188,7 +188,7 @@ def add_sweep_options(parser: LightningArgumentParser) -> None:
 
 
 class SweepCLI(TrainingCLI):
-    """Parses the arguments of a sweep: those of a run without a subcommand, and its own.
+    """The parser of a sweep's arguments: those of a run without a subcommand, and its own.
 
     Args:
         args: Arguments after ``gnnplace train sweep``.
@@ -207,7 +207,7 @@ class SweepCLI(TrainingCLI):
 
 
 class TrialCLI(TrainingCLI):
-    """Makes the objects of one trial.
+    """The maker of the objects of one trial.
 
     Args:
         args: As of the sweep, then the trial's values.
@@ -250,7 +250,7 @@ def quiet_trainer(trainer: Namespace, folder: Path) -> None:
 
 
 class Pruning(Callback):
-    """Reports the best figure after each validation, and ends the run of a pruned trial.
+    """A callback that reports the best figure to a trial and ends the run if it is pruned.
 
     Args:
         trial: The trial of the study.
@@ -262,7 +262,7 @@ class Pruning(Callback):
         self.best, self.validations, self.pruned = float("inf"), 0, False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report.
+        """Report the best figure so far and stop the training if the trial is pruned.
 
         Raises:
             InputError: The recipe logs no such figure.
@@ -330,7 +330,7 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
 def _open_storage(url: str, again: bool = True) -> RDBStorage:
     """Return the database at ``url``.
 
-    Once more if another worker was making its tables just then.
+    It is opened once more if another worker was making its tables just then.
     """
     try:
         return RDBStorage(
@@ -416,7 +416,7 @@ def write_results(study: optuna.Study, folder: Path) -> None:
 
 
 def table(trials: list[FrozenTrial]) -> str:
-    """Return trials as CSV, the best first."""
+    """Return the trials as CSV, the best first."""
     keys = sorted({key for trial in trials for key in trial.params})
     ranked = sorted(trials, key=lambda t: (t.value is None, t.value, t.number))
     lines = [[*_figures(t), *(t.params.get(key, "") for key in keys)] for t in ranked]

@@ -100,7 +100,7 @@ def is_checkpoint(callback: Namespace) -> bool:
 
 
 class PredictionTable(BasePredictionWriter):
-    """Writes ``predictions.csv``; of several processes each a file, with its number.
+    """A callback that writes ``predictions.csv``; of several processes each a numbered file.
 
     Args:
         folder: The folder to write to.

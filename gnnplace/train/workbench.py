@@ -89,7 +89,7 @@ DEFAULT_STORE = StoreSettings()
 
 
 class Workbench(StepObjective):
-    """Measures placements of a model.
+    """What measures placements of a model.
 
     Args:
         model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
@@ -181,7 +181,7 @@ class Workbench(StepObjective):
 
     @property
     def room(self) -> int:
-        """Return placements on all devices that the cores of this process can run at a time."""
+        """Return how many placements on all devices the cores of this process can run at a time."""
         from gnnplace.run.workers import available_cores
 
         kinds = [device.kind for device in self.problem.cluster.devices]

@@ -83,7 +83,7 @@ def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
 
 @cache
 def hardware() -> ConstantSet:
-    """Return what devices and networks do in a step, whatever runs on them."""
+    """Return the constants of devices and networks, whatever runs on them."""
     return _set(HARDWARE, _data()["hardware"])
 
 
@@ -94,7 +94,7 @@ def library() -> ConstantSet:
 
 
 def framework(name: str) -> ConstantSet:
-    """Return what a framework adds, what holds for any among it.
+    """Return a framework's constants, with those that hold for any framework.
 
     Raises:
         InputError: Its constants are not known; those that are are listed.
@@ -104,12 +104,14 @@ def framework(name: str) -> ConstantSet:
 
 
 def mode(name: str) -> ConstantSet:
-    """Return what replaces constants in a step that runs so, such as "compile=on"."""
+    """Return the constants that a mode such as "compile=on" replaces."""
     return _set(f"mode {name}", _data()["modes"].get(name, {}))
 
 
 def environment(names: str) -> ConstantSet:
-    """Return what environments add, several joined by "+"; of a constant of two the last counts.
+    """Return the constants of environments, several joined by "+".
+
+    Of a constant that two of them have, the last counts.
 
     Raises:
         InputError: There is none of a name; those that are known are listed.

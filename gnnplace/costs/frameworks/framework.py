@@ -301,12 +301,12 @@ class ReplicaGroup:
 
     @property
     def expert_shards(self) -> int:
-        """Return devices that ZeRO shards the state of an expert over."""
+        """Return the number of devices that ZeRO shards the state of an expert over."""
         return max(1, self.shards * self.copies // self.count)
 
     @property
     def of_experts(self) -> ReplicaGroup:
-        """Return the devices that add up the gradients of an expert."""
+        """Return the group of devices that add up the gradients of an expert."""
         return ReplicaGroup(
             count=self.copies,
             shards=self.expert_shards,
@@ -471,11 +471,11 @@ class Framework:
         return host_of(self.kernels.kind, self.network.each)
 
     def on_kind(self, kind: str) -> Framework:
-        """Return the framework as it runs on a kind of device."""
+        """Return the framework on one kind of device; itself if there is one kind alone."""
         return self.kinds.get(kind, self)
 
     def with_kernels_of(self, kind: str) -> Framework:
-        """Return the framework with the kernels of a kind of device.
+        """Return the framework with the kernels of one kind of device.
 
         A kind owns its kernels; the network and the constants are the cluster's.
         """
@@ -502,7 +502,7 @@ class Framework:
     def step_interval(
         self, seconds: float, num_devices: int, has_experts: bool
     ) -> tuple[float, float]:
-        """Return between which seconds four in five of such steps lie.
+        """Return the interval that four in five steps lie in, in seconds.
 
         `low` and `high` are of published runs that a plan resembles. Their distances from 1, on a
         log scale, are `experts_away` times as large for layers with experts, and `away` times for
@@ -704,7 +704,9 @@ class Framework:
     def least_exchanges(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> ReplicaExchanges[float]:
-        """Return seconds of which no part of the parameters takes less than its share, unhidden.
+        """Return a lower bound of the seconds of exchanges, of which none is hidden.
+
+        No part of the parameters takes less than its share of them.
 
         Broadcasts, checks, and the exchanges of experts come besides, which are not counted.
 
@@ -740,7 +742,9 @@ class Framework:
     def least_reduction(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> float:
-        """Return seconds of which no part of the parameters takes less than its share.
+        """Return a lower bound of the seconds that exchanges of replicas add to a step.
+
+        No part of the parameters takes less than its share of them.
 
         All that may be hidden is; arguments as of `least_exchanges`.
         """
@@ -821,7 +825,7 @@ class Framework:
 
 
 def _least_rate(seconds: Callable[[float], float], size: float) -> float:
-    """Return the seconds of so many bytes at the least seconds a byte of any smaller size."""
+    """Return the seconds of so many bytes at the lowest seconds per byte of any smaller size."""
     if size <= 0:
         return 0.0
     return size * min(seconds(part) / part for part in (size * SIZES).tolist())

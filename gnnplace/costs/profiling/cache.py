@@ -72,7 +72,7 @@ class Conditions:
 
     @property
     def disturbance(self) -> float:
-        """Return the larger of load and noise, each in units of what it may be."""
+        """Return the larger of load and noise, each divided by its limit."""
         return max(self.load / MOST_LOAD, self.noise / MOST_NOISE)
 
     def stale(self, not_before: datetime) -> bool:
@@ -112,7 +112,7 @@ def read_conditions(data: dict[str, Any]) -> Conditions:
 
 
 def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Conditions]:
-    """Measure something and watches the machine meanwhile.
+    """Measure something and watch the machine meanwhile. Return the value and the conditions.
 
     Args:
         measure: Gives a value and its noise.
@@ -124,7 +124,7 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
 
 
 def watch_load() -> Callable[[], float]:
-    """Begin to watch the machine; call the result for the share that others took since."""
+    """Begin to watch the machine. Return a function that gives the share that others took since."""
     begin, busy, own = time.perf_counter(), _busy(), _own()
 
     def load() -> float:

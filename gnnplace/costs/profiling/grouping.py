@@ -124,9 +124,9 @@ def group_graph(
 
 
 def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGraph, BoolArray]:
-    """Return the graph with one tensor for those of a group that share memory.
+    """Return the graph with one tensor for those of a group that share memory, and the orders.
 
-    Which are but orders.
+    The second result says which tensors are orders alone. [num_tensors]
     """
     graph = fine.graph
     own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
@@ -244,7 +244,7 @@ def _leaves(program: Program) -> set[str]:
 
 
 def _holders(program: Program) -> set[str]:
-    """Return modules with parameters or buffers of their own."""
+    """Return the modules that have parameters or buffers of their own."""
     read = (entry.source for entry in program.inputs.values() if entry.kind in HELD)
     return {name.rpartition(".")[0] for name in (*program.state, *read)}
 
@@ -289,7 +289,7 @@ class _Walk:
         self._of_op: list[str | None] = []
 
     def walk(self) -> _Walk:
-        """Go through the program once."""
+        """Walk through the program once, and find the unit of each op."""
         self._tie_shared()
         self._of_op = [self._placed(op) for op in self.program.ops]
         return self

@@ -136,7 +136,9 @@ def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> F
 
 
 def group_ops(program: Program, groups: int | None) -> IntArray:
-    """Group of each op; the same for every capture of the model, on every machine.
+    """Return the group of each op. [num_ops]
+
+    It is the same for every capture of the model, on every machine.
 
     Args:
         program: The program whose ops are grouped.
@@ -370,10 +372,7 @@ def read_or_profile(
 
 
 def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
-    """Return a captured model as a problem on one CPU, with estimated times.
-
-    Nothing is measured.
-    """
+    """Return a captured model as a problem on one CPU, with estimated times and no measurement."""
     host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
     return profile(
         replace(program, initial={}),

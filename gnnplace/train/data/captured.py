@@ -308,7 +308,7 @@ def with_memory(problem: Problem, memory: float) -> Problem:
 
 
 def ample_memory(problem: Problem) -> float:
-    """Return the bytes of each device that everything fits into twice."""
+    """Return the bytes of each device such that everything fits twice on one."""
     return 2.0 * float(problem.state.sum() + problem.graph.size.sum())
 
 

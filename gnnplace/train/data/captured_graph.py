@@ -61,7 +61,7 @@ class CapturedGraph:
 
     @property
     def name(self) -> str:
-        """Name of the graph."""
+        """Return the name of the graph."""
         return str(self.origin["name"])
 
     @property
@@ -105,7 +105,7 @@ def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the names of ops whose own are unknown."""
+    """Return numbered names for ops whose own names are unknown."""
     return [f"op{i}" for i in range(count)]
 
 

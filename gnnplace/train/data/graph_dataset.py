@@ -180,7 +180,7 @@ def to_data(captured: CapturedGraph, index: int) -> Data:
 def content_key(
     sums: dict[str, str], pre_transform: Transform | None = None, pre_filter: Filter | None = None
 ) -> str:
-    """Hash of everything that a processed file depends on, 16 hexadecimal digits."""
+    """Return a hash of all that a processed file depends on, 16 hexadecimal digits."""
     hashed = hashlib.sha256(repr(sorted(sums.items())).encode())
     for part in (to_data, GraphDataset.process, pre_transform, pre_filter):
         hashed.update(_describe(part).encode() + b"\0")

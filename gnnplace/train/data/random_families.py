@@ -189,7 +189,7 @@ def nas(rng: Generator, size: int) -> Sketch:
 
 
 def two_tower(rng: Generator, size: int) -> Sketch:
-    """Return two to four chains that meet at the end."""
+    """Draw two to four chains that meet at the end."""
     sketch, towers = Sketch(), int(rng.integers(2, 5))
     shares = rng.dirichlet(np.full(towers, 4.0))
     lengths = [max(1, int(share * size / 2)) for share in shares]
@@ -199,7 +199,7 @@ def two_tower(rng: Generator, size: int) -> Sketch:
 
 
 def series_parallel(rng: Generator, size: int) -> Sketch:
-    """Return series and parallel compositions, drawn recursively."""
+    """Draw series and parallel compositions recursively."""
     sketch = Sketch()
     _compose(sketch, rng, sketch.add([]), size)
     return sketch
@@ -335,7 +335,7 @@ def _forward_graph(draft: CostedSketch) -> GraphParts:
 
 
 def _state(draft: CostedSketch, times: float) -> FloatArray:
-    """Return the bytes of parameters, on the first op that has them."""
+    """Return the bytes of parameters' state, on the first op that has them. [n]"""
     first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
     state = np.zeros(len(draft.seconds))
     for i in first.values():

@@ -138,7 +138,7 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
 def _varied() -> tuple[CapturedModel, ...]:
     """Return graphs of families with branches.
 
-    The sizes of each are drawn from its name, none twice.
+    The sizes of each are drawn from its name. No two graphs have the same.
     """
     found: dict[str, CapturedModel] = {}
     for family, count in COUNTS.items():
