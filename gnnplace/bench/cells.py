@@ -1,4 +1,4 @@
-"""One cell and its row: what is run, by whom and in whichever process.
+"""One cell and its row: the task as plain data, and the code that runs it in any process.
 
 A ``CellTask`` is a cell with all that running it needs, as plain data, so that it can be handed to
 another process or machine (``workers``). ``run_task`` is the only code that runs cells.
@@ -123,7 +123,7 @@ def exposure_columns(task: CellTask, digest: str) -> Row:
 
     Args:
         task: The cell.
-        digest: Of its problem.
+        digest: The digest of its problem.
     """
     entry, training_of_placer = task.cell.problem, training(task.kind, task.cell.placer)
     graph = _captured_digest(entry.model_dump_json(), task.folder)

@@ -54,7 +54,7 @@ def load_executable(entry: ProblemEntry) -> Executable:
     """Return a model, captured.
 
     Raises:
-        GnnplaceError: It cannot be.
+        GnnplaceError: The model cannot be captured.
     """
     options = entry.capture_options()
     program = capture_model(str(entry.model), options=options)

@@ -1,4 +1,4 @@
-"""What the placers of rows were trained on, and which problems they have seen.
+"""The training of the placers of rows: what they were trained on, which problems they have seen.
 
 Both follow from the training cards beside the weights (``gnnplace.policy.card``); nobody types them
 in. A placer without weights has no card and has seen nothing. A placer of somebody else's says what
@@ -41,7 +41,7 @@ class PlacerTraining:
     """What is known of a placer's training.
 
     Attributes:
-        cards: Of all weights that it may ask; none for a placer without training.
+        cards: Cards of all weights that it may ask; none for a placer without training.
         declared: False if it has weights without a card, or does not say whether it has any.
     """
 

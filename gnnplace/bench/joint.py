@@ -78,7 +78,7 @@ class Joint:
         """Return the model's layers.
 
         Raises:
-            GnnplaceError: They cannot be planned.
+            GnnplaceError: The layers cannot be planned.
         """
         known = _layers(str(self.entry.model), self.entry.accept_other_loss)
         if isinstance(known, GnnplaceError):
@@ -89,7 +89,7 @@ class Joint:
         """Return the model's ops.
 
         Raises:
-            GnnplaceError: They cannot be captured, or not be cut.
+            GnnplaceError: The ops cannot be captured, or the batch cannot be cut.
         """
         if microbatches not in self.placed:
             program = _program(str(self.entry.model), microbatches, self.entry.accept_other_loss)
@@ -209,7 +209,7 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
     Args:
         chain: The layers that the plan is of.
         cluster: Its devices, each with a replica of all of them.
-        plan: Of one stage without ZeRO; its step ends with one bare all-reduce.
+        plan: A plan of one stage without ZeRO, whose step ends with one bare all-reduce.
     """
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size

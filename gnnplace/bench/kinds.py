@@ -54,7 +54,7 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
     """Load and return what a cell works on; files are relative to ``folder``.
 
     Raises:
-        GnnplaceError: Whatever is wrong with the problem.
+        GnnplaceError: The problem cannot be made.
     """
     if kind == SHARD:
         from gnnplace.bench.split import load_split
@@ -75,7 +75,7 @@ def check_name(kind: str, name: str) -> None:
     """Refuse a name that no placer, or no method of splitting, has.
 
     Raises:
-        InputError: Says which there are, or what is wrong with a class of one's own.
+        InputError: There is no such name, or a class of the user's own is wrong.
     """
     if kind == JOINT:
         from gnnplace.bench.joint import PLANNED

@@ -61,7 +61,7 @@ def check_unit(cell: Cell) -> None:
     """Refuse a budget in simulated steps for a placer that counts seconds of its own.
 
     Raises:
-        UnsupportedError: It is one of ``TIMED``.
+        UnsupportedError: The placer is one of ``TIMED``.
     """
     name = parse_name(cell.placer)[0]
     if cell.unit == STEPS and name in TIMED:

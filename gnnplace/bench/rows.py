@@ -159,7 +159,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     """Hold a file of rows against every other run that would write to it; a kill lets go of it.
 
     Raises:
-        InputError: Another run writes to it.
+        InputError: Another run writes to the file.
     """
     with path.open("a", encoding="utf-8") as file:
         try:
@@ -175,7 +175,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     A last line without a newline is a row, unless it was cut short as by a kill.
 
     Raises:
-        FormatError: A line elsewhere is not a row; with its number.
+        FormatError: A line elsewhere is not a row; the message has its number.
     """
     if not path.is_file():
         return []

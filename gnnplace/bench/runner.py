@@ -140,8 +140,8 @@ def run_suite(
         0, also when cells failed: A failure is a row.
 
     Raises:
-        FormatError: A malformed suite or results file.
-        InputError: An unknown placer, nowhere to run, or another run writes to the same rows.
+        FormatError: The suite or a results file is malformed.
+        InputError: A placer is unknown, there is nowhere to run, or another run writes these rows.
     """
     override, where = override or Override(), where or Where()
     suite = override.apply(read_suite(path))

@@ -47,7 +47,7 @@ class BestKnown(Schema):
         digest: The digest of the problem.
         placer: Who found it.
         budget: Seconds that it had.
-        seed: That it ran with.
+        seed: The seed that it ran with.
         commit: The commit of the code.
     """
 
@@ -84,7 +84,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     """Read a file; a missing one is empty.
 
     Raises:
-        FormatError: Naming the file and the key path.
+        FormatError: The file is malformed; the message names it and the key path.
     """
     if not Path(path).is_file():
         return {}
@@ -109,7 +109,7 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
     """Write a file atomically, a problem a line; of two problems of one key the last given stays.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: The file cannot be written.
     """
     entries = {key: best.model_dump_json() for (key, _), best in known.items()}
     lines = [f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}" for key in sorted(entries)]

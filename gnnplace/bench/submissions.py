@@ -107,7 +107,7 @@ def read_submission(path: Path) -> list[Data]:
     """Read a file of rows, compressed if its name ends with ``.xz``.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
         FormatError: A line is no row.
     """
     if path.suffix != COMPRESSED:
@@ -259,7 +259,7 @@ def check_row(row: Row, where: str) -> None:
     """Check a submitted row: it must be complete, and its placement must take what it says.
 
     Raises:
-        InputError: What the row lacks, or what is otherwise than it says.
+        InputError: The row lacks something, or something is otherwise than it says.
         FormatError: The placement is malformed, or of another problem.
     """
     if missing := [key for key in REQUIRED if key not in row]:
@@ -324,7 +324,7 @@ class Coverage:
         placer: The method, with who submitted it.
         suite: Title of the suite.
         budget: Seconds or simulated steps that it had.
-        unit: Of the budget.
+        unit: The unit of the budget.
         rows: Its rows.
         cells: Number of cells that a complete submission has.
         reasons: Why it is not ranked, the most telling first; none if it is.

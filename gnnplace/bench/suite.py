@@ -189,8 +189,7 @@ class ProblemEntry(Schema):
         """Build, capture or read the problem; files are relative to ``folder``.
 
         Raises:
-            InputError: A network, which has layers to split and no ops to place; and whatever is
-                wrong with the source.
+            InputError: The source is a network, which has no ops to place, or is not valid.
         """
         if self.network is not None:
             raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
@@ -334,7 +333,7 @@ class Cell:
     Attributes:
         problem: What to place.
         placer: Who places it.
-        seed: Of all randomness.
+        seed: The seed of all randomness.
         budget: How long it searches.
         unit: What the budget is counted in: seconds, or simulated steps.
     """
@@ -360,7 +359,7 @@ def data_file(path: str, folder: Path) -> Path:
     """Return a file that a suite names: relative to its folder, else of the package's data sets.
 
     Raises:
-        InputError: It is of a set that is collected from a clone, and is not there; says how.
+        InputError: A file is to be collected from a clone; the message says how.
     """
     if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
         return folder / path
@@ -394,7 +393,7 @@ def read_suite(path: str | Path) -> SuiteFile:
     """Read a suite file.
 
     Raises:
-        FormatError: Naming the file, the key path and the fault.
+        FormatError: The file is malformed; the message names it, the key path and the fault.
     """
     return parse(SuiteFile, read_yaml(path), str(path))
 

@@ -181,7 +181,7 @@ def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None
     Raises:
         InputError: There are no rows, or no file to record in; rows of changed code; two rows of
             one suite disagree on what their problem says.
-        FormatError: A malformed file.
+        FormatError: A file is malformed.
     """
     options = options or SummaryOptions()
     best_known, record, only = options.best_known, options.record, options.only

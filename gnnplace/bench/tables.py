@@ -1,4 +1,4 @@
-"""What rows say, as tables: standings, pairs, profiles, families, clusters, fidelity, failures.
+"""Tables of rows: standings, pairs, profiles, families, clusters, fidelity, failures.
 
 Geometric means of step time over the best known, apart for every family or cluster.
 
@@ -137,9 +137,9 @@ class Control:
     Attributes:
         placer: The learned placer.
         control: The same search with weights of no training, or the graph network alone.
-        budget: Of the placer.
-        control_budget: Of the control.
-        ratio: Of step times over the control's, paired by problem; bootstrapped over families.
+        budget: The budget of the placer.
+        control_budget: The budget of the control.
+        ratio: Step times over the control's, paired by problem; bootstrapped over families.
         families: How many families there are.
     """
 
@@ -226,7 +226,7 @@ def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: st
         found: The standings.
         rival: Who wins and losses are counted against.
         heading: The title.
-        unit: Of budgets.
+        unit: The unit of budgets.
     """
     headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")

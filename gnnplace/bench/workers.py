@@ -1,4 +1,4 @@
-"""Where cells run: in this process, in N worker processes, on a Dask cluster by its address.
+"""The places where cells run: this process, N worker processes, or a Dask cluster.
 
 All three run ``cells.run_task`` and yield its rows as they come; the caller alone writes them.
 A worker process (``python -m gnnplace.bench.workers KIND PLACER...``) reads tasks as lines of JSON
@@ -158,7 +158,7 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
         say: Called with a line now and then meanwhile.
 
     Raises:
-        InputError: No process.
+        InputError: The number of processes is below one.
     """
     if count < 1:
         raise InputError(f"--processes {count}: give a number above 0")

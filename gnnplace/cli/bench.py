@@ -66,7 +66,7 @@ def _suite_file(name: str) -> str:
     """Return the path of a suite: a file, or a suite that comes with the package by its name.
 
     Raises:
-        InputError: There is neither.
+        InputError: There is no such file and no such suite.
     """
     if Path(name).suffix or Path(name).exists():
         return name
@@ -104,7 +104,7 @@ def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[N
     """Return the comma-separated numbers of a text.
 
     Raises:
-        InputError: One of them is none, or out of its range.
+        InputError: One of them is no number, or out of its range.
     """
     try:
         found = tuple(kind(part) for part in text.split(",") if part)

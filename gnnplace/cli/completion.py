@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     """Print the script of a shell.
 
     Raises:
-        InputError: There is none for this shell.
+        InputError: There is no script for this shell.
     """
     if args.shell not in (BASH, ZSH):
         raise InputError(f"completion {args.shell!r}: must be {BASH} or {ZSH}")

@@ -1,4 +1,4 @@
-"""What commands print to and check: tables and JSON on stdout, output paths.
+"""The console of commands: tables and JSON on stdout, checks of output paths.
 
 What a command is doing, on stderr: the one owner of progress.
 
@@ -123,7 +123,7 @@ def output_folder(path: str) -> Path:
     """Make a folder for what a command writes.
 
     Raises:
-        InputError: It cannot be made.
+        InputError: The folder cannot be made.
     """
     folder = Path(path)
     try:
@@ -137,7 +137,7 @@ def names_in(text: str) -> list[str]:
     """Return the names of a comma-separated list.
 
     Raises:
-        InputError: It has commas alone.
+        InputError: The text has commas alone.
     """
     names = [name for name in text.split(",") if name]
     if text and not names:
@@ -179,7 +179,7 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
     """Return a function that applies a calibration file to a problem; without a file, the identity.
 
     Raises:
-        FormatError: Naming the file, the key path and the fault.
+        FormatError: The file is malformed; the message names it, the key path and the fault.
     """
     if path is None:
         return lambda problem: problem

@@ -100,7 +100,7 @@ def microbatch_counts(text: str) -> list[int]:
     """Parse numbers of micro-batches from a comma-separated list.
 
     Raises:
-        InputError: Not positive numbers.
+        InputError: The numbers are not positive.
     """
     words = [word.strip() for word in text.split(",")]
     words = [word for word in words if word]

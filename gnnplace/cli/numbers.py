@@ -1,4 +1,4 @@
-"""Options that are numbers: each has a range, and what is out of it is refused before any work."""
+"""Options that are numbers: each has a range, which is checked before any work."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Bytes:
         """Return the bytes that a text says.
 
         Raises:
-            ValueError: It says none.
+            ValueError: The text is no number of bytes.
         """
         try:
             return float(text)  # of whatever sign: the range says what is wrong with it
@@ -119,7 +119,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
     """Refuse numbers out of their range.
 
     Raises:
-        InputError: Naming the option, the number and the range.
+        InputError: A number is out of its range; the message names option, number and range.
     """
     for name, allowed in ranges_of(parser).items():
         destination = name.lstrip("-").replace("-", "_")
@@ -131,7 +131,7 @@ def check_number(name: str, value: Any, allowed: Range) -> None:
     """Refuse one number; None and words pass.
 
     Raises:
-        InputError: Naming the option, the number and the range.
+        InputError: A number is out of its range; the message names option, number and range.
     """
     if not isinstance(value, int | float):
         return

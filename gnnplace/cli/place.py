@@ -54,7 +54,7 @@ def check_device_map(args: Namespace) -> None:
     """Refuse, before the work, inputs that no device map can be made of.
 
     Raises:
-        InputError: A problem's file, or micro-batches; or no such folder.
+        InputError: A problem file or micro-batches are given, or there is no such folder.
     """
     if args.device_map is None:
         return
@@ -71,7 +71,7 @@ def check_start(args: Namespace) -> None:
     """Refuse, before the work, options that a search cannot start from a placement with.
 
     Raises:
-        InputError: Another objective, fewer devices, or an open number of micro-batches.
+        InputError: The objective is not time, or `--max-devices` or `--microbatches auto` is given.
     """
     if args.objective != gnnplace.TIME:
         raise InputError("--start: searches for --objective time start from it; leave it out")
@@ -89,7 +89,7 @@ def device_map_of(
     Returns None if no program is given, because then no device map is asked for.
 
     Raises:
-        InputError: The placement is none by module; names the module.
+        InputError: The placement splits a module; the message names it.
     """
     if program is None:
         return None
@@ -272,7 +272,7 @@ def read_problem_of(
     """Return the problem of a file or of a model. Torch is needed for a model alone.
 
     Args:
-        args: With what was named, and the cluster.
+        args: The command's arguments, with the model or file and the cluster.
         options: How the model is captured.
         program: The model, if it has been captured already.
     """

@@ -1,4 +1,4 @@
-"""What errors to promise: every relation between tables tried on the rows that there are.
+"""The errors to promise: every relation between tables is tried on the measured rows.
 
 * local: points of a surface left out, one at a time.
 * gpu: a GPU's rows answered by each other GPU's surface; error = a + b * (how unlike they are).

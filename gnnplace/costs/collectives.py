@@ -1,4 +1,4 @@
-"""What collectives take: all-reduce, all-gather, reduce-scatter, all-to-all.
+"""Seconds of collectives: all-reduce, all-gather, reduce-scatter, all-to-all.
 
 Bytes are those of nccl-tests: of the buffer that is reduced, of all that is gathered or scattered,
 of all that a device sends, its own part included. On n devices, with latency a of a message and bus
@@ -151,7 +151,7 @@ def collective(op: str, size: float, group: Group, table: LinkTable | None = Non
         table: Measured series; the package's by default.
 
     Raises:
-        InputError: No such collective, a negative size, or a fabric that is not known.
+        InputError: The collective or a fabric is unknown, or a size is negative.
     """
     if op not in COLLECTIVES:
         raise InputError(f"collective {op!r}: unknown; use one of {', '.join(COLLECTIVES)}")

@@ -1,4 +1,4 @@
-"""What an op takes on a GPU beside its kernel: the gap to the next, the host that launches.
+"""Seconds of an op on a GPU beside its kernel: the gap to the next, and the host that launches.
 
 Eager PyTorch launches kernels from the host, which runs ahead while the GPU is busy and is waited
 for where it is not. It may be QUEUE launches ahead (CUDA's queue of launches; the next one blocks)

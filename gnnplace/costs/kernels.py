@@ -40,7 +40,7 @@ class Kernels:
     """What kernels take on a kind of GPU, in half precision.
 
     Attributes:
-        kind: Of the GPU, by its own name.
+        kind: The kind of the GPU, by its own name.
         attention: The name of the library's rates, such as "flash".
         rates: By name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
             "half" and "head" of attention, "products_bytes".
@@ -72,7 +72,7 @@ class Kernels:
         One call for many shapes takes hardly longer than one call for a single shape.
 
         Args:
-            shapes: Of the products.
+            shapes: The shapes of the products.
             batch: How many of each run at once; 0: one product.
         """
         predicted = _predicted_products(self.kind)
@@ -92,10 +92,10 @@ class Kernels:
         """Return the seconds of causal attention forward; backward takes 2.5 times the operations.
 
         Args:
-            tokens: Of the micro-batch.
-            length: Of an example.
-            width: Of all heads of queries.
-            head_size: Of one of them.
+            tokens: Tokens of the micro-batch.
+            length: Tokens of an example.
+            width: The width of all heads of queries together.
+            head_size: The width of one head.
         """
         if self.attention == PRODUCTS:
             scores = tokens * width / head_size * length
@@ -130,7 +130,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     """Return what kernels take on a kind of GPU.
 
     Args:
-        kind: Of the GPU, by any of its names.
+        kind: The kind of the GPU, by any of its names.
         attention: The name of the library's rates; "products" has none.
         clock: A factor of products that a framework's cluster owns, beside the hardware's.
 

@@ -1,4 +1,4 @@
-"""Which other table answers for an op that has none: kin among ops, types and GPUs.
+"""The tables that answer for an op that has none: kin among ops, types and GPUs.
 
 An op without rows of its own is answered by its kin (the gradient of a product by the product at
 its own shape, an unlisted pointwise op by all pointwise ops of that GPU at its bytes), by the same

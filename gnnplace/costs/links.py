@@ -149,7 +149,7 @@ def message(fabric: str, size: float) -> Estimate:
         size: Bytes of the message.
 
     Raises:
-        InputError: No such fabric, or a negative size.
+        InputError: The fabric is unknown, or the size is negative.
     """
     table = shipped()
     if fabric not in table.latency:

@@ -1,4 +1,4 @@
-"""What groups of GPUs exchange: inside a server by tables, across servers by rings of all cards.
+"""Seconds of exchanges of GPUs: inside a server by tables, across servers by rings of all cards.
 
 A ring of n GPUs over several servers has a card for each of its GPUs of a server, so that B bytes
 that are gathered or scattered take, with g GPUs of the group in a server,
@@ -64,7 +64,7 @@ class ServerNetwork:
         """Return the seconds of a gather, a scatter or an all-to-all.
 
         Args:
-            op: As `costs.collectives` names it.
+            op: The collective, as `costs.collectives` names it.
             count: GPUs of the group.
             size: Bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
             members: GPUs of the group in a server.

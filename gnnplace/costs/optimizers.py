@@ -117,7 +117,7 @@ def optimizer_kind(name: str) -> OptimizerKind:
     """Return what an optimizer keeps and moves.
 
     Raises:
-        InputError: There is none of the name; the names are listed.
+        InputError: There is no such optimizer; the message lists the names.
     """
     if name not in OPTIMIZERS:
         raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")

@@ -54,8 +54,8 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
         path: The path of the log.
 
     Raises:
-        FormatError: A line that cannot be read.
-        InputError: It measured what the cluster does not have.
+        FormatError: A line cannot be read.
+        InputError: The log measured links that the cluster does not have.
     """
     runs = read_nccl_tests(path)
     table, notes = shipped(), []

@@ -84,7 +84,7 @@ class Rows:
     Attributes:
         op: Names: `matmul`, `bmm`, `convolution`, `attention` and their gradients, else what ATen
             calls it, without its overload. [rows]
-        dtype: As `Gpu.rates` has them. [rows]
+        dtype: Types, as `Gpu.rates` names them. [rows]
         sizes: Batch, m, n, k, window. [rows, 5]
         bytes: Read and written. [rows]
         seconds: Measured; zeros where they are asked for. [rows]
@@ -209,7 +209,7 @@ def read_rows(path: Path) -> dict[str, Rows]:
 
     Raises:
         InputError: There is no such file.
-        FormatError: Naming the file, the line and the fault.
+        FormatError: The file is malformed; the message names it, the line and the fault.
     """
     try:
         data = path.read_bytes()

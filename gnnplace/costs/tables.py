@@ -65,7 +65,7 @@ class CostTables:
     def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
         """Return the errors of a relation by op, for rows of a kind.
 
-        The errors of the user's own rows come first where there are any. For a CPU they stand alone,
+        Errors of the user's own rows come first where there are any. For a CPU they stand alone,
         because errors of GPUs say nothing of it.
         """
         known: Mapping[str, list[float]] = self.errors[what]

@@ -62,7 +62,7 @@ def coarsen(
         Group of each op, numbered in one topological order of the groups. [num_ops]
 
     Raises:
-        InputError: A target below 1 or arrays of the wrong length.
+        InputError: The target is below 1, or an array has the wrong length.
     """
     n = graph.num_ops
     if target < 1:

@@ -37,7 +37,7 @@ class ComputationGraph:
         consumer: Consumers of all tensors, one after the other.
 
     Raises:
-        InputError: A repeated name, a dangling index, a negative size or a cycle.
+        InputError: There is a repeated name, a dangling index, a negative size or a cycle.
     """
 
     names: tuple[str, ...]
@@ -165,7 +165,7 @@ class ComputationGraph:
         """Return ops so that producers come first; among the ready ones the smallest index first.
 
         Raises:
-            InputError: Naming the ops of a cycle.
+            InputError: There is a cycle; the message names its ops.
         """
         from gnnplace.graph.kernels import least_first  # late: a kernel
 

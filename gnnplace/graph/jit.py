@@ -1,4 +1,4 @@
-"""How kernels are compiled: ``kernel`` for what Python calls, ``inner`` for what kernels call.
+"""Compilation of kernels: ``kernel`` for what Python calls, ``inner`` for what kernels call.
 
 Both are numba's ``njit`` with a cache on disk, without checks of bounds, and with NumPy's division
 (by zero: inf or nan). All that numba compiles by itself takes twice as long; what it leaves out:

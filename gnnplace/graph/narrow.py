@@ -76,7 +76,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
     Args:
         place: Work before each candidate in mean segments; the first is the line's beginning, the
             last its end. [C]
-        price: Of a cut there. [C]
+        price: The price of a cut at each candidate. [C]
         count: The number of segments at most.
     """
     size = len(place)

@@ -264,7 +264,7 @@ def check_order(name: str, *also: str) -> None:
     """Refuse what is no fixed order, no function ``module:function``, and not of ``also``.
 
     Raises:
-        InputError: Lists the orders, or says what is wrong with the function.
+        InputError: There is no such order, or the function is wrong; the message says which.
     """
     if name in (*FIXED_ORDERS, *also):
         return
@@ -291,7 +291,7 @@ def check_network_order(name: str, *also: str) -> None:
     """Refuse what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
 
     Raises:
-        InputError: As of ``check_order``.
+        InputError: The order is none, as ``check_order`` finds.
     """
     base = base_of(name)
     check_order(name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,)))
@@ -319,7 +319,7 @@ def traversal(
     """Return the ops of ``graph`` in the traversal order ``name``. [n]
 
     Args:
-        name: Of ``FIXED_ORDERS``, or ``module:function``.
+        name: One of ``FIXED_ORDERS``, or ``module:function``.
         graph: The graph whose ops are ordered.
         cost: Seconds of each op. [n]
         edge_cost: Seconds of each of ``graph.edges``.

@@ -100,8 +100,8 @@ def main(args: list[str]) -> None:
         args: Arguments after ``gnnplace train``.
 
     Raises:
-        InputError: Bad arguments, most of them before anything that takes seconds is imported.
-        SystemExit: With 143 where the run was asked to end by SIGTERM; Lightning's own says 0.
+        InputError: An argument is wrong; most are found before any slow import.
+        SystemExit: Code 143 if SIGTERM ended the run, for which Lightning's own says 0.
     """
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
         given = f"train {args[0]}: unknown" if args else "train: what?"

@@ -53,7 +53,7 @@ class EpochSampler(DistributedSampler[int]):
         world: The number of processes.
 
     Raises:
-        InputError: Fewer problems than processes.
+        InputError: There are fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -76,7 +76,7 @@ class HeldOutSampler(DistributedSampler[int]):
         world: The number of processes.
 
     Raises:
-        InputError: Fewer problems than processes.
+        InputError: There are fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -286,7 +286,7 @@ class ProblemDataModule(LightningDataModule):
         test_families: Families to test on.
         clusters: Types of clusters to train and validate on; the test adds ``two-tier``.
         ops: Least and most ops before micro-batches, of training problems.
-        held_out_ops: The same of validation and test problems.
+        held_out_ops: Least and most ops of validation and test problems.
         devices: Least and most devices.
         microbatches: Numbers of micro-batches to draw from.
         problems: Training problems an epoch.
@@ -296,7 +296,7 @@ class ProblemDataModule(LightningDataModule):
             the split by model family.
         large: Share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
         large_ops: Least and most ops of large problems.
-        datasets: Datasets beside the store that captured graphs are drawn from, likewise.
+        datasets: Datasets, beside the store, that captured graphs are drawn from.
         presets: Names of clusters for captured graphs, beside drawn clusters.
         on_presets: Share of captured problems that are on one of ``presets``.
         tight: Share of those on presets whose devices have tight memory.

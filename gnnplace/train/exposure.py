@@ -1,4 +1,4 @@
-"""What a data module shows to a network: the exposures of its training card."""
+"""The problems that a data module shows to a network: the exposures of its training card."""
 
 from __future__ import annotations
 

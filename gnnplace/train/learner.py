@@ -273,16 +273,16 @@ def begin_with(
     """Give a network the parameters of the one saved in ``folder``, or of the shipped one.
 
     Args:
-        network: Of the same sizes.
+        network: A network of the same sizes.
         read: Reads what is in a folder.
-        folder: Of the saved one, or ``SHIPPED``.
+        folder: Folder of the saved network, or ``SHIPPED``.
         shipped: The folder of the shipped one.
         sizes: The arguments that say sizes, for the error.
         added: What names of parameters begin with that the saved one may lack.
 
     Raises:
         FormatError: A file is missing or malformed.
-        MismatchError: Its features or sizes are others.
+        MismatchError: The saved network has other features or sizes.
     """
     try:
         path = shipped if folder == SHIPPED else folder

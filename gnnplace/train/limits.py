@@ -11,7 +11,7 @@ def check_least(section: str = "model", /, **limits: tuple[float, float]) -> Non
     """Raise InputError where an argument is no number or below its least value.
 
     Args:
-        section: Of the recipe, that the arguments are in.
+        section: The section of the recipe that the arguments are in.
         **limits: Value and least value by the argument's name.
     """
     for name, (value, least) in limits.items():

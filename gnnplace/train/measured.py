@@ -397,7 +397,7 @@ class Rounds(LightningDataModule):
         generations: The number of generations of a round.
 
     Raises:
-        InputError: Less than one.
+        InputError: There is less than one generation.
     """
 
     def __init__(self, generations: int = 3) -> None:

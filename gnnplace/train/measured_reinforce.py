@@ -43,7 +43,7 @@ class MeasuredReinforce(Reinforce):
     Args:
         objective: Measures placements, and has the problem.
         samples: Placements drawn a step, each of which is measured; at least 2.
-        kept: Of these, how many the policy gradient learns from.
+        kept: Number of these that the policy gradient learns from.
         held_out: Objectives of other models, on which the greedy decode is measured before and
             after.
         given: Arguments of ``Reinforce``; no label is moved, since that would be simulated.

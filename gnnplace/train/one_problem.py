@@ -30,7 +30,7 @@ class FewProblems(LightningDataModule):
         batch_size: The number of problems of a step.
 
     Raises:
-        InputError: No steps, or none a step.
+        InputError: There are no steps, or no problems in a step.
     """
 
     def __init__(self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1) -> None:
@@ -84,7 +84,7 @@ class OneProblem(FewProblems):
         steps: The number of steps of an epoch.
 
     Raises:
-        InputError: No steps.
+        InputError: There are no steps.
     """
 
     def __init__(self, problem: str, steps: int = 20) -> None:
@@ -95,7 +95,7 @@ class OneProblem(FewProblems):
         """Read the problem.
 
         Raises:
-            FormatError: Naming the file, the key path and the fault.
+            FormatError: The file is malformed; the message names it, the key path and the fault.
         """
         if not self.problems:
             self.problems = [read_problem(self.path)]
@@ -113,7 +113,7 @@ class ProblemFiles(FewProblems):
         batch_size: The number of problems of a step.
 
     Raises:
-        InputError: No steps, or none a step.
+        InputError: There are no steps, or no problems in a step.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class ProblemFiles(FewProblems):
         """Read the problems; those to learn from are mixed, so that sizes come in no order.
 
         Raises:
-            InputError: No problems, or a pattern that no file has.
-            FormatError: Naming the file, the key path and the fault.
+            InputError: There are no problems, or no file matches a pattern.
+            FormatError: The file is malformed; the message names it, the key path and the fault.
         """
         if not self.patterns:
             raise InputError("problems: none; name them: --data.problems='[family/*.json]'")

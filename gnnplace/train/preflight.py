@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, told in one line before anything that takes seconds is imported.
+"""Checks of a recipe before any slow import: the first mistake is told in one line.
 
 The YAML files and the options of `gnnplace train` are put together as Lightning's command line puts
 them together, and compared with the source of the classes that they name (`train.signatures`).
@@ -154,7 +154,7 @@ def check_recipe(args: Sequence[str]) -> None:
         args: Those after `gnnplace train`, the command first.
 
     Raises:
-        FormatError: A recipe is missing, or no YAML; names file and line.
+        FormatError: A recipe is missing, or no YAML; the message names file and line.
         InputError: The first mistake: an unknown key or class, a value of the wrong type, a list
             without brackets, a folder that cannot be made, a monitor that is never logged, a
             package that is not installed, a checkpoint that is none, a precision or a batch size
@@ -544,7 +544,7 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
 
     Args:
         parameter: The argument.
-        value: As YAML reads it.
+        value: The value as YAML reads it.
         is_text: Whether it comes from the command line, where a text needs no quotes.
     """
     if parameter.annotation is None or (value is None and parameter.takes_none):
@@ -793,7 +793,7 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
 
     Args:
         folder: It need not exist; what is made to try it is removed.
-        probe: Says whether an existing folder can be written to, `os.access` by default.
+        probe: Tells whether an existing folder can be written to; `os.access` by default.
     """
     made: list[Path] = []
     try:

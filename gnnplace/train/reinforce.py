@@ -1,4 +1,4 @@
-"""``Reinforce``: how the GNN placer learns, from the step times of placements that it draws itself.
+"""``Reinforce``: training of the GNN placer on step times of placements that it draws itself.
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
 its scores, and each is simulated. They are to use a random number of devices, and what a draw costs
@@ -146,7 +146,7 @@ class Reinforce(Learner):
         label: The weight of self-labelling.
         gradient: The weight of the policy gradient.
         greedy: Weight of the greedy decode's own advantage.
-        temperature: Of draws, above 0: what scores are divided by before the softmax.
+        temperature: What scores are divided by before the softmax of draws; above 0.
         start: Folder of a network to start from, or ``shipped``.
         learning_rate: The learning rate of Adam, at its highest.
         steps: Training steps over which the learning rate falls to a tenth.

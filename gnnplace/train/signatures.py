@@ -111,7 +111,7 @@ class Constructor:
     """The arguments of a class or a function.
 
     Attributes:
-        name: Of the class.
+        name: The name of the class.
         parameters: Arguments by name.
         is_open: Whether it may take others.
     """

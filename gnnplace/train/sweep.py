@@ -88,7 +88,7 @@ def parse_assignments(assignments: list[str]) -> SearchSpace:
     """Return the search space of ``KEY=VALUES`` arguments.
 
     Raises:
-        InputError: Naming the argument that is none.
+        InputError: An argument is no ``KEY=VALUES``; the message names it.
     """
     space: SearchSpace = {}
     for assignment in assignments:
@@ -103,7 +103,7 @@ def parse_values(key: str, text: str) -> BaseDistribution:
     """Return a range or choices.
 
     Raises:
-        InputError: Neither, or a range that is empty; names ``key``.
+        InputError: It is neither, or the range is empty; the message names ``key``.
     """
     match = RANGE.fullmatch(text)
     if match is None:
@@ -210,7 +210,7 @@ class TrialCLI(TrainingCLI):
     """The maker of the objects of one trial.
 
     Args:
-        args: As of the sweep, then the trial's values.
+        args: Arguments of the sweep, then the trial's values.
         folder: What the trial writes goes there.
     """
 
@@ -291,7 +291,7 @@ def run_trial(args: list[str], trial: Trial, folder: Path, monitor: str) -> floa
 
     Raises:
         optuna.TrialPruned: The study ended it early.
-        GnnplaceError: Bad input.
+        GnnplaceError: The recipe or a value is wrong.
     """
     values = [f"--{key}={value}" for key, value in trial.params.items()]
     cli = TrialCLI([*args, *values], folder)
@@ -310,7 +310,7 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
     the other draw different values.
 
     Raises:
-        InputError: The database cannot be opened; says why.
+        InputError: The database cannot be opened; the message says why.
     """
     try:
         if url.startswith(SQLITE):
@@ -449,7 +449,7 @@ def run_sweep(args: list[str]) -> None:
         args: Arguments after ``gnnplace train sweep``; recipes may come first and bare.
 
     Raises:
-        InputError: Bad arguments, or a recipe that cannot run.
+        InputError: An argument is wrong, or the recipe cannot run.
     """
     warnings.filterwarnings("ignore", category=ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)

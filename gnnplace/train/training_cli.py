@@ -205,7 +205,7 @@ class TrainingCLI(LightningCLI):
         """Make model, data and trainer.
 
         Raises:
-            GnnplaceError: One of them refuses its arguments; without the parser's words around it.
+            GnnplaceError: One of them refuses its arguments; the parser's words are removed.
         """
         try:
             super().instantiate_classes()
@@ -267,7 +267,7 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
 
     Raises:
         InputError: It is no checkpoint of Lightning, or holds weights alone where more is needed.
-        MismatchError: It has other parameters, or parameters of other shapes.
+        MismatchError: The checkpoint has other parameters, or parameters of other shapes.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -92,7 +92,7 @@ class Workbench(StepObjective):
     """What measures placements of a model.
 
     Args:
-        model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
+        model: A zoo name, ``hf:CONFIG`` or ``module:callable``.
         cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
         capture: How the model is captured.
         measurement: How placements are measured.

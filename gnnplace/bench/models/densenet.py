@@ -81,7 +81,7 @@ def densenet(
         classes: The number of classes of the classifier.
 
     Raises:
-        InputError: No such number of layers.
+        InputError: There is no such number of layers.
     """
     if str(layers) not in DEPTHS:
         raise InputError(f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}")

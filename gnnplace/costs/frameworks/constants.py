@@ -97,7 +97,7 @@ def framework(name: str) -> ConstantSet:
     """Return a framework's constants, with those that hold for any framework.
 
     Raises:
-        InputError: Its constants are not known; those that are are listed.
+        InputError: The framework's constants are not known; the message lists those that are.
     """
     own = _named("framework", name, _data()["frameworks"])
     return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
@@ -114,7 +114,7 @@ def environment(names: str) -> ConstantSet:
     Of a constant that two of them have, the last counts.
 
     Raises:
-        InputError: There is none of a name; those that are known are listed.
+        InputError: An environment is unknown; the message lists those that are known.
     """
     sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
     constants: dict[str, Constant] = {}
@@ -136,7 +136,7 @@ def assumed(framework_name: str, environment_name: str | None = None) -> Iterato
     The hardware's come first, those of modes last.
 
     Raises:
-        InputError: No such framework or environment.
+        InputError: There is no such framework or environment.
     """
     sets = [hardware(), library(), framework(framework_name)]
     if environment_name is not None:

@@ -1,4 +1,4 @@
-"""`Framework`: what a training framework makes of a step on given GPUs.
+"""`Framework`: the seconds and bytes that a training framework takes for a step on given GPUs.
 
 One object owns everything a framework does to a step beside the model's kernels: which exchanges
 are hidden and what hiding costs, how replicas exchange gradients and parameters, what the host
@@ -347,12 +347,12 @@ class ReplicatedParameters:
 class ReplicaExchanges(NamedTuple, Generic[Seconds]):
     """Seconds that replicas exchange once a step, by what they may run under.
 
-    Of one stage, or of several as arrays.
+    The seconds are those of one stage, or of several as arrays.
 
     Attributes:
-        scattered: Of gradients, which may run under backward passes. Alone.
+        scattered: Exchanges of gradients alone, which may run under backward passes.
         bucketed: The same in the buckets in which a framework starts them under work.
-        gathered: Of parameters after the optimizer's step, which may run under forward passes.
+        gathered: Exchanges of updated parameters, which may run under forward passes.
     """
 
     scattered: Seconds
@@ -371,7 +371,7 @@ class Framework:
         name: The name of the framework.
         constants: Its numbers, with those of an environment.
         checks: Numbers of an environment that checks collectives; None of any other.
-        precision: Of parameters and passes, in Lightning's words.
+        precision: The precision of parameters and passes, in Lightning's words.
         optimizer: Its name, of `costs.optimizers`.
         kernels: Seconds of kernels on one device, of several kinds on the slowest.
         network: Seconds of exchanges.
@@ -442,7 +442,7 @@ class Framework:
         """Return the bytes of the optimizer's state on a device.
 
         Args:
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas, and how many of them share the state.
         """
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
@@ -530,7 +530,7 @@ class Framework:
 
         Args:
             exchange: Seconds of the exchange alone; a number, or an array of them.
-            work: Seconds of the work alone, likewise.
+            work: Seconds of the work alone; a number or an array too.
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
         share = self.network.rates["overlap"] if share is None else share
@@ -612,7 +612,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas.
         """
         dense = parameters.dense if group.count > 1 else 0.0
@@ -638,7 +638,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            exchanges: Of the replicas, alone.
+            exchanges: Seconds of the replicas' exchanges, alone.
             forward: Seconds of forward passes that may hide the gathers of parameters.
             backward: Seconds of backward passes that may hide the sums of gradients.
         """
@@ -683,7 +683,7 @@ class Framework:
         """Return the seconds of gathering parameters after a sharded step of the optimizer.
 
         Args:
-            elements: Of parameters on a device; 0: nothing is gathered.
+            elements: Elements of parameters on a device; 0: nothing is gathered.
             num_layers: Layers whose tensors are gathered or broadcast one by one.
             group: The devices that have them.
         """
@@ -712,7 +712,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage, 0 or 1.
-            parameters: Of the whole model, on one device.
+            parameters: Parameters of the whole model, on one device.
             group: The replicas.
         """
         if group.count == 1:
@@ -775,7 +775,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas.
 
         Returns:
@@ -859,7 +859,7 @@ def running_framework(framework: Framework, words: RunningWords) -> Framework:
     """Return a framework as it runs by the words of a plan.
 
     Args:
-        framework: Of an eager step that hides what the framework hides.
+        framework: A framework with an eager step that hides what it hides by default.
         words: What the plan says.
     """
     constants = dict(framework.constants.constants)

@@ -64,7 +64,7 @@ def host_of(kind: str, each: int) -> Host:
     """Return the host of a kind of GPU.
 
     Args:
-        kind: Of the GPU.
+        kind: The kind of the GPU.
         each: GPUs of a server.
     """
     constants = hardware()

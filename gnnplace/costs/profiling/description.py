@@ -1,4 +1,4 @@
-"""What a program's ops are to the cost tables: kind, sizes, type and bytes of each kernel.
+"""A program's ops as the cost tables see them: kind, sizes, type and bytes of each kernel.
 
 An op is one row, or two where it is two kernels of a size (the gradients of a convolution). Bytes
 are of what is really read and written: an expanded tensor once, of an embedding's table the rows

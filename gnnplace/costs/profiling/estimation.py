@@ -53,7 +53,7 @@ class KindTimes:
         measured: Whether they were measured on a device of this machine.
         error: The expected deviation of their log; NaN where nothing is known. [ops]
         source: Where each is from, in words. [ops]
-        shares: Of time and of ops that each provenance has, if they were not measured here.
+        shares: Shares of time and of ops that each provenance has, if they were not measured here.
         misaligned: Ops that are slow since a size is no multiple of 8.
     """
 

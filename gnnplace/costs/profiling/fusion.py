@@ -1,4 +1,4 @@
-"""Which ops `torch.compile` makes one kernel of, and what share of their bytes that kernel moves.
+"""Groups of ops that `torch.compile` fuses, and the share of their bytes that the kernel moves.
 
 Inductor (Ansel et al., PyTorch 2, ASPLOS 2024) fuses ops that bytes bound, a consumer into its
 producer, where both go over as many elements and nothing else stands between. The level of an op is

@@ -212,7 +212,7 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
         no_split: Names of classes whose modules are never split.
 
     Raises:
-        InputError: No module is of such a class; shows those that are like it.
+        InputError: No module is of such a class; the message shows similar ones.
     """
     whole = _leaves(program) | _holders(program) | _of_classes(program, no_split)
     while True:
@@ -226,7 +226,7 @@ def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None
     """Return the outermost module of some classes that each op is in, or None. [num_ops]
 
     Raises:
-        InputError: No module is of such a class; shows those that are like it.
+        InputError: No module is of such a class; the message shows similar ones.
     """
     walk = _Walk(program, _of_classes(program, no_split))
     return tuple(walk.unit_of(op.module or "") for op in program.ops)

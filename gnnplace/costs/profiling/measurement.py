@@ -35,7 +35,7 @@ def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, floa
     """Return the median seconds of every op over warm steps, and how much whole steps differ.
 
     Args:
-        program: With its initial tensors, which stay as they are.
+        program: A program with its initial tensors, which stay as they are.
         device: "cpu", or a CUDA device such as "cuda:0".
 
     Returns:

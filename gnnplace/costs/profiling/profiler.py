@@ -291,7 +291,7 @@ def profile_model(
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: A line of the log that cannot be read.
+        FormatError: A line of the log cannot be read.
         InputError: There is no such model or cluster.
         CaptureError: The model cannot be captured.
     """
@@ -363,7 +363,7 @@ def read_or_profile(
     """Return the problem of a problem file or of a model on a cluster.
 
     Raises:
-        InputError: Neither a file nor a model.
+        InputError: What is given is neither a file nor a model.
     """
     if is_problem_file(what):
         problem = read_on_cluster(what, cluster, options.microbatches)

@@ -1,4 +1,4 @@
-"""What to place on: clusters by what they are called, problem files on other clusters.
+"""Targets of placement: clusters by their names, and problem files on other clusters.
 
 The devices of this machine are ``auto``, ``cpu:N`` and ``cuda:N``; one link between its workers is
 measured for all. Torch is imported where something is measured, not before.
@@ -43,7 +43,7 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
     """Return a cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
 
     Raises:
-        InputError: None of these; says what there is.
+        InputError: It is none of these; the message says what there is.
     """
     if isinstance(cluster, Cluster):
         return cluster
@@ -63,7 +63,7 @@ def detect(spec: str) -> Cluster:
         The cluster; links between its workers are measured, or taken from the cache on disk.
 
     Raises:
-        InputError: No such spec, or more GPUs than there are.
+        InputError: There is no such spec, or it asks for more GPUs than there are.
     """
     match = SPEC.fullmatch(spec)
     if match is None:
@@ -180,7 +180,7 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Return the same graph and times on another cluster.
 
     Raises:
-        InputError: A pin, or a kind that no op has a time for.
+        InputError: The problem pins or forbids devices, or no op has a time for a kind of device.
     """
     missing = [kind for kind in cluster.kinds if kind not in problem.time]
     if missing:

@@ -59,7 +59,7 @@ def build_data(
         progress: Called with a line for each model.
 
     Raises:
-        InputError: An unknown recipe, model or family, or a folder that cannot be made.
+        InputError: A recipe, model or family is unknown, or the folder cannot be made.
         CaptureError: A model cannot be captured.
     """
     if recipe_name == RELEASE:
@@ -135,7 +135,7 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
     """Capture one model's training step.
 
     Raises:
-        CaptureError: Naming the module that cannot be captured.
+        CaptureError: A module cannot be captured; the message names it.
     """
     options = CaptureOptions(optimizer=model.optimizer)
     program = capture_model(model.spec, options=options, fake=model.fake)

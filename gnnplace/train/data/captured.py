@@ -193,7 +193,7 @@ def captured_problem(
         draws: What it is drawn from; the defaults of ``CapturedDraws`` without it.
 
     Raises:
-        InputError: No such graph, cluster or memory.
+        InputError: There is no such graph, cluster or memory.
     """
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     graph = store.graph(name)
@@ -269,9 +269,9 @@ def share_of(
 
     Args:
         graph: The captured graph.
-        name: The problem's.
+        name: The name of the problem.
         cluster: Its devices.
-        share: Of the captured batch.
+        share: The part of the captured batch.
         costs: For each kind of device the kind whose costs of the graph it has, and their factor.
     """
     of_op = np.where(graph.phase == UPDATE, 1.0, share)

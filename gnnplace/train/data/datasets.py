@@ -37,8 +37,8 @@ def checksums(folder: str | Path, names: Iterable[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of every graph's file by its name, sorted.
 
     Args:
-        folder: Of the graphs, which are files ``.npz``.
-        names: Of further files, that are looked at if they are there.
+        folder: The folder of the graphs, which are files ``.npz``.
+        names: Names of further files, which count if they are there.
     """
     further = [path for path in (Path(folder) / name for name in names) if path.is_file()]
     files = sorted({*Path(folder).glob("*.npz"), *further})
@@ -58,7 +58,7 @@ def verify(folder: str | Path) -> int:
         How many there are.
 
     Raises:
-        FormatError: Naming the first file that is missing, changed or not listed.
+        FormatError: A file is missing, changed or not listed; the message names the first.
     """
     listed = _read_sums(Path(folder) / SUMS)
     present = checksums(folder, listed)

@@ -65,7 +65,7 @@ class PlacedGraph:
         graph: The graph as it was captured, without groups.
         cluster: Name of a preset.
         placers: Who made each placement. [P]
-        device: Of each op by each placement. [n, P]
+        device: The device of each op by each placement. [n, P]
         step_time: Predicted seconds. [P]
     """
 
@@ -87,7 +87,7 @@ def build_release(
 
     Args:
         folder: Made if it is not there.
-        names: Of the data sets whose graphs are released.
+        names: Names of the data sets whose graphs are released.
         start: Folder that they are asked for from.
         progress: Called with a line for each graph.
 
@@ -200,7 +200,7 @@ class ReleaseStore:
     """The graphs of a split, as a folder of captured graphs has them, and their placements.
 
     Attributes:
-        names: Of the graphs.
+        names: Names of the graphs.
         device: Devices of every graph's ops by each placement, by name. [n, P]
         step_time: Predicted seconds, by name. [P]
         measured: Measured seconds, nan where there are none, by name. [P]
