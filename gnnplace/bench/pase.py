@@ -115,6 +115,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
         chosen = step.trick()
     else:
         chosen = best_strategy(captured_tables(step)).configuration
+    # Kernels hide the host's work or the other way round; messages come on top.
     found = captured_parts(step, chosen)
     calls, split = (
         range(len(step.graph.ops)),
@@ -126,6 +127,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     kernels = found.compute + stored.kernels + summed.kernels
     host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
     seconds = max(kernels, host) + found.total - found.compute
+    # The state is counted by the optimizer, in place of the sharding model's own estimate.
     own = _elements(step, split)
     state = state_terms(
         own, optimizer=chain.optimizer, precision=chain.precision, zero=0, replicas=1

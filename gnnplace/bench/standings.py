@@ -201,6 +201,7 @@ def standings(
         wins, losses, ties = _versus(times[who], times.get(other, {}), both)
         own, known = times[who], {p: best[p].step_time for p in times[who]}
         shared = [p for p in own if p in base]
+        # A gap is there to close where the portfolio is more than TIE above the best known.
         open_ = [p for p in shared if base[p] > (1 + TIE) * known[p]]
         closed = [(base[p] - own[p]) / (base[p] - known[p]) for p in open_]
         gained = sum(np.log(base[p] / own[p]) for p in open_)

@@ -163,6 +163,7 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     result = []
     for placer, budget in sorted(times):
         for control, control_budget in sorted(times):
+            # Untrained weights search as long; the graph network alone does not search at all.
             same = control == UNTRAINED and control_budget == budget
             alone = control == NETWORK and control_budget == 0
             if placer not in LEARNED or not (same or alone):

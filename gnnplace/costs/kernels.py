@@ -145,6 +145,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
         )
     own, rates = hardware(), library()
     found = {name: own[name] for name in ("stream", "launch")}
+    # A GPU without fitted constants is priced by its peaks.
     if kind not in GPUS:
         by_peaks = {
             "products": clock,

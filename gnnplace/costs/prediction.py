@@ -181,6 +181,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
         if key not in tables.candidates:
             tables.candidates[key] = list(candidates(tables, kind, op, dtype))
         for candidate in tables.candidates[key]:
+            # The candidate with the least expected error wins; the roofline by a clear distance.
             open_ = index[error[index] > candidate.error]
             if not open_.size:
                 continue
@@ -192,6 +193,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
             provenance[won] = PROVENANCES.index(candidate.provenance)
             source[won] = len(sources)
             sources.append(candidate.source)
+    # A misaligned product takes MISALIGNED times as long; how long exactly is uncertain.
     slow = misaligned(rows)
     seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
     error = np.where(slow, np.hypot(error, 0.4), error)

@@ -291,6 +291,7 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
         return own
     from gnnplace.graph.kernels import components
 
+    # Labels and groups are nodes of one graph, whose components are the united classes.
     num_labels = int(label.max()) + 1
     source, target = label[has].astype(np.int32), (num_labels + group[has]).astype(np.int32)
     component = components(source, target, num_labels + count)

@@ -232,6 +232,7 @@ def depth_first(
                 met[op] = True
                 pre[num_pre] = op
                 num_pre += 1
+            # Go down to the next successor that was not met, or back up if there is none.
             while following[op] < offset[op + 1] and met[successor[following[op]]]:
                 following[op] += 1
             if following[op] < offset[op + 1]:
@@ -348,6 +349,7 @@ def flows_between(
             offset[target[k] + 1] += 1
     for u in range(count):
         offset[u + 1] += offset[u]
+    # The other end of each unit's edges, and the edge, in both directions.
     at = offset[:-1].copy()
     end, edge = empty_ints(offset[-1]), empty_ints(offset[-1])
     for k in range(len(source)):
@@ -362,6 +364,7 @@ def flows_between(
         for k in range(offset[u], offset[u + 1]):
             ranked[at[end[k]]] = u
             at[end[k]] += 1
+    # Edges with one neighbour are summed: a neighbour gets the slot where it is met first.
     other = empty_ints(len(end))
     into, out = full_floats(len(end), -1.0), full_floats(len(end), -1.0)
     slot = full_ints(count, -1)
@@ -396,6 +399,7 @@ def flows_of_ops(
         size: Bytes of each edge; no pair of ops has two. [E]
         count: The number of ops, n.
     """
+    # Both lists of an op are ascending: edges that leave it, by target, and edges that enter it.
     into_offset, come = grouped(target, count)
     total, offset = 2 * len(source), zero_ints(count + 1)
     other = empty_ints(total)

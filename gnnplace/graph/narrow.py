@@ -51,6 +51,7 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
     cut, bytes_at = cut[np.isfinite(bytes_at)], bytes_at[np.isfinite(bytes_at)]
     if len(cut) == 0:
         return np.zeros(len(work), dtype=np.int32)
+    # Bytes count relative to a narrow place of this line, work relative to the mean segment.
     narrow = max(float(np.quantile(bytes_at, 0.25)), 1e-300)
     price = np.concatenate(([0.0], CROSSING * bytes_at / narrow, [0.0]))
     mean = max(total[-1] / count, 1e-300)
@@ -79,6 +80,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
         price: The price of a cut at each candidate. [C]
         count: The number of segments at most.
     """
+    # least[s, j]: the cost of s segments that end at candidate j. Squares favour equal lengths.
     size = len(place)
     least = full_table(count + 1, size, np.inf)
     before = zero_int_table(count + 1, size)
@@ -93,6 +95,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
                     least[s, j] = cost
                     before[s, j] = i
                 i -= 1
+    # Fewer segments win a tie. Then walk back from the line's end.
     best = 1
     for s in range(2, count + 1):
         if least[s, size - 1] < least[best, size - 1]:
@@ -240,6 +243,7 @@ def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
     count = int(group.max()) + 1
     source, target, _ = graph.edges
     ones = np.ones(len(source), dtype=np.int8)
+    # Groups on one cycle are a strong component; depths within it separate their ops again.
     links = coo_matrix((ones, (group[source], group[target])), (count, count))
     part = connected_components(links, connection="strong")[1].astype(np.int32)
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)

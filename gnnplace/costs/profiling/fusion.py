@@ -38,6 +38,7 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     joined = _joined(program, homes)
     source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
     label = components(np.ascontiguousarray(source), np.ascontiguousarray(target), count)
+    # A group is called by its first op.
     first = np.full(count, count)
     np.minimum.at(first, label, np.arange(count))
     groups = first[label].astype(np.intp)

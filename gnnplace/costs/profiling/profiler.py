@@ -191,6 +191,7 @@ def op_times(
     """
     device = local_device(kind)
     given = tables is not None and kind in tables.given
+    # A program without tensors cannot run here, and a table of the user's wins over measuring.
     if kind == "cpu" and not program.initial and not given:
         seconds = estimate_ops(program, kind)
         return KindTimes(seconds, False, np.full(len(seconds), np.nan), ())

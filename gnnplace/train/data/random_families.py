@@ -362,6 +362,7 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     backward = {i: 2 * n - 1 - i for i in range(n)}
     weights = list(dict.fromkeys(w for w in sketch.weight if w is not None))
     update = {w: 2 * n + k for k, w in enumerate(weights)}
+    # An output goes to its consumers, and is kept for their backward ops.
     takers = [consumers[i] + [backward[c] for c in consumers[i]] for i in range(n)]
     for i in range(n):
         if not sketch.inputs[i] or not consumers[i]:
@@ -369,6 +370,7 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     tensors: list[tuple[int, float, list[int]]] = [
         (i, float(draft.size[i]), takers[i]) for i in range(n)
     ]
+    # Backward ops make a gradient for each input, and one for the weight's update.
     for i in range(n):
         tensors += [(backward[i], float(draft.size[j]), [backward[j]]) for j in sketch.inputs[i]]
         weight = sketch.weight[i]
