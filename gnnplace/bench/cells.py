@@ -71,7 +71,7 @@ class CellTask:
 
     @staticmethod
     def from_json(text: str) -> CellTask:
-        """Return what ``to_json`` wrote."""
+        """Return the task that ``to_json`` wrote."""
         data = json.loads(text)
         entry = ProblemEntry.model_validate(data["cell"]["problem"])
         return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
@@ -119,7 +119,7 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
 
 
 def exposure_columns(task: CellTask, digest: str) -> Row:
-    """Return what a cell's placer was trained on, and whether it has seen the problem.
+    """Return the columns that say what a placer was trained on and whether it saw the problem.
 
     Args:
         task: The cell.
@@ -158,7 +158,7 @@ def _changed(entry: ProblemEntry, folder: str) -> int:
 
 @lru_cache(maxsize=1)
 def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | GnnplaceError:
-    """Return a problem, loaded once for all its cells in turn; or why it cannot be."""
+    """Return a problem, loaded once for all its cells in turn, or the error that prevents it."""
     try:
         return load(kind, ProblemEntry.model_validate_json(entry), Path(folder))
     except GnnplaceError as error:

@@ -38,7 +38,7 @@ class Executable(PlacedProblem):
         return super().described(entry) | {"digest": told, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the placer found and its runs took; see ``kinds.Loaded``."""
+        """Return the outcome of a placer and of its runs; see ``kinds.Loaded``."""
         result, found = self.searched(cell, keep)
         runs = [_run(self, result, mode) for _ in range(RUNS)]
         return found | {
@@ -51,7 +51,7 @@ class Executable(PlacedProblem):
 
 
 def load_executable(entry: ProblemEntry) -> Executable:
-    """Return a model, captured.
+    """Capture a model and return it with its problem.
 
     Raises:
         GnnplaceError: The model cannot be captured.

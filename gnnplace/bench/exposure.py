@@ -84,7 +84,7 @@ class PlacerTraining:
 
 @lru_cache(maxsize=64)
 def training_of(placer: str) -> PlacerTraining:
-    """Return what is known of the training of a placer, by its name with options."""
+    """Return the training of a placer, by its name with options, as far as it is known."""
     try:
         base, options = parse_name(placer)
         folder = options.get("checkpoint")
@@ -104,7 +104,7 @@ def training_of(placer: str) -> PlacerTraining:
 
 
 def _declared_training(maker: object) -> PlacerTraining:
-    """Return what a class of somebody else's says of its training."""
+    """Return the training that a user's placer class declares."""
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
         return PlacerTraining()

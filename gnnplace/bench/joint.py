@@ -113,7 +113,7 @@ class Joint:
             return {"num_devices": devices, "digest": told, "clock": "predicted", **entry.labels}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the method found; see ``kinds.Loaded``."""
+        """Return the outcome of the method; see ``kinds.Loaded``."""
         begin = time.perf_counter(), time.process_time()
         found = self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
         wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]

@@ -93,7 +93,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def training(kind: str, name: str) -> PlacerTraining:
-    """Return what is known of the training of a placer, or of a method of splitting or planning."""
+    """Return the known training of a placer, or of a method of splitting or planning."""
     if kind == SHARD:
         return PlacerTraining()
     if kind == JOINT:

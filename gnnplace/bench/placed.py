@@ -43,7 +43,7 @@ class PlacedProblem:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the placer found; see ``kinds.Loaded``."""
+        """Return the outcome of the placer; see ``kinds.Loaded``."""
         return self.searched(cell, keep)[1]
 
     def searched(self, cell: Cell, keep: str) -> tuple[Result, Data]:

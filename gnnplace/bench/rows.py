@@ -252,12 +252,12 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells a row's cell from all others."""
+    """Return the values that tell a row's cell from all others."""
     return (*(row[key] for key in IDENTITY), unit_of(row))
 
 
 def unit_of(row: Mapping[str, Any]) -> str:
-    """Return what a row's budget is counted in; rows from before there were steps say nothing."""
+    """Return the unit of a row's budget; rows from before there were steps count seconds."""
     return str(row.get("unit", SECONDS))
 
 

@@ -49,7 +49,7 @@ class Where:
             raise InputError("--processes, --dask: give one of them")
 
     def runner(self, suite: SuiteFile, say: Say) -> Runner:
-        """Return what runs a suite's cells.
+        """Return the runner of a suite's cells.
 
         ``say`` is called with lines while kernels are compiled.
 

@@ -52,7 +52,7 @@ class NetworkTables:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the method found; see ``kinds.Loaded``."""
+        """Return the outcome of the method; see ``kinds.Loaded``."""
         begin, bound = time.perf_counter(), None
         if cell.placer == EXACT_SHARDER:
             found = best_strategy(self.tables, bounded=True)

@@ -55,7 +55,7 @@ Data = dict[str, Any]
 
 
 def indexed_placement(placement: Placement) -> Data:
-    """Return a placement by numbers: the device of each op, and the ops of each device in order."""
+    """Return a placement by numbers: each op's device, and the ops of each device in order."""
     data: Data = {"device": placement.device.tolist()}
     if placement.sequence is not None:
         data["sequence"] = [ops.tolist() for ops in placement.sequence]
@@ -157,7 +157,7 @@ class Declaration:
 
 
 def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declaration:
-    """Return what a command line says of rows.
+    """Return the declaration that a command line makes about rows.
 
     Args:
         by: Who submits.
@@ -206,7 +206,7 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
 
 
 def _code(row: Row, declaration: Declaration, where: str) -> str:
-    """Return where the code of a row's placer is."""
+    """Return the place where the code of a row's placer is."""
     if declaration.code:
         return declaration.code
     if parse_name(row["placer"])[0] in ROSTER:
@@ -352,7 +352,7 @@ class Coverage:
 
 
 def method_name(row: Row) -> str:
-    """Return what a row's method is called on the leaderboard: its placer, and who submitted it."""
+    """Return a row's method as the leaderboard names it: its placer, and who submitted it."""
     by = row.get("by", "")
     return f"{row['placer']} ({by})" if by and by != "gnnplace" else str(row["placer"])
 

@@ -219,7 +219,7 @@ class ProblemEntry(Schema):
         return profile_model(model, self.cluster or "auto", options=self.capture_options())
 
     def capture_options(self) -> CaptureOptions:
-        """Return how a model of a suite is captured."""
+        """Return the capture options of a suite's model."""
         from gnnplace.tracing import CaptureOptions
 
         return CaptureOptions(
@@ -272,10 +272,11 @@ class Method(Schema):
 
 
 def check_suite_name(name: str) -> str:
-    """Return a suite's name, of which the name of its file of rows is made.
+    """Check and return a suite's name, which becomes a part of the name of its file of rows.
 
     Raises:
-        ValueError: It has an "@", which stands before the version, or would leave the folder.
+        ValueError: It cannot be printed, begins with a dot, or has an "@", which stands before the
+            version, or a slash, which would leave the folder.
     """
     if not name.isprintable() or name.startswith(".") or any(sign in name for sign in "@/\\"):
         raise ValueError(
@@ -345,7 +346,7 @@ class Cell:
     unit: str = SECONDS
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this cell from all others of the suite."""
+        """Return the values that tell this cell from all others of the suite."""
         return {
             "problem": self.problem.key,
             "placer": self.placer,

@@ -373,12 +373,12 @@ def _suite(row: Row) -> str:
 
 
 def _clock(row: Row) -> str:
-    """Return what a row's step time is; without a word in the row it is predicted."""
+    """Return the kind of a row's step time; if the row does not say, it is predicted."""
     return str(row.get("clock", "predicted"))
 
 
 def describe(rows: Sequence[Row], found: Sequence[Standing]) -> str:
-    """Return how many problems there are, how many of them have no gap, and what step times are."""
+    """Describe the problems: how many there are, how many without a gap, and their step times."""
     count = len({row["problem"] for row in rows})
     apart = max((standing.ties_apart for standing in found), default=0)
     clocks = ", ".join(sorted({_clock(row) for row in rows if row["feasible"]}))

@@ -95,7 +95,7 @@ class Pairing:
 
     @property
     def verdict(self) -> str:
-        """Return what the interval says."""
+        """Return the verdict of the interval: better, worse or noise."""
         if self.ratio.low <= 1.0 <= self.ratio.high:
             return NOISE
         return BETTER if self.ratio.high < 1.0 else WORSE
@@ -372,12 +372,12 @@ class Grid:
         return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
 
     def html(self) -> Html:
-        """Return a heading and a table."""
+        """Return a heading and a table as HTML."""
         return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:
-    """Return a mean with its interval, if it has a width; a dash for none."""
+    """Return a mean as text, with its interval if that has a width; a dash for None."""
     if interval is None:
         return "-"
     if interval.low == interval.high:

@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
 
 
 def completion_script() -> str:
-    """Return what bash runs to complete words behind ``gnnplace``."""
+    """Return the bash script that completes words behind ``gnnplace``."""
     values, options, arguments = [], [], []
     for command, row in ROWS["commands"].items():
         flags: list[str] = ["--help"]

@@ -151,7 +151,10 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
 
 def _execution_options(args: Namespace, hosts: Hosts | None) -> gnnplace.ExecutionOptions:
-    """Return how workers run; several hosts measure, since each has cores of its own."""
+    """Return the options of workers.
+
+    On several hosts, `auto` means to measure, because each host has cores of its own.
+    """
     return gnnplace.ExecutionOptions(
         steps=args.steps,
         mode="measured" if hosts and args.mode == "auto" else args.mode,

@@ -120,7 +120,7 @@ def _is_launch_file(args: Namespace) -> bool:
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
-    """Return what `--given` names: a launch file as it was read, anything else by its text."""
+    """Return the value of `--given`: a launch file as it was read, anything else as text."""
     text: str | None = args.given
     if text is None or "=" in text or text.endswith(".csv"):
         return text
@@ -374,7 +374,7 @@ def _launch_file_fit(args: Namespace) -> FitAnswer:
 
 
 def _priced_launch_file(args: Namespace) -> LaunchAnswer:
-    """Return what the plan of the given launch file takes.
+    """Return the price of the plan of the given launch file.
 
     Raises:
         InputError: Adapters are asked for, which the file itself says.

@@ -127,7 +127,7 @@ def has_step_constants(kind: str) -> bool:
 
 
 def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
-    """Return what kernels take on a kind of GPU.
+    """Return the rates of kernels on a kind of GPU.
 
     Args:
         kind: The kind of the GPU, by any of its names.

@@ -126,7 +126,7 @@ class ServerNetwork:
 
 
 def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
-    """Return how the GPUs of a cluster reach one another: what the first of them sees.
+    """Return the network of a cluster's GPUs, as the first of them sees it.
 
     Args:
         cluster: Its devices in topology order.

@@ -114,7 +114,7 @@ CAPTURED_OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """Return what an optimizer keeps and moves.
+    """Return the kind of an optimizer: what it keeps and moves for each parameter.
 
     Raises:
         InputError: There is no such optimizer; the message lists the names.

@@ -196,11 +196,11 @@ class Contraction:
         return [op for op in range(len(self._root)) if self._root[op] == op]
 
     def ordered(self, one: int, other: int) -> tuple[int, int]:
-        """Return both groups, the one that comes first in the order first."""
+        """Return two groups in their order."""
         return (one, other) if self._position[one] < self._position[other] else (other, one)
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
-        """Return the edges to and from groups of the same phase, as (before, after)."""
+        """Yield the edges to and from groups of the same phase, as (before, after)."""
         phase = self._phase[group]
         for other in self._before[group]:
             if self._phase[other] == phase:

@@ -204,7 +204,7 @@ class ProblemDraws:
         )
 
     def exposure(self) -> Exposure:
-        """Return what these problems show to a network."""
+        """Return the exposure of these problems: the families and graphs that a network sees."""
         graphs = self._graphs if self.captured > 0 else []
         presets = self.presets if graphs and self.on_presets > 0 else ()
         return exposure_of_draws(self.families, graphs, (*self.clusters, *presets))
@@ -364,11 +364,11 @@ class ProblemDataModule(LightningDataModule):
         }
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on."""
+        """Return the exposures of training and of validation."""
         return self.train.draws.exposure(), self.held_out["validation"].draws.exposure()
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return new problems each epoch."""
+        """Return a loader of training problems, which are new in each epoch unless pooled."""
         return ResumableLoader(
             self.train,
             batch_size=self.batch_size,

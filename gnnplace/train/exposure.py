@@ -15,7 +15,7 @@ class Exposing(Protocol):
     """A data module that can say what it shows."""
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on."""
+        """Return the exposures of training and of validation."""
 
 
 def exposure_of_draws(

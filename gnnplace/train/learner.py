@@ -93,7 +93,7 @@ class Learner(LightningModule):
         return self.earlier_seconds + time.monotonic() - self.begun_at
 
     def exposures(self) -> tuple[Exposure, Exposure] | None:
-        """Return what the data show in training and in validation; None if they do not say."""
+        """Return the exposures of training and validation, or None if the data do not say."""
         try:
             data = getattr(self.trainer, "datamodule", None)
         except RuntimeError:  # attached to no trainer

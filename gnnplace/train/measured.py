@@ -205,7 +205,7 @@ class MeasuredTuning(Evolution):
 
     @property
     def posterior(self) -> Posterior:
-        """Return what is believed of the problem. It is made when it is first needed."""
+        """Return the posterior: what is believed of the problem. It is made when first needed."""
         if self._posterior is None:
             self._posterior = Posterior(self.objective.problem, self.noise)
         return self._posterior
@@ -226,7 +226,7 @@ class MeasuredTuning(Evolution):
         return super().batch_loss([ProblemSample(space, count) for space in self._spaces()])
 
     def _spaces(self) -> list[SearchSpace]:
-        """Return what the policy is to place well: the problem as believed, and as it was profiled.
+        """Return the problems that the policy is to place well: as believed, and as profiled.
 
         Users have the profile alone, and what is good on one of them only is luck.
         """

@@ -45,18 +45,18 @@ class FewProblems(LightningDataModule):
         self.samples = self.samples or _samples(self.problems)
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on; after ``setup``."""
+        """Return the exposures of training and of validation. Call ``setup`` before."""
         trained = exposure_of_problems(self.problems)
         held_out = [sample.space.problem for sample in self.held_out]
         return trained, exposure_of_problems(held_out) if held_out else trained
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the problems in turn."""
+        """Return a loader of the problems in turn."""
         count = self.steps * self.batch_size
         return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the problems that are validated on, once."""
+        """Return a loader of the problems that are validated on, each once."""
         samples = self.held_out or self.samples
         return self._loader([replace(s, reference=reference_seconds(s.space)) for s in samples])
 

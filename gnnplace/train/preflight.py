@@ -143,7 +143,7 @@ class TrainingRecipe:
 
 
 def _plain(path: KeyPath) -> KeyPath:
-    """Return a key path as options spell it, which leave `init_args` out."""
+    """Return a key path as options spell it, without `init_args`."""
     return tuple(key for key in path if key != "init_args")
 
 
@@ -265,7 +265,7 @@ def _merge(
 
 
 def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
-    """Return a class's section; without arguments that it had for another class."""
+    """Return the section of a class, without arguments that another class had there."""
     if section.get("class_path") in (None, class_path):
         return section
     return {"class_path": class_path}
@@ -414,7 +414,7 @@ def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSourc
 
 
 def _missing(name: str, match: Missing) -> str:
-    """Return what is said of a dotted name that leads nowhere."""
+    """Return the message about a dotted name that leads nowhere."""
     if match.name:
         near = suggestion(match.name, match.names)
         return f"there is no class {match.name!r} in {_short(match.module)}{near}"
@@ -540,7 +540,7 @@ def _as_yaml(value: object) -> str:
 
 
 def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
-    """Return what a value must be, where its type is another; empty where it may be right.
+    """Return what a value must be if its type is wrong, else an empty text.
 
     Args:
         parameter: The argument.

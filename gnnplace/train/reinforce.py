@@ -109,7 +109,7 @@ SIZES = "model.hidden, model.layers, model.memory, model.decoder_hidden and mode
 
 
 def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
-    """Return a network to train: what is ``given`` and not None, the rest as of ``start``.
+    """Return a network to train, with the sizes that are ``given`` and the rest as of ``start``.
 
     Raises:
         FormatError: ``start`` is missing or malformed.

@@ -248,7 +248,7 @@ def _find_spec(name: str) -> tuple[Path | None, tuple[str, ...]] | None:
 
 @cache
 def _read_module(name: str) -> Module | None:
-    """Return a module's source; None where there is none to read."""
+    """Return a module's source, or None if there is none to read."""
     spec = _find_spec(name)
     if spec is None or spec[0] is None:
         return None
@@ -260,7 +260,7 @@ def _read_module(name: str) -> Module | None:
 
 
 def _find(module: str, name: str, steps: int) -> ClassSource | Missing | None:
-    """Return what a module means by a name, where its definition is."""
+    """Return the definition that a module's name refers to, or None where it is hidden."""
     if _find_spec(module) is None:
         package, _, last = module.rpartition(".")
         if not package:

@@ -100,7 +100,7 @@ def parse_assignments(assignments: list[str]) -> SearchSpace:
 
 
 def parse_values(key: str, text: str) -> BaseDistribution:
-    """Return a range or choices.
+    """Parse a range or choices.
 
     Raises:
         InputError: It is neither, or the range is empty; the message names ``key``.

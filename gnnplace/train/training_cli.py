@@ -318,7 +318,7 @@ def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> No
 
 
 def mistake_of(error: Exception) -> InputError | None:
-    """Return what a recipe did wrong, where Lightning finds out while it runs; else None."""
+    """Return the mistake in a recipe that Lightning found while it ran, or None without one."""
     message = _one_line(error)
     is_monitor = (
         "Early stopping conditioned on metric" in message

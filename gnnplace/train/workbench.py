@@ -133,7 +133,7 @@ class Workbench(StepObjective):
 
     @property
     def name(self) -> str:
-        """Return what the store calls the model."""
+        """Return the name of the model in the store."""
         return self._store.label or self._model
 
     @cached_property

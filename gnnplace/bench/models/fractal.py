@@ -31,7 +31,7 @@ class Block(nn.Module):
         self.second = Block(columns - 1, outputs, outputs) if columns > 1 else None
 
     def paths(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return what each column gives, not yet joined."""
+        """Return the output of each column, not yet joined."""
         if self.first is None or self.second is None:
             return [self.short(x)]
         return [self.short(x), *self.second.paths(self.first(x))]

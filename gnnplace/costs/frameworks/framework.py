@@ -228,7 +228,7 @@ TESTED: Mapping[str, Tested] = {
 
 
 def tested_words(framework: str) -> str:
-    """Return how well a framework's prices were tested, in a few words."""
+    """Describe in a few words how well a framework's prices were tested."""
     tested = TESTED.get(framework)
     if tested is None:
         return "not compared with published runs"
@@ -242,7 +242,7 @@ def untested_properties(
     has_experts: bool,
     offload: str = NOTHING,
 ) -> tuple[str, ...]:
-    """Return what a plan has that no published run of its framework had.
+    """Return the properties of a plan that no published run of its framework had.
 
     Args:
         framework: Its name.
@@ -407,7 +407,7 @@ class Framework:
 
     @property
     def traits(self) -> Traits:
-        """Return what the framework does where a plan does not say."""
+        """Return the framework's traits: what it does where a plan does not say."""
         return TRAITS[self.name]
 
     @property
@@ -435,7 +435,7 @@ class Framework:
 
     @property
     def optimizer_kind(self) -> OptimizerKind:
-        """Return what the optimizer keeps and moves."""
+        """Return the kind of the optimizer: what it keeps and moves."""
         return optimizer_kind(self.optimizer)
 
     def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
@@ -457,12 +457,12 @@ class Framework:
 
     @property
     def hidden_exchanges(self) -> str:
-        """Return which exchanges of replicas are hidden."""
+        """Return the exchanges of replicas that are hidden, the plan's or the framework's own."""
         return self.hides or self.traits.hides
 
     @property
     def offloading(self) -> Offloading:
-        """Return what leaves the GPU for the host."""
+        """Return the offloading: what leaves the GPU for the host."""
         return offloading_of(self.offload)
 
     @cached_property
@@ -856,7 +856,7 @@ class RunningWords(NamedTuple):
 
 @lru_cache(maxsize=512)
 def running_framework(framework: Framework, words: RunningWords) -> Framework:
-    """Return a framework as it runs by the words of a plan.
+    """Return a framework adapted to the words of a plan, such as `compile=on`.
 
     Args:
         framework: A framework with an eager step that hides what it hides by default.

@@ -38,7 +38,7 @@ class Offloading:
 
 
 def offloading_of(word: str) -> Offloading:
-    """Return what a value of the word `offload` says."""
+    """Return the offloading that a value of the word `offload` names."""
     name, _, part = word.partition(":")
     if name == ACTIVATIONS:
         return Offloading(activations=float(part))

@@ -173,7 +173,7 @@ def program_digest(program: Program) -> str:
 
 @cache
 def machine() -> dict[str, Any]:
-    """Return what measured times depend on beside the program."""
+    """Return the properties of this machine that measured times depend on."""
     return {
         "cpu": processor_name(),
         "system": platform.system(),
@@ -209,7 +209,7 @@ def kept(
     fits: Callable[[Any], bool],
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """Return a measurement from the cache, or made now and kept.
+    """Return a measurement from the cache; without one, measure and keep it.
 
     One that turns out noisy is made twice, and the quieter one is kept.
 

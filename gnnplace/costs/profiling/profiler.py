@@ -152,7 +152,7 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
 def _resolved(
     program: Program, fine: ProgramGraph, constraints: Constraints, progress: Progress | None = None
 ) -> Resolved:
-    """Return what constraints match of a program; modules stay whole where they ask for that."""
+    """Return the ops that constraints match; modules stay whole where constraints ask for that."""
     units = None
     if constraints.by_module:
         units = find_units(program, constraints.no_split).labels

@@ -204,7 +204,7 @@ def is_problem_file(what: str) -> bool:
 
 
 def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int = 1) -> Problem:
-    """Return a problem file, on another cluster and cut into micro-batches where that is asked for.
+    """Read a problem file; put it on another cluster and cut it into micro-batches, if asked.
 
     Raises:
         FormatError: The file is malformed.

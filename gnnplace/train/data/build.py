@@ -179,7 +179,7 @@ def _launches(program: Program, kind: str) -> FloatArray:
 
 
 def description_of(recipe_of_set: Recipe) -> DataSetCard:
-    """Return what the machine-readable description of a recipe's graphs says."""
+    """Return the contents of the machine-readable description of a recipe's graphs."""
     return DataSetCard(
         name=f"gnnplace-{recipe_of_set.name}",
         description=f"Captured training steps as graphs of ops. {recipe_of_set.about}",

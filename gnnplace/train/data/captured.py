@@ -48,7 +48,7 @@ PARTS = (TRAIN, VALIDATION, TEST)
 
 @cache
 def listed() -> dict[str, Any]:
-    """Return what ``models.yaml`` says: recipes, the split of their families, models by recipe."""
+    """Return the contents of ``models.yaml``: recipes, the split of families, models by recipe."""
     text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found

@@ -154,7 +154,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
 
 
 def _header_fault(header: dict[str, Any]) -> str:
-    """Return what is wrong with a header, if anything."""
+    """Return the fault of a header, or an empty text without one."""
     for key in ("name", "family", "part"):
         if not isinstance(header.get(key), str):
             return f"header.{key}: must be text"
@@ -165,7 +165,7 @@ def _header_fault(header: dict[str, Any]) -> str:
 
 
 def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
-    """Return what is wrong with the types, shapes and ranges of a file's arrays, if anything."""
+    """Return the fault in types, shapes and ranges of a file's arrays; empty without one."""
     for key in (*INDICES, "phase", *COSTS, "size"):
         kinds = "iu" if key in (*INDICES, "phase") else "iuf"
         if key not in arrays or arrays[key].dtype.kind not in kinds:
