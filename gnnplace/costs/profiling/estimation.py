@@ -224,7 +224,7 @@ def op_flops(program: Program, op: ProgramOp) -> float:
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:
     """Return the operations of attention forward: two products.
 
-    They are 2 * 2 * batch * heads * length^2 * width.
+    They are 4 * batch * heads * length of queries * length of keys * width.
     """
     batch, heads, length, width = query.shape
     return 4 * batch * heads * length * key.shape[2] * width
