@@ -1,4 +1,4 @@
-"""One cell and its row: what is run, by whom and in whichever process.
+"""One cell and its row: the task as plain data, and the code that runs it in any process.
 
 A ``CellTask`` is a cell with all that running it needs, as plain data, so that it can be handed to
 another process or machine (``workers``). ``run_task`` is the only code that runs cells.
@@ -39,13 +39,13 @@ class CellTask:
     """A cell of a suite that is to be run.
 
     Attributes:
-        suite: name and version of the suite.
-        kind: the kind of the suite.
-        mode: the mode of executions.
-        timeout: seconds that the cell may take.
-        folder: files of the problem are relative to it.
-        cell: what to run.
-        keep: folder for problems and placements; empty: none are kept.
+        suite: Name and version of the suite.
+        kind: The kind of the suite.
+        mode: The mode of executions.
+        timeout: Seconds that the cell may take.
+        folder: Files of the problem are relative to it.
+        cell: What to run.
+        keep: Folder for problems and placements; empty: none are kept.
     """
 
     suite: str
@@ -58,40 +58,40 @@ class CellTask:
 
     @property
     def row(self) -> Row:
-        """The row of the cell before anything is known."""
+        """Return the row of the cell before anything is known."""
         row: Row = {"suite": self.suite, **self.cell.identity(), "when": now()}
         empty = {"step_time": None, "lower_bound": None, "feasible": False}
         return row | empty | {"seconds": 0.0, "error": ""}
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the task as one line of JSON."""
         entry = self.cell.problem.model_dump(mode="json", exclude_unset=True)
         data = {**vars(self), "cell": {**vars(self.cell), "problem": entry}}
         return json.dumps(data)
 
     @staticmethod
     def from_json(text: str) -> CellTask:
-        """Return what ``to_json`` wrote."""
+        """Return the task that ``to_json`` wrote."""
         data = json.loads(text)
         entry = ProblemEntry.model_validate(data["cell"]["problem"])
         return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
 
 
 def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[CellTask]:
-    """Tasks of cells of a suite whose files are relative to ``folder``."""
+    """Return tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
     about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
     return [CellTask(*about, cell, keep) for cell in todo]
 
 
 def run_task(task: CellTask, begun: Begun | None = None) -> Row:
-    """One row: the outcome of a cell, whatever it is.
+    """Run a cell and return its row, whatever the outcome.
 
     Its seconds are all that the placer took from the problem in memory on, search space included.
 
     Args:
-        task: what to run.
-        begun: called with the problem's part of the row once that is in memory.
+        task: What to run.
+        begun: Called with the problem's part of the row once that is in memory.
     """
     row = task.row
     begin, processor = time.perf_counter(), time.process_time()
@@ -119,11 +119,11 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
 
 
 def exposure_columns(task: CellTask, digest: str) -> Row:
-    """Return what a cell's placer was trained on, and whether it has seen the problem.
+    """Return the columns that say what a placer was trained on and whether it saw the problem.
 
     Args:
         task: The cell.
-        digest: Of its problem.
+        digest: The digest of its problem.
     """
     entry, training_of_placer = task.cell.problem, training(task.kind, task.cell.placer)
     graph = _captured_digest(entry.model_dump_json(), task.folder)
@@ -140,7 +140,7 @@ def _captured_digest(entry: str, folder: str) -> str:
 
 
 def _told(caught: Exception) -> str:
-    """One line of an error; of one that nobody raised on purpose with its class."""
+    """Return one line for an error, with its class if nobody raised it on purpose."""
     line = (str(caught).splitlines() or [""])[0]
     if isinstance(caught, GnnplaceError) and line:
         return line
@@ -148,14 +148,17 @@ def _told(caught: Exception) -> str:
 
 
 def _changed(entry: ProblemEntry, folder: str) -> int:
-    """When the problem's file was last changed, in ns: workers live longer than files."""
+    """Return when the problem's file was last changed, in ns, or 0 without a file.
+
+    Workers live longer than files.
+    """
     path = Path(folder) / (entry.file or entry.profile or "")
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
 @lru_cache(maxsize=1)
 def _loaded(kind: str, entry: str, folder: str, changed: int) -> Loaded | GnnplaceError:
-    """Return a problem, loaded once for all its cells in turn; or why it cannot be."""
+    """Return a problem, loaded once for all its cells in turn, or the error that prevents it."""
     try:
         return load(kind, ProblemEntry.model_validate_json(entry), Path(folder))
     except GnnplaceError as error:
@@ -187,10 +190,10 @@ def failed(task: CellTask, known: Row | None, seconds: float, error: str) -> Row
     """Return the row of a cell that its process could not report.
 
     Args:
-        task: what was run.
-        known: what the process had told.
-        seconds: since it began.
-        error: what happened.
+        task: What was run.
+        known: What the process had told.
+        seconds: Since it began.
+        error: What happened.
     """
     return {**(known or task.row), "seconds": seconds, "error": error} | provenance()
 

@@ -38,7 +38,7 @@ class Executable(PlacedProblem):
         return super().described(entry) | {"digest": told, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the placer found and its runs took; see ``kinds.Loaded``."""
+        """Return the outcome of a placer and of its runs; see ``kinds.Loaded``."""
         result, found = self.searched(cell, keep)
         runs = [_run(self, result, mode) for _ in range(RUNS)]
         return found | {
@@ -51,10 +51,10 @@ class Executable(PlacedProblem):
 
 
 def load_executable(entry: ProblemEntry) -> Executable:
-    """Return a model, captured.
+    """Capture a model and return it with its problem.
 
     Raises:
-        GnnplaceError: it cannot be.
+        GnnplaceError: The model cannot be captured.
     """
     options = entry.capture_options()
     program = capture_model(str(entry.model), options=options)
@@ -63,10 +63,10 @@ def load_executable(entry: ProblemEntry) -> Executable:
 
 
 def _run(loaded: Executable, result: Result, mode: str) -> Execution:
-    """One run, checked.
+    """Run a placement once and return the execution, checked.
 
     Raises:
-        ExecutionError: it failed, or computed something else than one process.
+        ExecutionError: It failed, or computed something else than one process.
     """
     run = execute_placement(
         loaded.program,

@@ -1,4 +1,4 @@
-"""What the placers of rows were trained on, and which problems they have seen.
+"""The training of the placers of rows: what they were trained on, which problems they have seen.
 
 Both follow from the training cards beside the weights (``gnnplace.policy.card``); nobody types them
 in. A placer without weights has no card and has seen nothing. A placer of somebody else's says what
@@ -41,7 +41,7 @@ class PlacerTraining:
     """What is known of a placer's training.
 
     Attributes:
-        cards: Of all weights that it may ask; none for a placer without training.
+        cards: Cards of all weights that it may ask; none for a placer without training.
         declared: False if it has weights without a card, or does not say whether it has any.
     """
 
@@ -84,7 +84,7 @@ class PlacerTraining:
 
 @lru_cache(maxsize=64)
 def training_of(placer: str) -> PlacerTraining:
-    """Return what is known of the training of a placer, by its name with options."""
+    """Return the training of a placer, by its name with options, as far as it is known."""
     try:
         base, options = parse_name(placer)
         folder = options.get("checkpoint")
@@ -104,7 +104,7 @@ def training_of(placer: str) -> PlacerTraining:
 
 
 def _declared_training(maker: object) -> PlacerTraining:
-    """Return what a class of somebody else's says of its training."""
+    """Return the training that a user's placer class declares."""
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
         return PlacerTraining()

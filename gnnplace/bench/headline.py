@@ -29,7 +29,10 @@ Row = Mapping[str, Any]
 
 
 def headline_grids(rows: Sequence[Row]) -> list[Grid]:
-    """All machines in one table, then a table a machine; none without data parallelism's rows."""
+    """Return all machines in one table, then a table a machine.
+
+    The list is empty without rows of data parallelism.
+    """
     machines = machines_of(rows)
     if not machines:
         return []
@@ -37,7 +40,7 @@ def headline_grids(rows: Sequence[Row]) -> list[Grid]:
 
 
 def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of each machine, of every method those of its largest budget."""
+    """Return the rows of each machine; for every method those of its largest budget."""
     if not any(row["placer"] == PARALLEL for row in rows):
         return {}
     most: dict[str, float] = {}
@@ -51,14 +54,14 @@ def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _times(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Seconds by method and problem."""
+    """Return the step times in seconds, by method and problem."""
     methods = dict.fromkeys(str(row["placer"]) for row in rows)
     own = {who: [row for row in rows if row["placer"] == who] for who in methods}
     return {who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()}
 
 
 def _ratios(times: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Step time over data parallelism's by method and problem, where both have an answer."""
+    """Return the step time over data parallelism's, by method and problem that both solved."""
     base = times.get(PARALLEL, {})
     return {
         who: {p: s / base[p] for p, s in own.items() if p in base} for who, own in times.items()
@@ -81,7 +84,10 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
 
 
 def _beside(rows: Sequence[Row]) -> list[str]:
-    """Over the lower bound, bytes of the fullest device, processor seconds and failures."""
+    """Return cells of a table: the ratio over the lower bound, bytes, seconds and failures.
+
+    Bytes are those of the fullest device, seconds those of processors.
+    """
     fine = [row for row in rows if row["feasible"]]
     bound = geometric_interval(
         [row["step_time"] / row["lower_bound"] for row in fine if row.get("lower_bound")]
@@ -98,7 +104,7 @@ def _beside(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
-    """Step times of every method and model."""
+    """Return the table of step times of every method and model on a machine."""
     times = _times(rows)
     ratios = _ratios(times)
     models = dict.fromkeys(str(row["problem"]) for row in rows)
@@ -113,12 +119,12 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return what a problem's model is called."""
+    """Return the name of each problem's model."""
     return {r["problem"]: str(r.get("family", r["problem"])).removeprefix("hf:") for r in rows}
 
 
 def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
-    """Step time over data parallelism's, a line a model and a dot a method."""
+    """Plot the step time over data parallelism's, a line a model and a dot a method."""
     ratios, names = _ratios(_times(rows)), _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))
     series = []

@@ -59,9 +59,9 @@ class Joint:
     """A model on a machine, captured as ops and as layers, each when a cell first asks for it.
 
     Attributes:
-        entry: the suite's.
-        placed: what placers place, by the number of micro-batches.
-        plans: what the planner found, by the budget that it had, and the seconds that it took.
+        entry: The suite's.
+        placed: What placers place, by the number of micro-batches.
+        plans: What the planner found, by the budget that it had, and the seconds that it took.
     """
 
     entry: ProblemEntry
@@ -70,15 +70,15 @@ class Joint:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The machine, with the memory that frameworks leave to a model."""
+        """Return the machine, with the memory that frameworks leave to a model."""
         return with_slack(resolve_cluster(str(self.entry.cluster)))
 
     @cached_property
     def chain(self) -> Chain:
-        """The model's layers.
+        """Return the model's layers.
 
         Raises:
-            GnnplaceError: they cannot be planned.
+            GnnplaceError: The layers cannot be planned.
         """
         known = _layers(str(self.entry.model), self.entry.accept_other_loss)
         if isinstance(known, GnnplaceError):
@@ -89,7 +89,7 @@ class Joint:
         """Return the model's ops.
 
         Raises:
-            GnnplaceError: they cannot be captured, or not be cut.
+            GnnplaceError: The ops cannot be captured, or the batch cannot be cut.
         """
         if microbatches not in self.placed:
             program = _program(str(self.entry.model), microbatches, self.entry.accept_other_loss)
@@ -113,7 +113,7 @@ class Joint:
             return {"num_devices": devices, "digest": told, "clock": "predicted", **entry.labels}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the method found; see ``kinds.Loaded``."""
+        """Return the outcome of the method; see ``kinds.Loaded``."""
         begin = time.perf_counter(), time.process_time()
         found = self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
         wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]
@@ -137,10 +137,12 @@ class Joint:
         return {**best, "seconds": seconds}
 
     def _planned(self, cell: Cell) -> Data:
-        """Plan whole layers; the planner's search is one for all methods, and counts for each.
+        """Return the data of a plan of whole layers.
+
+        The planner's search is one for all methods, and counts for each.
 
         Raises:
-            InfeasibleError: no plan of the method fits.
+            InfeasibleError: No plan of the method fits.
         """
         if cell.placer in (PASE, TRICK):
             seconds, held_bytes = split_step(self.chain, self.cluster, cell.placer)
@@ -172,7 +174,7 @@ class Joint:
         }
 
     def _alone(self) -> Plan:
-        """Place all on the first device: whole, or in micro-batches if they are faster."""
+        """Return a plan on the first device: the whole batch or micro-batches, what is faster."""
         sizes = dict.fromkeys((1, 1 if self.chain.mixes else self.entry.microbatches))
         batch = self.chain.batch
         specs = [PlanSpec(microbatch_size=batch // m) for m in sizes if batch % m == 0]
@@ -200,12 +202,14 @@ def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
 
 
 def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
-    """Seconds of a data-parallel plan's all-reduce that DDP hides, less what buckets add to it.
+    """Return the seconds of a data-parallel plan's all-reduce that DDP hides.
+
+    What buckets add to the all-reduce is subtracted.
 
     Args:
-        chain: the layers that the plan is of.
-        cluster: its devices, each with a replica of all of them.
-        plan: of one stage without ZeRO; its step ends with one bare all-reduce.
+        chain: The layers that the plan is of.
+        cluster: Its devices, each with a replica of all of them.
+        plan: A plan of one stage without ZeRO, whose step ends with one bare all-reduce.
     """
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size

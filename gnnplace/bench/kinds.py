@@ -32,7 +32,7 @@ Data = dict[str, Any]
 
 
 class Loaded(Protocol):
-    """What a cell works on."""
+    """The interface of what a cell works on."""
 
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem."""
@@ -41,20 +41,20 @@ class Loaded(Protocol):
         """Return the part of a row that tells what was found.
 
         Args:
-            cell: what to run.
-            mode: the mode of executions.
-            keep: folder for problem and placement; empty: they are not kept.
+            cell: What to run.
+            mode: The mode of executions.
+            keep: Folder for problem and placement; empty: they are not kept.
 
         Raises:
-            GnnplaceError: nothing was found, or it did not run.
+            GnnplaceError: Nothing was found, or it did not run.
         """
 
 
 def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
-    """Return what a cell works on; files are relative to ``folder``.
+    """Load and return what a cell works on; files are relative to ``folder``.
 
     Raises:
-        GnnplaceError: whatever is wrong with the problem.
+        GnnplaceError: The problem cannot be made.
     """
     if kind == SHARD:
         from gnnplace.bench.split import load_split
@@ -72,10 +72,10 @@ def load(kind: str, entry: ProblemEntry, folder: Path) -> Loaded:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuses a name that no placer, or no method of splitting, has.
+    """Refuse a name that no placer, or no method of splitting, has.
 
     Raises:
-        InputError: says which there are, or what is wrong with a class of one's own.
+        InputError: There is no such name, or a class of the user's own is wrong.
     """
     if kind == JOINT:
         from gnnplace.bench.joint import PLANNED
@@ -93,7 +93,7 @@ def check_name(kind: str, name: str) -> None:
 
 
 def training(kind: str, name: str) -> PlacerTraining:
-    """Return what is known of the training of a placer, or of a method of splitting or planning."""
+    """Return the known training of a placer, or of a method of splitting or planning."""
     if kind == SHARD:
         return PlacerTraining()
     if kind == JOINT:
@@ -105,14 +105,14 @@ def training(kind: str, name: str) -> PlacerTraining:
 
 
 def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None = None) -> None:
-    """Compiles what cells run, so that no cell's seconds contain it.
+    """Compile what cells run, so that no cell's seconds contain it.
 
     Errors are ignored here: the cell itself raises them again and records them.
 
     Args:
-        kind: the kind of the suite.
-        names: the names of its placers.
-        progress: called with a line now and then while placers' kernels are compiled.
+        kind: The kind of the suite.
+        names: The names of its placers.
+        progress: Called with a line now and then while placers' kernels are compiled.
     """
     if kind == SHARD:
         from gnnplace.sharding import warm

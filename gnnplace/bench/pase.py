@@ -51,25 +51,31 @@ class WholeStep(CapturedProblem):
     """All calls of a step over all devices.
 
     Attributes:
-        source: what prices its calls.
-        kind: the kind of all devices.
+        source: What prices its calls.
+        kind: The kind of all devices.
     """
 
     source: ModelCosts | None = None
     kind: str = ""
 
     def part(self, call: int, split: Configuration) -> Part:
-        """Return what one device does of a call."""
+        """Return the part of a call that one device computes."""
         assert self.source is not None
         return self.source.part(call, split, self.kind, (self.mesh, 1))
 
     def compute(self, op: int) -> FloatArray:
-        """Seconds of a call's kernels, by what is divided. [K]"""
+        """Return the seconds of a call's kernels, by what is divided. [K]"""
         parts = [self.part(op, c) for c in self.options[op]]
         return np.array([p.forward.kernels + p.whole.kernels for p in parts])
 
     def trick(self) -> tuple[int, ...]:
-        """Outputs of fully connected layers, examples of all else; whole where neither can be."""
+        """Return the split of one weird trick: outputs of fully connected layers, else examples.
+
+        A call that can be cut in neither way stays whole.
+
+        Raises:
+            InfeasibleError: The network has no convolutions.
+        """
         assert self.source is not None
         chosen, calls = [], self.source.layers.calls.calls
         if not any("conv" in call.kind for call in calls):
@@ -82,15 +88,17 @@ class WholeStep(CapturedProblem):
 
 
 def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, float]:
-    """Predicted seconds of a step, and bytes of a device's state and of what calls make.
+    """Return the predicted seconds of a step and the bytes of a device.
+
+    The bytes are those of its state and of what calls make.
 
     Args:
-        chain: the step's calls.
-        cluster: all of whose devices share every call.
+        chain: The step's calls.
+        cluster: All of whose devices share every call.
         method: ``PASE`` or ``TRICK``.
 
     Raises:
-        InfeasibleError: there is no such split, or it does not fit.
+        InfeasibleError: There is no such split, or it does not fit.
     """
     source, count = chain.source, cluster.num_devices
     assert isinstance(source, ModelCosts)
@@ -107,6 +115,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
         chosen = step.trick()
     else:
         chosen = best_strategy(captured_tables(step)).configuration
+    # Kernels hide the host's work or the other way round; messages come on top.
     found = captured_parts(step, chosen)
     calls, split = (
         range(len(step.graph.ops)),
@@ -118,6 +127,7 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     kernels = found.compute + stored.kernels + summed.kernels
     host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
     seconds = max(kernels, host) + found.total - found.compute
+    # The state is counted by the optimizer, in place of the sharding model's own estimate.
     own = _elements(step, split)
     state = state_terms(
         own, optimizer=chain.optimizer, precision=chain.precision, zero=0, replicas=1
@@ -130,7 +140,10 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
 
 
 def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
-    """Trained elements of a device; of a parameter that several calls read the most of any."""
+    """Return the trained elements of a device.
+
+    Of a parameter that several calls read, the largest part counts.
+    """
     own: dict[int, float] = {}
     for op, chosen in zip(step.graph.ops, split, strict=True):
         for value, axes in zip(op.reads, op.shape.reads, strict=True):

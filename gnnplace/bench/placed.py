@@ -26,7 +26,7 @@ TIMED = ("exact",)  # placers whose solver looks at a clock of its own
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem in memory."""
+    """A problem in memory that placers place."""
 
     problem: Problem
 
@@ -43,7 +43,7 @@ class PlacedProblem:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the placer found; see ``kinds.Loaded``."""
+        """Return the outcome of the placer; see ``kinds.Loaded``."""
         return self.searched(cell, keep)[1]
 
     def searched(self, cell: Cell, keep: str) -> tuple[Result, Data]:
@@ -61,7 +61,7 @@ def check_unit(cell: Cell) -> None:
     """Refuse a budget in simulated steps for a placer that counts seconds of its own.
 
     Raises:
-        UnsupportedError: It is one of ``TIMED``.
+        UnsupportedError: The placer is one of ``TIMED``.
     """
     name = parse_name(cell.placer)[0]
     if cell.unit == STEPS and name in TIMED:
@@ -84,7 +84,7 @@ def _placed(result: Result) -> Data:
 
 
 def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
-    """Write what ``gnnplace simulate`` takes: the problem once, and the placement."""
+    """Write the problem once, and the placement, as ``gnnplace simulate`` takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     told = digest(problem).replace(":", "-")
     path = folder / f"{told}.json"

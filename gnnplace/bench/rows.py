@@ -72,7 +72,7 @@ class RowEntry(BaseModel):
 
 @cache
 def provenance() -> dict[str, Any]:
-    """Commit, versions and machine that a row is from."""
+    """Return commit, versions and machine that a row is from."""
     return {
         "commit": _commit(),
         "versions": versions(PACKAGES),
@@ -129,7 +129,7 @@ def _hash_of_files(package: Path) -> str:
 
 
 def now() -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -137,7 +137,7 @@ def append(path: Path, row: dict[str, Any]) -> None:
     """Append one row and make sure that it is on disk.
 
     Raises:
-        InputError: it cannot be written, as on a full disk; nothing of it is left in the file.
+        InputError: It cannot be written, as on a full disk; nothing of it is left in the file.
     """
     mend_last_line(path)
     rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
@@ -159,7 +159,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     """Hold a file of rows against every other run that would write to it; a kill lets go of it.
 
     Raises:
-        InputError: another run writes to it.
+        InputError: Another run writes to the file.
     """
     with path.open("a", encoding="utf-8") as file:
         try:
@@ -175,7 +175,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     A last line without a newline is a row, unless it was cut short as by a kill.
 
     Raises:
-        FormatError: A line elsewhere is not a row; with its number.
+        FormatError: A line elsewhere is not a row; the message has its number.
     """
     if not path.is_file():
         return []
@@ -252,22 +252,22 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells a row's cell from all others."""
+    """Return the values that tell a row's cell from all others."""
     return (*(row[key] for key in IDENTITY), unit_of(row))
 
 
 def unit_of(row: Mapping[str, Any]) -> str:
-    """Return what a row's budget is counted in; rows from before there were steps say nothing."""
+    """Return the unit of a row's budget; rows from before there were steps count seconds."""
     return str(row.get("unit", SECONDS))
 
 
 def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
-    """Return the rows' file of a suite or of a part of it; makes the folder.
+    """Return the path of the rows of a suite or of a part of it, and make its folder.
 
     A suite's first version has no number in the file's name.
 
     Raises:
-        InputError: the folder cannot be made.
+        InputError: The folder cannot be made.
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

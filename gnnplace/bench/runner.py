@@ -35,9 +35,9 @@ class Where:
     """Where cells run: in this process, unless something else is given.
 
     Attributes:
-        processes: worker processes; 0 for none.
-        dask: address of a Dask scheduler.
-        keep: problems and placements are kept too, in a folder beside the rows.
+        processes: Worker processes; 0 for none.
+        dask: Address of a Dask scheduler.
+        keep: Problems and placements are kept too, in a folder beside the rows.
     """
 
     processes: int = 0
@@ -49,10 +49,12 @@ class Where:
             raise InputError("--processes, --dask: give one of them")
 
     def runner(self, suite: SuiteFile, say: Say) -> Runner:
-        """What runs a suite's cells; ``say`` is called with lines while kernels are compiled.
+        """Return the runner of a suite's cells.
+
+        ``say`` is called with lines while kernels are compiled.
 
         Raises:
-            InputError: a negative number of processes, or no scheduler.
+            InputError: A negative number of processes, or no scheduler.
         """
         warmed = [suite.kind, *suite.constructions, *suite.placers]
         if self.dask:
@@ -67,12 +69,12 @@ class Override:
     """What replaces a suite's own for one run; empty or None: as the suite says.
 
     Attributes:
-        placers: run instead of the suite's placers and constructions.
-        budgets: seconds; with ``steps`` alone there are none.
-        steps: budgets in simulated steps; with ``budgets`` alone there are none.
-        seeds: the seeds of the placers.
+        placers: Run instead of the suite's placers and constructions.
+        budgets: Seconds; with ``steps`` alone there are none.
+        steps: Budgets in simulated steps; with ``budgets`` alone there are none.
+        seeds: The seeds of the placers.
         part: (k, n): the k-th of n parts of the problems, from 1, so that n processes can share.
-        accept_other_loss: models' batches are cut also where that changes the loss.
+        accept_other_loss: Models' batches are cut also where that changes the loss.
     """
 
     placers: tuple[str, ...] = ()
@@ -108,7 +110,10 @@ class Override:
 
 
 def _accepting(entry: ProblemEntry) -> ProblemEntry:
-    """Return a model that is cut whatever becomes of its loss; anything else as it is."""
+    """Return an entry of a model with leave to cut it although its loss changes.
+
+    Other entries are returned as they are.
+    """
     cut = entry.model is not None and entry.microbatches > 1
     return entry.model_copy(update={"accept_other_loss": True}) if cut else entry
 
@@ -124,19 +129,19 @@ def run_suite(
     """Run what is missing of a suite and print the summary.
 
     Args:
-        path: suite file.
-        folder: results; a part's rows are in a file of their own.
-        out: where the summary goes.
-        say: called with a line of progress a cell.
-        override: what to run instead of what the suite says.
-        where: to run cells; in this process by default.
+        path: Suite file.
+        folder: Results; a part's rows are in a file of their own.
+        out: Where the summary goes.
+        say: Called with a line of progress a cell.
+        override: What to run instead of what the suite says.
+        where: To run cells; in this process by default.
 
     Returns:
-        0, also when cells failed: a failure is a row.
+        0, also when cells failed: A failure is a row.
 
     Raises:
-        FormatError: a malformed suite or results file.
-        InputError: an unknown placer, nowhere to run, or another run writes to the same rows.
+        FormatError: The suite or a results file is malformed.
+        InputError: A placer is unknown, there is nowhere to run, or another run writes these rows.
     """
     override, where = override or Override(), where or Where()
     suite = override.apply(read_suite(path))

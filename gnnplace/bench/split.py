@@ -52,7 +52,7 @@ class NetworkTables:
         }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
-        """Return what the method found; see ``kinds.Loaded``."""
+        """Return the outcome of the method; see ``kinds.Loaded``."""
         begin, bound = time.perf_counter(), None
         if cell.placer == EXACT_SHARDER:
             found = best_strategy(self.tables, bounded=True)
@@ -70,7 +70,7 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
     """Return a network and its tables.
 
     Raises:
-        GnnplaceError: there is no such network.
+        GnnplaceError: There is no such network.
     """
     setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), SplitSpace())
     tables = sharding_problem(setting.network, entry.ways, setting.machine, space=SplitSpace())

@@ -43,12 +43,12 @@ class BestKnown(Schema):
     """The shortest step that anybody found for a problem.
 
     Attributes:
-        step_time: predicted seconds.
-        digest: the digest of the problem.
-        placer: who found it.
-        budget: seconds that it had.
-        seed: that it ran with.
-        commit: the commit of the code.
+        step_time: Predicted seconds.
+        digest: The digest of the problem.
+        placer: Who found it.
+        budget: Seconds that it had.
+        seed: The seed that it ran with.
+        commit: The commit of the code.
     """
 
     step_time: Annotated[float, Field(gt=0)]
@@ -68,12 +68,15 @@ class BestKnownFile(Schema):
 
 
 def problem_id(row: Mapping[str, Any]) -> ProblemId:
-    """Key and digest of a row's problem; rows of problems that could not be made have no digest."""
+    """Return key and digest of a row's problem.
+
+    Rows of problems that could not be made have an empty digest.
+    """
     return row["problem"], row.get("digest", "")
 
 
 def was_run(problem: ProblemId) -> bool:
-    """Whether step times of the problem are of runs, which belong to one machine and day."""
+    """Return whether step times are of runs, which are valid for one machine and day only."""
     return problem[1].endswith(RUN_SUFFIX)
 
 
@@ -81,7 +84,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
     """Read a file; a missing one is empty.
 
     Raises:
-        FormatError: naming the file and the key path.
+        FormatError: The file is malformed; the message names it and the key path.
     """
     if not Path(path).is_file():
         return {}
@@ -92,7 +95,7 @@ def read_best_known(path: str | Path) -> dict[ProblemId, BestKnown]:
 def merged(
     known: Mapping[ProblemId, BestKnown], rows: Iterable[Mapping[str, Any]]
 ) -> dict[ProblemId, BestKnown]:
-    """Return what is known with what rows found; the first of equals stays."""
+    """Return the best known step times after rows are added; the first of equals stays."""
     result = dict(known)
     for row in rows:
         key = problem_id(row)
@@ -106,7 +109,7 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
     """Write a file atomically, a problem a line; of two problems of one key the last given stays.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: The file cannot be written.
     """
     entries = {key: best.model_dump_json() for (key, _), best in known.items()}
     lines = [f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}" for key in sorted(entries)]
@@ -144,21 +147,21 @@ Times = dict[ProblemId, float]
 
 @dataclass(frozen=True)
 class Standing:
-    """How a placer did with a budget.
+    """The result of a placer with a budget.
 
     Attributes:
-        placer: its name.
-        budget: seconds that it had.
-        seconds: mean seconds that it took.
-        ratio: over the best known.
-        closed: gap closed, over problems with a gap.
-        pooled: gap closed, pooled; nan without problems with a gap.
-        ties_apart: problems without a gap.
-        wins: problems won against the rival.
-        losses: problems lost.
-        ties: problems neither won nor lost.
-        rows: cells.
-        infeasible: cells without a feasible placement.
+        placer: Its name.
+        budget: Seconds that it had.
+        seconds: Mean seconds that it took.
+        ratio: Over the best known.
+        closed: Gap closed, over problems with a gap.
+        pooled: Gap closed, pooled; nan without problems with a gap.
+        ties_apart: Problems without a gap.
+        wins: Problems won against the rival.
+        losses: Problems lost.
+        ties: Problems neither won nor lost.
+        rows: Cells.
+        infeasible: Cells without a feasible placement.
     """
 
     placer: str
@@ -178,12 +181,12 @@ class Standing:
 def standings(
     rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown], rival: str = RIVAL
 ) -> list[Standing]:
-    """Standings of all placers and budgets among ``rows``, by budget, the best ratio first.
+    """Return standings of all placers and budgets among ``rows``, by budget, the best ratio first.
 
     Args:
-        rows: cells, of any number of files.
-        best: best known step times; at least those of the rows.
-        rival: who wins and losses are counted against.
+        rows: Cells, of any number of files.
+        best: Best known step times; at least those of the rows.
+        rival: Who wins and losses are counted against.
     """
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -198,6 +201,7 @@ def standings(
         wins, losses, ties = _versus(times[who], times.get(other, {}), both)
         own, known = times[who], {p: best[p].step_time for p in times[who]}
         shared = [p for p in own if p in base]
+        # A gap is there to close where the portfolio is more than TIE above the best known.
         open_ = [p for p in shared if base[p] > (1 + TIE) * known[p]]
         closed = [(base[p] - own[p]) / (base[p] - known[p]) for p in open_]
         gained = sum(np.log(base[p] / own[p]) for p in open_)
@@ -221,7 +225,7 @@ def standings(
 
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
-    """By problem, geometric mean step time over the seeds that found something."""
+    """Return, by problem, the geometric mean step time over the seeds that found something."""
     found: dict[ProblemId, list[float]] = defaultdict(list)
     for row in rows:
         if row["feasible"]:
@@ -230,7 +234,7 @@ def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
 
 
 def _versus(mine: Times, rivals: Times, both: Iterable[ProblemId]) -> tuple[int, int, int]:
-    """Wins, losses, ties on the problems that both tried."""
+    """Return wins, losses and ties on the problems that both tried."""
     wins = losses = ties = 0
     for problem in both:
         ours, theirs = mine.get(problem, np.inf), rivals.get(problem, np.inf)

@@ -27,10 +27,10 @@ class Interval:
     """A mean and its confidence interval.
 
     Attributes:
-        mean: the mean of the values.
-        low: lower end.
-        high: upper end.
-        count: the number of values.
+        mean: The mean of the values.
+        low: Lower end.
+        high: Upper end.
+        count: The number of values.
     """
 
     mean: float
@@ -40,7 +40,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
-    """Arithmetic mean with its interval; None without values."""
+    """Return the arithmetic mean with its interval, or None without values."""
     if not values:
         return None
     data = np.asarray(values, dtype=np.float64)
@@ -54,16 +54,16 @@ def _interval(mean: float, resampled: FloatArray, count: int) -> Interval:
 
 
 def geometric_interval(values: Sequence[float]) -> Interval | None:
-    """Geometric mean of positive values with its interval; None without values."""
+    """Return the geometric mean of positive values with its interval, or None without values."""
     return _exponential(mean_interval(np.log(values).tolist()) if values else None)
 
 
 def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval | None:
-    """Mean of the groups' means with its interval; None without groups.
+    """Return the mean of the groups' means with its interval; None without groups.
 
     Args:
-        groups: the groups of values, none empty.
-        seed: the seed of the resamples.
+        groups: The groups of values, none empty.
+        seed: The seed of the resamples.
     """
     if not groups:
         return None
@@ -82,7 +82,10 @@ def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
 def _resampled(
     values: FloatArray, sizes: LongArray, count: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Means of ``count`` resamples of groups, and of the values in each. [G, S], [G] -> [count]"""
+    """Return the means of ``count`` resamples of groups, and of the values in each.
+
+    Shapes: [G, S] and [G] give [count].
+    """
     group = rng.integers(len(sizes), size=(count, len(sizes)))
     size = sizes[group]
     place = (rng.random((*group.shape, values.shape[1])) * size[..., None]).astype(np.int64)
@@ -92,12 +95,12 @@ def _resampled(
 
 
 def nested_geometric_interval(groups: Sequence[Sequence[float]]) -> Interval | None:
-    """As ``nested_interval``, of positive values' geometric means."""
+    """Return what ``nested_interval`` does, for geometric means of positive values."""
     return _exponential(nested_interval([np.log(group).tolist() for group in groups]))
 
 
 def _exponential(found: Interval | None) -> Interval | None:
-    """Of an interval of logarithms the interval itself."""
+    """Return the interval of values from one of their logarithms."""
     if found is None:
         return None
     ends = np.exp([found.mean, found.low, found.high])

@@ -55,7 +55,7 @@ Data = dict[str, Any]
 
 
 def indexed_placement(placement: Placement) -> Data:
-    """Return a placement by numbers: the device of each op, and the ops of each device in order."""
+    """Return a placement by numbers: each op's device, and the ops of each device in order."""
     data: Data = {"device": placement.device.tolist()}
     if placement.sequence is not None:
         data["sequence"] = [ops.tolist() for ops in placement.sequence]
@@ -107,7 +107,7 @@ def read_submission(path: Path) -> list[Data]:
     """Read a file of rows, compressed if its name ends with ``.xz``.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read.
         FormatError: A line is no row.
     """
     if path.suffix != COMPRESSED:
@@ -157,7 +157,7 @@ class Declaration:
 
 
 def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declaration:
-    """Return what a command line says of rows.
+    """Return the declaration that a command line makes about rows.
 
     Args:
         by: Who submits.
@@ -206,7 +206,7 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
 
 
 def _code(row: Row, declaration: Declaration, where: str) -> str:
-    """Return where the code of a row's placer is."""
+    """Return the place where the code of a row's placer is."""
     if declaration.code:
         return declaration.code
     if parse_name(row["placer"])[0] in ROSTER:
@@ -256,10 +256,10 @@ def _problem(entry: str, folder: str) -> Problem:
 
 
 def check_row(row: Row, where: str) -> None:
-    """Check a submitted row: that it is complete, and that its placement takes what it says.
+    """Check a submitted row: it must be complete, and its placement must take what it says.
 
     Raises:
-        InputError: What the row lacks, or what is otherwise than it says.
+        InputError: The row lacks something, or something is otherwise than it says.
         FormatError: The placement is malformed, or of another problem.
     """
     if missing := [key for key in REQUIRED if key not in row]:
@@ -324,7 +324,7 @@ class Coverage:
         placer: The method, with who submitted it.
         suite: Title of the suite.
         budget: Seconds or simulated steps that it had.
-        unit: Of the budget.
+        unit: The unit of the budget.
         rows: Its rows.
         cells: Number of cells that a complete submission has.
         reasons: Why it is not ranked, the most telling first; none if it is.
@@ -340,7 +340,7 @@ class Coverage:
 
     @property
     def ranked(self) -> bool:
-        """Whether it is complete."""
+        """Return whether it is complete."""
         return not self.reasons
 
     def __str__(self) -> str:
@@ -352,7 +352,7 @@ class Coverage:
 
 
 def method_name(row: Row) -> str:
-    """Return what a row's method is called on the leaderboard: its placer, and who submitted it."""
+    """Return a row's method as the leaderboard names it: its placer, and who submitted it."""
     by = row.get("by", "")
     return f"{row['placer']} ({by})" if by and by != "gnnplace" else str(row["placer"])
 

@@ -81,31 +81,31 @@ class ProblemEntry(Schema):
     """One problem of a suite: exactly one of ``SOURCES``; a file may have a family beside it.
 
     Attributes:
-        family: a random family; of a problem or profile file, the family that its graph is of.
-        captured: a graph of the shipped store.
-        dataset: a dataset by its name (``gnnplace.train.data.datasets.find_dataset``).
-        graph: the graph of the dataset.
-        model: a model to capture and profile.
-        profile: a file of ``format``.
-        file: a problem file.
-        network: a network to shard, as ``gnnplace shard`` knows it.
-        ways: devices to shard over.
-        seed: the seed of a family's or captured graph's draw.
-        cluster: a type of cluster to draw (family, captured), or a preset, as ``compare`` takes
+        family: A random family; of a problem or profile file, the family that its graph is of.
+        captured: A graph of the shipped store.
+        dataset: A dataset by its name (``gnnplace.train.data.datasets.find_dataset``).
+        graph: The graph of the dataset.
+        model: A model to capture and profile.
+        profile: A file of ``format``.
+        file: A problem file.
+        network: A network to shard, as ``gnnplace shard`` knows it.
+        ways: Devices to shard over.
+        seed: The seed of a family's or captured graph's draw.
+        cluster: A type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one. Of a problem file, which has its own cluster, what
             tables call that.
-        microbatches: shares that the batch is cut into; a family draws its own number.
-        accept_other_loss: a model's batch is cut also where that changes its loss.
-        groups: ops to aim at (captured, dataset, model).
-        whole: the captured graph is not grouped.
-        memory: the memory of a captured graph's devices, ``ample`` or ``tight``.
-        ccr: the ccr of a random family, instead of a drawn one.
-        heterogeneity: the heterogeneity of a random family, instead of a drawn one.
-        ops: least and most ops of a family's problem before micro-batches.
-        devices: least and most devices to draw.
-        seen: not read any more; whether a placer has seen a problem follows from its training
+        microbatches: Shares that the batch is cut into; a family draws its own number.
+        accept_other_loss: A model's batch is cut also where that changes its loss.
+        groups: Ops to aim at (captured, dataset, model).
+        whole: The captured graph is not grouped.
+        memory: The memory of a captured graph's devices, ``ample`` or ``tight``.
+        ccr: The ccr of a random family, instead of a drawn one.
+        heterogeneity: The heterogeneity of a random family, instead of a drawn one.
+        ops: Least and most ops of a family's problem before micro-batches.
+        devices: Least and most devices to draw.
+        seen: Not read any more; whether a placer has seen a problem follows from its training
             card.
-        constraints: pins, forbids, modules that stay together and headroom, as a constraints file
+        constraints: Pins, forbids, modules that stay together and headroom, as a constraints file
             has them; a number of devices at most is for ``place``.
     """
 
@@ -154,7 +154,7 @@ class ProblemEntry(Schema):
 
     @property
     def key(self) -> str:
-        """A name that tells the problem from all others of the suite."""
+        """Return a name that tells the problem from all others of the suite."""
         (source,) = self._sources()
         parts = [f"{source}={getattr(self, source)}"]
         for key, field in ProblemEntry.model_fields.items():
@@ -167,7 +167,7 @@ class ProblemEntry(Schema):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Family and cluster, which standings are broken down by."""
+        """Return family and cluster, which standings are broken down by."""
         named = self.family or self.model or self.profile or self.file or self.network
         family, captured = str(named).partition("?")[0], self.captured or self.graph
         family = family if captured is None else FAMILY_OF.get(captured, captured)
@@ -189,8 +189,7 @@ class ProblemEntry(Schema):
         """Build, capture or read the problem; files are relative to ``folder``.
 
         Raises:
-            InputError: a network, which has layers to split and no ops to place; and whatever is
-                wrong with the source.
+            InputError: The source is a network, which has no ops to place, or is not valid.
         """
         if self.network is not None:
             raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
@@ -220,7 +219,7 @@ class ProblemEntry(Schema):
         return profile_model(model, self.cluster or "auto", options=self.capture_options())
 
     def capture_options(self) -> CaptureOptions:
-        """How a model of a suite is captured."""
+        """Return the capture options of a suite's model."""
         from gnnplace.tracing import CaptureOptions
 
         return CaptureOptions(
@@ -265,7 +264,7 @@ class ProblemEntry(Schema):
 
 
 class Method(Schema):
-    """What a placer of a suite has of its own; None: as the suite has it."""
+    """The settings of a suite that a placer has of its own; None means the suite's."""
 
     seeds: Annotated[list[int] | None, Field(min_length=1)] = None
     budgets: list[NonNegative] | None = None
@@ -273,10 +272,11 @@ class Method(Schema):
 
 
 def check_suite_name(name: str) -> str:
-    """Return a suite's name, of which the name of its file of rows is made.
+    """Check and return a suite's name, which becomes a part of the name of its file of rows.
 
     Raises:
-        ValueError: It has an "@", which stands before the version, or would leave the folder.
+        ValueError: It cannot be printed, begins with a dot, or has an "@", which stands before the
+            version, or a slash, which would leave the folder.
     """
     if not name.isprintable() or name.startswith(".") or any(sign in name for sign in "@/\\"):
         raise ValueError(
@@ -304,7 +304,7 @@ class SuiteFile(Schema):
 
     @property
     def title(self) -> str:
-        """Name and version, as rows have it: ``standard@1``."""
+        """Return name and version, as rows have it: ``standard@1``."""
         return f"{self.name}@{self.version}"
 
     @model_validator(mode="after")
@@ -332,11 +332,11 @@ class Cell:
     """One thing to run: a placer on a problem with a seed and a budget.
 
     Attributes:
-        problem: what to place.
-        placer: who places it.
-        seed: of all randomness.
-        budget: how long it searches.
-        unit: what the budget is counted in: seconds, or simulated steps.
+        problem: What to place.
+        placer: Who places it.
+        seed: The seed of all randomness.
+        budget: How long it searches.
+        unit: What the budget is counted in: seconds, or simulated steps.
     """
 
     problem: ProblemEntry
@@ -346,7 +346,7 @@ class Cell:
     unit: str = SECONDS
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this cell from all others of the suite."""
+        """Return the values that tell this cell from all others of the suite."""
         return {
             "problem": self.problem.key,
             "placer": self.placer,
@@ -360,7 +360,7 @@ def data_file(path: str, folder: Path) -> Path:
     """Return a file that a suite names: relative to its folder, else of the package's data sets.
 
     Raises:
-        InputError: It is of a set that is collected from a clone, and is not there; says how.
+        InputError: A file is to be collected from a clone; the message says how.
     """
     if (folder / path).is_file() or not path.startswith(f"{DATA_SETS}/"):
         return folder / path
@@ -394,13 +394,13 @@ def read_suite(path: str | Path) -> SuiteFile:
     """Read a suite file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: The file is malformed; the message names it, the key path and the fault.
     """
     return parse(SuiteFile, read_yaml(path), str(path))
 
 
 def cells(suite: SuiteFile) -> list[Cell]:
-    """All cells, problem by problem."""
+    """Return all cells of a suite, problem by problem."""
     once = [(name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions]
     crossed = []
     for name in suite.placers:

@@ -57,10 +57,10 @@ class Section:
     """What one suite's rows come to.
 
     Attributes:
-        name: the name of the suite, fit for a file's name.
-        title: one line.
-        grids: tables, the most important one first.
-        plots: text of an SVG each, by what they show.
+        name: The name of the suite, fit for a file's name.
+        title: One line.
+        grids: Tables, the most important one first.
+        plots: Text of an SVG each, by what they show.
     """
 
     name: str
@@ -73,9 +73,9 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """Return the text of the page.
 
     Args:
-        sections: in their order.
-        note: how to read the tables.
-        origin: where the rows are from.
+        sections: In their order.
+        note: How to read the tables.
+        origin: Where the rows are from.
     """
     parts = [html.paragraph(note), html.links([section.name for section in sections])]
     for section in sections:
@@ -92,7 +92,7 @@ CLOSE = 1.05  # factor by which profiles are ordered and told
 
 
 def quality_plot(found: Sequence[Standing], title: str) -> Figure:
-    """Ratio over the best known against mean seconds, a line a placer."""
+    """Plot the ratio over the best known against mean seconds, a line a placer."""
     lines: dict[str, list[tuple[Standing, Interval]]] = {}
     for standing in sorted(found, key=lambda s: s.seconds):
         if standing.ratio is not None and standing.ratio.mean <= HIGHEST:
@@ -118,7 +118,7 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
 
 
 def profile_plot(found: Sequence[Profile], title: str) -> Figure:
-    """Share of problems against the factor of the best known, of each largest budget."""
+    """Plot the share of problems against the factor of the best known, of each largest budget."""
     shown = {profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)}
     axes = (
         Axis("step time over best known, at most", limits=(1.0, HIGHEST), text="{:.1f}".format),
@@ -179,9 +179,9 @@ def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None
         options: What counts and what is written.
 
     Raises:
-        InputError: there are no rows, or no file to record in; rows of changed code; two rows of
+        InputError: There are no rows, or no file to record in; rows of changed code; two rows of
             one suite disagree on what their problem says.
-        FormatError: a malformed file.
+        FormatError: A file is malformed.
     """
     options = options or SummaryOptions()
     best_known, record, only = options.best_known, options.record, options.only
@@ -204,7 +204,11 @@ def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None
 
 
 def _clean(path: str, dirty: bool) -> list[dict[str, Any]]:
-    """Rows of a file, all of them of code that a commit has."""
+    """Return the rows of a file.
+
+    Raises:
+        InputError: A row is of code that no commit has, and `dirty` is false.
+    """
     rows = read_rows(Path(path))
     for number, row in enumerate(rows, 1):
         commit = str(row.get("commit") or "")
@@ -217,7 +221,7 @@ def _clean(path: str, dirty: bool) -> list[dict[str, Any]]:
 
 
 def _check_digests(rows: Sequence[Row]) -> None:
-    """Refuses rows of one problem of one suite's version that were made from different data."""
+    """Refuse rows of one problem of one suite's version that were made from different data."""
     known: dict[tuple[str, str], Row] = {}
     for row in rows:
         first = (
@@ -241,11 +245,11 @@ def print_standings(
     """Print tables for each part of the rows, and write them where a folder is given.
 
     Args:
-        rows: the rows of any number of suites.
-        out: where the tables go, but those with more than ``WIDEST`` columns.
-        best: best known step times; those of the rows by default.
-        rival: who others are compared with.
-        folder: gets ``summary.md``, ``summary.html`` and the plots as SVG.
+        rows: The rows of any number of suites.
+        out: Where the tables go, but those with more than ``WIDEST`` columns.
+        best: Best known step times; those of the rows by default.
+        rival: Who others are compared with.
+        folder: Gets ``summary.md``, ``summary.html`` and the plots as SVG.
     """
     _check_digests(rows)
     best = merged({}, rows) if best is None else best
@@ -291,7 +295,7 @@ def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
 
 
 def _origin(rows: Sequence[Row]) -> str:
-    """Where rows are from: commits, machines, days."""
+    """Return the origin of rows: commits, machines, days."""
     commits = {str(row.get("commit", "unknown"))[:10] for row in rows}
     machines = {
         f"{row['machine']['processor']}, {row['machine']['cores']} cores"
@@ -369,12 +373,12 @@ def _suite(row: Row) -> str:
 
 
 def _clock(row: Row) -> str:
-    """Return what a row's step time is; without a word in the row it is predicted."""
+    """Return the kind of a row's step time; if the row does not say, it is predicted."""
     return str(row.get("clock", "predicted"))
 
 
 def describe(rows: Sequence[Row], found: Sequence[Standing]) -> str:
-    """How many problems there are, how many of them have no gap, and what step times are."""
+    """Describe the problems: how many there are, how many without a gap, and their step times."""
     count = len({row["problem"] for row in rows})
     apart = max((standing.ties_apart for standing in found), default=0)
     clocks = ", ".join(sorted({_clock(row) for row in rows if row["feasible"]}))

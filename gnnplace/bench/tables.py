@@ -1,4 +1,4 @@
-"""What rows say, as tables: standings, pairs, profiles, families, clusters, fidelity, failures.
+"""Tables of rows: standings, pairs, profiles, families, clusters, fidelity, failures.
 
 Geometric means of step time over the best known, apart for every family or cluster.
 
@@ -52,14 +52,14 @@ Groups = dict[Entrant, dict[ProblemId, list[float]]]
 def breakdown(
     rows: Iterable[Row], best: Mapping[ProblemId, BestKnown], label: str
 ) -> dict[str, dict[Entrant, Interval]]:
-    """By value of a label, by placer and budget: ratio over the best known.
+    """Return the ratio over the best known, by value of a label, then by placer and budget.
 
     Intervals are over problems and seeds. What is infeasible is in none.
 
     Args:
-        rows: cells; those without the label are left out.
-        best: best known step times; at least those of the rows.
-        label: one of ``LABELS``.
+        rows: Cells; those without the label are left out.
+        best: Best known step times; at least those of the rows.
+        label: One of ``LABELS``.
     """
     found: dict[str, Groups] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in rows:
@@ -82,10 +82,10 @@ class Pairing:
     """A placer against the rival.
 
     Attributes:
-        placer: its name.
-        budget: seconds that both had.
-        ratio: the ratio of step times over the rival's; below 1 the placer's are shorter.
-        unpaired: problems that only one of both solved.
+        placer: Its name.
+        budget: Seconds that both had.
+        ratio: The ratio of step times over the rival's; below 1 the placer's are shorter.
+        unpaired: Problems that only one of both solved.
     """
 
     placer: str
@@ -95,14 +95,14 @@ class Pairing:
 
     @property
     def verdict(self) -> str:
-        """What the interval says."""
+        """Return the verdict of the interval: better, worse or noise."""
         if self.ratio.low <= 1.0 <= self.ratio.high:
             return NOISE
         return BETTER if self.ratio.high < 1.0 else WORSE
 
 
 def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
-    """Everybody against ``rival`` at the budgets that it ran with, by budget, the best first."""
+    """Return everybody against ``rival`` at the budgets it ran with, by budget, the best first."""
     found = _by_seed(rows)
     result = []
     for (placer, budget), mine in found.items():
@@ -137,9 +137,9 @@ class Control:
     Attributes:
         placer: The learned placer.
         control: The same search with weights of no training, or the graph network alone.
-        budget: Of the placer.
-        control_budget: Of the control.
-        ratio: Of step times over the control's, paired by problem; bootstrapped over families.
+        budget: The budget of the placer.
+        control_budget: The budget of the control.
+        ratio: Step times over the control's, paired by problem; bootstrapped over families.
         families: How many families there are.
     """
 
@@ -163,6 +163,7 @@ def controls(rows: Iterable[Row]) -> list[Control]:
     result = []
     for placer, budget in sorted(times):
         for control, control_budget in sorted(times):
+            # Untrained weights search as long; the graph network alone does not search at all.
             same = control == UNTRAINED and control_budget == budget
             alone = control == NETWORK and control_budget == 0
             if placer not in LEARNED or not (same or alone):
@@ -194,13 +195,13 @@ LONGEST = 80  # letters of a reason
 
 
 def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Grid]:
-    """All tables that the rows have something to say in; standings are the first.
+    """Return all tables that the rows have something to say in; standings are the first.
 
     Args:
-        rows: the rows of one suite.
-        best: best known step times; at least those of the rows.
-        rival: who others are compared with.
-        heading: title of the standings.
+        rows: The rows of one suite.
+        best: Best known step times; at least those of the rows.
+        rival: Who others are compared with.
+        heading: Title of the standings.
     """
     grids = [
         standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
@@ -220,13 +221,13 @@ def unit_of_rows(rows: Iterable[Row]) -> str:
 
 
 def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: str = "s") -> Grid:
-    """Everybody against the best known and the portfolio.
+    """Return the table of everybody against the best known and the portfolio.
 
     Args:
         found: The standings.
         rival: Who wins and losses are counted against.
         heading: The title.
-        unit: Of budgets.
+        unit: The unit of budgets.
     """
     headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
@@ -312,7 +313,7 @@ def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
 
 
 def _fidelity_grid(rows: Sequence[Row]) -> Grid:
-    """Predictions against runs, of every problem that enough placements of were run."""
+    """Return predictions beside runs, for every problem of which enough placements were run."""
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if row["feasible"] and "predicted" in row:
@@ -336,7 +337,7 @@ def _failure_grid(rows: Sequence[Row]) -> Grid:
 
 
 def _short(text: str) -> str:
-    """``text``, or its begin and its end: a file's name and the reason stand there."""
+    """Return ``text``, or its begin and end: a file's name and the reason stand there."""
     begin = LONGEST // 4
     return text if len(text) <= LONGEST else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
 
@@ -346,9 +347,9 @@ class Grid:
     """A table.
 
     Attributes:
-        title: one line.
-        headings: the headings of the columns; the first column is a name, the others are figures.
-        lines: the lines of cells, as many as headings.
+        title: One line.
+        headings: The headings of the columns; the first column is a name, the others are figures.
+        lines: The lines of cells, as many as headings.
     """
 
     title: str
@@ -356,7 +357,7 @@ class Grid:
     lines: Sequence[Sequence[str]]
 
     def table(self) -> Table:
-        """For a terminal."""
+        """Return the table for a terminal."""
         shown = Table(title=self.title, title_justify="left")
         for i, text in enumerate(self.headings):
             shown.add_column(text, justify="right" if i else "left")
@@ -365,18 +366,18 @@ class Grid:
         return shown
 
     def markdown(self) -> list[str]:
-        """Lines of Markdown, with the title as a heading."""
+        """Return lines of Markdown, with the title as a heading."""
         rule = "|---|" + "---:|" * (len(self.headings) - 1)
         rows = [f"| {' | '.join(line)} |" for line in (self.headings, *self.lines)]
         return [f"### {self.title}", "", rows[0], rule, *rows[1:], ""]
 
     def html(self) -> Html:
-        """Return a heading and a table."""
+        """Return a heading and a table as HTML."""
         return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:
-    """Return a mean with its interval, if it has a width; a dash for none."""
+    """Return a mean as text, with its interval if that has a width; a dash for None."""
     if interval is None:
         return "-"
     if interval.low == interval.high:
@@ -393,10 +394,10 @@ class Profile:
     """How far a placer is from the best known, problem by problem.
 
     Attributes:
-        placer: its name.
-        budget: seconds that it had.
-        ratios: over the best known, of problems solved, ascending.
-        tried: problems.
+        placer: Its name.
+        budget: Seconds that it had.
+        ratios: Over the best known, of problems solved, ascending.
+        tried: Problems.
     """
 
     placer: str
@@ -405,18 +406,20 @@ class Profile:
     tried: int
 
     def share(self, factor: float) -> float:
-        """Share of all problems tried that were solved within ``factor``, 0 to 1."""
+        """Return the share of all problems tried that were solved within ``factor``, 0 to 1."""
         return sum(ratio <= factor * (1 + EQUAL) for ratio in self.ratios) / self.tried
 
 
 def performance_profiles(
     rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown]
 ) -> list[Profile]:
-    """A profile of every placer and budget, by budget, those first who are within 5 % most often.
+    """Return a profile of every placer and budget.
+
+    They are sorted by budget, then those first who are within 5 % most often.
 
     Args:
-        rows: cells.
-        best: best known step times; at least those of the rows.
+        rows: Cells.
+        best: Best known step times; at least those of the rows.
     """
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Where cells run: in this process, in N worker processes, on a Dask cluster by its address.
+"""The places where cells run: this process, N worker processes, or a Dask cluster.
 
 All three run ``cells.run_task`` and yield its rows as they come; the caller alone writes them.
 A worker process (``python -m gnnplace.bench.workers KIND PLACER...``) reads tasks as lines of JSON
@@ -41,8 +41,8 @@ class CellWorker:
     """A process that runs one cell at a time; it is started by the first one.
 
     Args:
-        names: kind of the suite and placers, to compile before the first cell.
-        folder: the process starts in it, if it is there: classes of one's own are found from it.
+        names: Kind of the suite and placers, to compile before the first cell.
+        folder: The process starts in it, if it is there: classes of one's own are found from it.
     """
 
     def __init__(self, names: Sequence[str] = (), folder: str = "") -> None:
@@ -134,8 +134,8 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
     """Run cells in this process, in order; no cell's seconds contain compilation.
 
     Args:
-        names: kind of the suite and placers, to compile before the first cell.
-        say: called with a line now and then meanwhile.
+        names: Kind of the suite and placers, to compile before the first cell.
+        say: Called with a line now and then meanwhile.
     """
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
@@ -153,12 +153,12 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
     Kernels that are not on disk are compiled here first: each worker would compile all of them.
 
     Args:
-        count: processes.
-        names: kind of the suite and placers, to compile before the first cell.
-        say: called with a line now and then meanwhile.
+        count: Processes.
+        names: Kind of the suite and placers, to compile before the first cell.
+        say: Called with a line now and then meanwhile.
 
     Raises:
-        InputError: no process.
+        InputError: The number of processes is below one.
     """
     if count < 1:
         raise InputError(f"--processes {count}: give a number above 0")
@@ -245,12 +245,12 @@ def run_on_dask(line: str, names: list[str], folder: str) -> str:
 
 
 def serve(names: Sequence[str]) -> None:
-    """Tasks from standard input, answers to standard output, both lines of JSON.
+    """Read tasks from standard input and write answers to standard output, both lines of JSON.
 
     Whatever else is printed goes to standard error. It ends when nobody asks or listens any more.
 
     Args:
-        names: kind of the suite and placers, to compile before the first cell; may be empty.
+        names: Kind of the suite and placers, to compile before the first cell; may be empty.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -29,7 +29,7 @@ Number = TypeVar("Number", int, float)
 
 
 def run(args: Namespace) -> int:
-    """Runs a benchmark suite, or sums up what runs found."""
+    """Run a benchmark suite, or sum up the results of runs."""
     if args.suite == "summary":
         return gnnplace.summarise(
             args.files,
@@ -66,7 +66,7 @@ def _suite_file(name: str) -> str:
     """Return the path of a suite: a file, or a suite that comes with the package by its name.
 
     Raises:
-        InputError: There is neither.
+        InputError: There is no such file and no such suite.
     """
     if Path(name).suffix or Path(name).exists():
         return name
@@ -101,10 +101,10 @@ def _check(args: Namespace) -> int:
 
 
 def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:
-    """Comma-separated numbers.
+    """Return the comma-separated numbers of a text.
 
     Raises:
-        InputError: one of them is none, or out of its range.
+        InputError: One of them is no number, or out of its range.
     """
     try:
         found = tuple(kind(part) for part in text.split(",") if part)
@@ -116,7 +116,7 @@ def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[N
 
 
 def part_of(text: str) -> tuple[int, int] | None:
-    """``K/N`` as two numbers; None for nothing."""
+    """Return the two numbers of ``K/N``, or None for an empty text."""
     if not text:
         return None
     found = numbers(text.replace("/", ","), int, "--part", COUNT)

@@ -17,7 +17,7 @@ from gnnplace.report.units import bytes_text
 
 
 def run(args: Namespace) -> int:
-    """Captures and writes."""
+    """Capture a model and write its step."""
     check_output(args.output)
     options = capture_options(args)
     check_installed("torch")

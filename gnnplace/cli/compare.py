@@ -24,7 +24,7 @@ from gnnplace.report.trace import write_trace
 
 
 def run(args: Namespace) -> int:
-    """Compares placers."""
+    """Compare placers and print the results."""
     gnnplace.check_budget(args.budget)
     _check_views(args)
     if args.plans:
@@ -62,7 +62,7 @@ def run(args: Namespace) -> int:
 
 
 def _check_views(args: Namespace) -> None:
-    """Refuses a page or a trace of what has no timeline of one step, before the work."""
+    """Refuse ``--html`` and ``--trace`` where there is no timeline of one step, before the work."""
     for option in ("html", "trace"):
         path = getattr(args, option)
         check_output(path)
@@ -75,7 +75,7 @@ def _check_views(args: Namespace) -> None:
 def _write_views(
     args: Namespace, problem: Problem, results: list[gnnplace.Result | gnnplace.Failure]
 ) -> None:
-    """The placements as a page, and as a trace."""
+    """Write the placements as a page and as a trace, if these are asked for."""
     if args.html is not None:
         gnnplace.write_page(args.html, problem, results)
     if args.trace is not None:
@@ -96,7 +96,7 @@ def _compare_intervals(
 
 
 def _compare_plans(args: Namespace) -> int:
-    """The plan that is found, beside baselines."""
+    """Search a plan, print it beside baselines, and return the exit code."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
     asked = constraints_of(args)

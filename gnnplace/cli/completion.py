@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     """Print the script of a shell.
 
     Raises:
-        InputError: There is none for this shell.
+        InputError: There is no script for this shell.
     """
     if args.shell not in (BASH, ZSH):
         raise InputError(f"completion {args.shell!r}: must be {BASH} or {ZSH}")
@@ -66,7 +66,7 @@ def run(args: Namespace) -> int:
 
 
 def completion_script() -> str:
-    """Return what bash runs to complete words behind ``gnnplace``."""
+    """Return the bash script that completes words behind ``gnnplace``."""
     values, options, arguments = [], [], []
     for command, row in ROWS["commands"].items():
         flags: list[str] = ["--help"]

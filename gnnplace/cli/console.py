@@ -1,4 +1,4 @@
-"""What commands print to and check: tables and JSON on stdout, output paths.
+"""The console of commands: tables and JSON on stdout, checks of output paths.
 
 What a command is doing, on stderr: the one owner of progress.
 
@@ -41,10 +41,10 @@ WIDE = 160  # columns, where the output is neither a terminal nor told ``COLUMNS
 
 
 def console(output: str | None = None) -> Console:
-    """Where tables go; wide when it is neither a terminal nor told ``COLUMNS``.
+    """Return the console for tables; wide when it is neither a terminal nor told ``COLUMNS``.
 
     Args:
-        output: the file that a command wrote; where it is stdout itself, what is said of it goes to
+        output: The file that a command wrote; where it is stdout itself, what is said of it goes to
             stderr.
     """
     from rich.console import Console
@@ -58,7 +58,7 @@ def console(output: str | None = None) -> Console:
 
 @contextmanager
 def changes_said() -> Iterator[None]:
-    """Within it what a captured step does otherwise than the model is printed, once a line."""
+    """Print, inside the block, each way in which a captured step differs from the model, once."""
     said: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", ChangedWarning)
@@ -76,13 +76,13 @@ def changes_said() -> Iterator[None]:
 
 
 def print_json(data: Any) -> None:
-    """Prints one JSON object on a line of its own."""
+    """Print one JSON object on a line of its own."""
     pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
 def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]) -> None:
-    """Prints an answer: its data where ``--json`` asks for them, else its lines and tables."""
+    """Print an answer: its data where ``--json`` asks for them, else its lines and tables."""
     if args.json:
         print_json(data())
         return
@@ -96,16 +96,16 @@ def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], A
 
 
 def print_lines(*lines: str) -> None:
-    """Prints lines as they are, however long."""
+    """Print lines unwrapped, however long they are."""
     pause()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def check_output(*paths: str | None) -> None:
-    """Complains before the work, not after it, when an output cannot be written.
+    """Refuse outputs that cannot be written, before the work and not after it.
 
     Raises:
-        InputError: the folder of one does not exist, or the path is a folder.
+        InputError: The folder of one does not exist, or the path is a folder.
     """
     for path in paths:
         if path is None or (in_place(path) and not Path(path).is_dir()):
@@ -120,10 +120,10 @@ def check_output(*paths: str | None) -> None:
 
 
 def output_folder(path: str) -> Path:
-    """Makes a folder for what a command writes.
+    """Make a folder for what a command writes.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: The folder cannot be made.
     """
     folder = Path(path)
     try:
@@ -134,10 +134,10 @@ def output_folder(path: str) -> Path:
 
 
 def names_in(text: str) -> list[str]:
-    """The names of a comma-separated list.
+    """Return the names of a comma-separated list.
 
     Raises:
-        InputError: it has commas alone.
+        InputError: The text has commas alone.
     """
     names = [name for name in text.split(",") if name]
     if text and not names:
@@ -164,22 +164,22 @@ def open_store(url: str | None) -> MeasurementStore | None:
 
 
 def say_kept(fault: str) -> None:
-    """Says so if the store did not take everything of a run."""
+    """Print a note if the store did not take everything of a run."""
     if fault:
         say(f"measurements are not all kept: {fault}")
 
 
 def say_idle(problem: Problem) -> None:
-    """Says so if a problem has devices that no op can run on."""
+    """Print a note if a problem has devices that no op can run on."""
     if problem.idle:
         say(problem.idle)
 
 
 def correction(path: str | None) -> Callable[[Problem], Problem]:
-    """What a calibration file makes of a problem; nothing without one.
+    """Return a function that applies a calibration file to a problem; without a file, the identity.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: The file is malformed; the message names it, the key path and the fault.
     """
     if path is None:
         return lambda problem: problem
@@ -198,8 +198,8 @@ class Bar:
     """The line at the bottom of a terminal.
 
     Args:
-        console: where it is drawn.
-        doing: what the command does, until it says more.
+        console: Where it is drawn.
+        doing: What the command does, until it says more.
     """
 
     def __init__(self, console: Console, doing: str) -> None:
@@ -213,7 +213,7 @@ class Bar:
         threading.Thread(target=self._tick, daemon=True).start()
 
     def say(self, line: str) -> None:
-        """What begins now; what was done until now stays above, with its seconds."""
+        """Show what begins now; what was done until now stays above, with its seconds."""
         with self.lock:
             self.paused = False
             if self.said and _without_count(line) != _without_count(self.line):
@@ -224,7 +224,7 @@ class Bar:
             self.draw()
 
     def pause(self) -> None:
-        """Removes it, so that something else can be printed; the next line brings it back."""
+        """Remove the bar so that something else can be printed; the next line brings it back."""
         with self.lock:
             self._clear()
             if self.said:
@@ -232,12 +232,12 @@ class Bar:
             self.said, self.paused = False, True
 
     def close(self) -> None:
-        """Removes it for good."""
+        """Remove the bar for good."""
         self._over.set()
         self.pause()
 
     def draw(self) -> None:
-        """Draws it as it is now, if it is time."""
+        """Draw the bar as it is now, if the command has run long enough."""
         with self.lock:
             if self.paused or time.monotonic() - self.begin < AFTER:
                 return
@@ -270,7 +270,7 @@ class Bar:
 
 
 class _State:
-    """Whether progress is shown, and the bar there is."""
+    """The state of progress: whether it is shown, and the bar if there is one."""
 
     shown = True
     bar: Bar | None = None
@@ -278,13 +278,13 @@ class _State:
 
 
 def show_progress(shown: bool) -> None:
-    """Whether ``say`` prints: not with ``--quiet``."""
+    """Set whether ``say`` prints; with ``--quiet`` it does not."""
     _State.shown = shown
 
 
 @contextmanager
 def working(doing: str) -> Iterator[None]:
-    """Within it a terminal shows that the command works, whatever it says of it."""
+    """Show on a terminal, inside the block, that the command works."""
     if _State.shown and sys.stderr.isatty():
         from rich.console import Console
 
@@ -299,7 +299,7 @@ def working(doing: str) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """Prints progress on stderr, so that stdout stays clean."""
+    """Print progress on stderr, so that stdout stays clean."""
     if not _State.shown:
         return
     with suppress(OSError):  # nobody listens, or a full disk: the work goes on
@@ -312,7 +312,10 @@ def say(line: str) -> None:
 
 
 def _is_counted_again(line: str) -> bool:
-    """Whether a line counts on from one that was printed a moment ago: a log needs not all."""
+    """Return whether a line only counts on from one that was printed a moment ago.
+
+    A log does not need all of these.
+    """
     plain, now = _without_count(line), time.monotonic()
     known, since = _State.counted
     if plain == line or (plain == known and now - since < AFTER):
@@ -322,7 +325,7 @@ def _is_counted_again(line: str) -> bool:
 
 
 def pause() -> None:
-    """Takes the bar away before something else is printed."""
+    """Take the bar away before something else is printed."""
     if _State.bar is not None:
         with suppress(OSError):
             _State.bar.pause()

@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
 
 
 def _export(args: Namespace) -> int:
-    """A plan's file as a launcher's."""
+    """Write a plan as a launcher's file."""
     plan = gnnplace.read_plan(args.file)
     made = gnnplace.export_plan(plan, args.launcher, model=args.model, cluster=args.cluster)
     if made.beside is not None:
@@ -77,7 +77,7 @@ def _convert(args: Namespace) -> int:
 
 
 def _import(args: Namespace) -> int:
-    """A launcher's file as a plan's."""
+    """Import a launcher's file as a plan and write the plan."""
     if args.cluster is None:
         raise InputError(
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"

@@ -12,7 +12,7 @@ from gnnplace.problem import known_kind
 
 
 def run(args: Namespace) -> int:
-    """Prints the constants, the hardware's first."""
+    """Print the constants, the hardware's first."""
     from gnnplace.costs.frameworks.constants import assumed, framework
     from gnnplace.costs.network import network_of
     from gnnplace.costs.profiling.targets import resolve_cluster

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> int:
-    """Walks the road, prints one table, writes the report.
+    """Walk the road from capture to execution, print one table and write the report.
 
     Returns:
         0, or 1 if an execution computed something else than one device.
@@ -63,7 +63,7 @@ def _print(road: Road) -> None:
 
 
 def _verdict(road: Road) -> list[str]:
-    """Says so if splitting turned out to be slower than one device, whatever was predicted."""
+    """Return a note if the best split, as run, is slower than one device."""
     times = {name: run.execution.step_time for name, run in road.runs.items()}
     if "best" not in times or times["best"] <= times.get("single", float("inf")):
         return []
@@ -74,7 +74,7 @@ def _verdict(road: Road) -> list[str]:
 
 
 def _whole(road: Road) -> list[str]:
-    """One device with the whole batch: what micro-batches have to beat."""
+    """Return a line about one device with the whole batch, which micro-batches have to beat."""
     if road.whole is None:
         return []
     seconds = road.whole.execution.step_time

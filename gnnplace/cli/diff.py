@@ -21,7 +21,7 @@ from gnnplace.report.trace import write_trace
 
 
 def run(args: Namespace) -> int:
-    """Compares two placements."""
+    """Compare two placements."""
     check_output(args.html, args.trace)
     if is_plan(args.before) and is_plan(args.after):
         return _plans(args)
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
 
 
 def _plans(args: Namespace) -> int:
-    """Compares two joint plans."""
+    """Compare two joint plans."""
     from gnnplace.run.planned import check_model  # late: torch is for plans alone
     from gnnplace.tracing import workload_of
 
@@ -55,7 +55,7 @@ def _plans(args: Namespace) -> int:
 def _write_views(
     args: Namespace, first: Problem, before: Placement, second: Problem, after: Placement
 ) -> None:
-    """Both steps beside each other."""
+    """Write both steps beside each other as a page and as a trace, if these are asked for."""
     timelines = [
         from_simulation(problem, gnnplace.simulate(problem, placement), Path(path).stem)
         for problem, placement, path in (

@@ -10,7 +10,7 @@ from gnnplace.cli.console import console, print_json
 
 
 def run(args: Namespace) -> int:
-    """Prints the environment."""
+    """Print the environment."""
     found = gnnplace.environment()
     if args.json:
         print_json(found)

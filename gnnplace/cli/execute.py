@@ -43,7 +43,10 @@ RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undistur
 
 
 def run(args: Namespace) -> int:
-    """Runs a placement on workers, verifies and measures it; under `torchrun` on several hosts."""
+    """Run a placement on workers, verify it and measure it.
+
+    Under `torchrun` it runs on several hosts.
+    """
     if args.dry_run is not None:
         return _dry_run(args)
     if is_plan(args.placement):
@@ -96,7 +99,7 @@ def run(args: Namespace) -> int:
 
 
 def _dry_run(args: Namespace) -> int:
-    """Says whether GPUs could run a placement."""
+    """Print whether GPUs could run a placement."""
     options = placed_options(args, read_json(args.placement))
     found = gnnplace.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
     if args.json:
@@ -107,7 +110,10 @@ def _dry_run(args: Namespace) -> int:
 
 
 def _hosts() -> Hosts | None:
-    """Several hosts, if `torchrun` started this process; torch is needed for these alone."""
+    """Return the hosts if `torchrun` started this process on several, else None.
+
+    Torch is needed for several hosts alone.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     from gnnplace.run.workers import from_environment
@@ -116,14 +122,14 @@ def _hosts() -> Hosts | None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends a run that is told to: workers are reaped and the store is told why."""
+    """End the run on SIGTERM: workers are reaped and the store records why."""
     raise ExecutionError("stopped by SIGTERM, as when another host has failed")
 
 
 def _help(args: Namespace, hosts: Hosts) -> int:
-    """Runs this host's share of a placement; the first host verifies and reports.
+    """Run this host's share of a placement, while the first host verifies and reports.
 
-    Nothing is measured beforehand: only the structure of the problem matters here.
+    Nothing is measured beforehand, because only the structure of the problem matters here.
     """
     from gnnplace.run.placed import read_unbound_placement
 
@@ -145,7 +151,10 @@ def _help(args: Namespace, hosts: Hosts) -> int:
 
 
 def _execution_options(args: Namespace, hosts: Hosts | None) -> gnnplace.ExecutionOptions:
-    """Return how workers run; several hosts measure, since each has cores of its own."""
+    """Return the options of workers.
+
+    On several hosts, `auto` means to measure, because each host has cores of its own.
+    """
     return gnnplace.ExecutionOptions(
         steps=args.steps,
         mode="measured" if hosts and args.mode == "auto" else args.mode,
@@ -226,7 +235,7 @@ def _print_run(
 
 
 def run_plan(args: Namespace) -> int:
-    """Runs a plan, compares it with one device, and measures it."""
+    """Run a plan, compare it with one device, and measure it."""
     plan = read_plan(args.placement)
     check_cluster(plan.file, args.placement)
     if os.environ.get("RANK", "0") == "0":

@@ -11,7 +11,7 @@ from gnnplace.errors import InputError
 
 
 def run(args: Namespace) -> int:
-    """Explains a placement or a plan."""
+    """Explain a placement or a plan."""
     gnnplace.check_budget(args.budget)
     if args.words:
         return _show_words(args)

@@ -14,7 +14,7 @@ from gnnplace.foreign import check_installed
 
 
 def run(args: Namespace) -> int:
-    """Measures, compares, calibrates, prints, writes."""
+    """Measure placements, compare them with predictions, calibrate, print and write."""
     from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
     from gnnplace.run.measuring import FidelityOptions
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> int:
-    """Prints every split of N devices, the cross-over and the recommendation."""
+    """Print every split of N devices, the cross-over and the recommendation."""
     if args.execute and args.html is not None:
         raise InputError("--html: shows the splits of a study; --execute runs one of them")
     return _execute(args) if args.execute else _study(args)
@@ -61,7 +61,7 @@ def _study(args: Namespace) -> int:
 
 
 def _execute(args: Namespace) -> int:
-    """Runs groups x devices as a plan, and DDP beside it; 1 if numbers are wrong."""
+    """Run groups x devices as a plan, and DDP beside it. Return 1 if numbers are wrong."""
     from gnnplace.plans.hybrid.groups import Running
     from gnnplace.report.plans import run_lines
 
@@ -100,7 +100,7 @@ def microbatch_counts(text: str) -> list[int]:
     """Parse numbers of micro-batches from a comma-separated list.
 
     Raises:
-        InputError: not positive numbers.
+        InputError: The numbers are not positive.
     """
     words = [word.strip() for word in text.split(",")]
     words = [word for word in words if word]

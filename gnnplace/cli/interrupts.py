@@ -26,7 +26,10 @@ _hook = {"before": sys.unraisablehook}
 
 
 def watch() -> None:
-    """Remembers Ctrl-C from here on; nothing in a thread, or where the signal is ignored."""
+    """Remember Ctrl-C from here on.
+
+    Does nothing in another thread than the main one, or where the signal is ignored.
+    """
     _state["interrupted"], _waits[0] = False, 0
     if threading.current_thread() is not threading.main_thread():
         return
@@ -36,19 +39,19 @@ def watch() -> None:
 
 
 def interrupted() -> bool:
-    """Whether there was a Ctrl-C since ``watch``."""
+    """Return whether there was a Ctrl-C since ``watch``."""
     return _state["interrupted"]
 
 
 def unwatch() -> None:
-    """Leaves Ctrl-C to Python again, for whoever calls the command line from Python."""
+    """Leave Ctrl-C to Python again, for whoever calls the command line from Python."""
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = _hook["before"]
 
 
 def leave() -> None:
-    """The process is about to end: Ctrl-C ends it at once, without a word."""
+    """Let Ctrl-C end the process at once and silently, because it is about to end."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if interrupted():
@@ -56,7 +59,7 @@ def leave() -> None:
 
 
 def _ignore(lost: sys.UnraisableHookArgs) -> None:
-    """Say nothing of an object that an interrupt left half-made, and whose end fails."""
+    """Print nothing about an object that an interrupt left half-made and whose finalizer fails."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -89,7 +92,10 @@ def _again() -> None:
 
 
 def _send() -> None:
-    """A signal and no ``interrupt_main``, which would not wake a main thread that waits."""
+    """Send SIGINT to the main thread.
+
+    ``interrupt_main`` would not wake a main thread that waits.
+    """
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

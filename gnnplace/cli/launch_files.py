@@ -1,4 +1,4 @@
-"""What commands share that read a launch file: its launcher, and values that it leaves open."""
+"""Reading of launch files for commands: the launcher, and values that a file leaves open."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def read_launch_file(
     """Return the plan of a launch file with what the options say, and its launcher.
 
     Args:
-        args: Of a command that has `--set`, `--gpus`, `--microbatch-size` and `--precision`.
+        args: Arguments with `--set`, `--gpus`, `--microbatch-size` and `--precision`.
         path: The file.
         launcher: Whose it is; None: its content tells.
 
     Raises:
-        FormatError: The file cannot be read as one.
+        FormatError: The file cannot be read as a launch file.
         InputError: An option contradicts the file.
     """
     from gnnplace.plans import with_missing

@@ -59,17 +59,17 @@ NO_MEMORY = ("allocate memory", "start new thread", "bad_alloc", "out of memory"
 
 
 class Command(Protocol):
-    """What a command's module has."""
+    """The interface of a command's module."""
 
     def run(self, args: Namespace) -> int:
-        """Does it; the exit code."""
+        """Run the command and return its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits.
+    """Run the command line and exit.
 
     Args:
-        arguments: those of the process by default.
+        arguments: Those of the process by default.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Torch and what comes with it are a million objects that stay. To look for garbage among them,
@@ -87,7 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command; returns its exit code. Errors of ours become one line on stderr."""
+    """Run one command and return its exit code.
+
+    The errors of this package become one line on stderr.
+    """
     interrupts.watch()
     try:
         code = _run(arguments)
@@ -103,7 +106,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _told(error: BaseException) -> tuple[str, int] | None:
-    """What is said of an error and the exit code; None: it is one of the program itself."""
+    """Return the message and exit code of an error, or None for an error of the program itself."""
     if interrupts.interrupted() or isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing half-written is left", INTERRUPTED
     extra = missing_extra(error)
@@ -128,7 +131,7 @@ def _told(error: BaseException) -> tuple[str, int] | None:
 
 
 def _parser_fault(told: str) -> str:
-    """What jsonargparse says of an argument, without Python's types and its own words."""
+    """Translate a message of jsonargparse: without Python's types and the parser's own terms."""
     if told.startswith("Unexpected config"):
         return "--config: must be keys and values, as the recipes of trainers/"
     if told.startswith("Problems parsing config"):
@@ -148,7 +151,7 @@ def _parser_fault(told: str) -> str:
 
 
 def _forget_stdout() -> None:
-    """Has nothing more written to stdout, not even what Python would flush at the end."""
+    """Write nothing more to stdout, not even what Python would flush at the end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, STDOUT)
     os.close(nowhere)
@@ -188,7 +191,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _profiled(args: Namespace) -> AbstractContextManager[None]:
-    """Within it op and link times are measured anew, if that is asked for."""
+    """Return a context in which op and link times are measured anew, if ``--fresh`` asks for it."""
     if not getattr(args, "fresh", False):
         return nullcontext()
     from gnnplace.costs.profiling.cache import measured_anew
@@ -197,7 +200,10 @@ def _profiled(args: Namespace) -> AbstractContextManager[None]:
 
 
 def command(name: str) -> Command:
-    """A command's module, imported here: a command waits for nothing that only others need."""
+    """Import and return a command's module.
+
+    It is imported here so that no command waits for what only others need.
+    """
     return cast("Command", import_module(f"gnnplace.cli.{name.replace('-', '_')}"))
 
 
@@ -214,7 +220,7 @@ def parser_of(name: str) -> ArgumentParser:
 
 
 def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
-    """Prints a line, or one for each of several faults."""
+    """Print one line for an error, or one for each of several faults, and return the exit code."""
     lines = list(faults[:MOST_FAULTS]) if len(faults) > 1 else [message]
     if len(faults) > MOST_FAULTS:
         lines.append(f"and {len(faults) - MOST_FAULTS} more faults")

@@ -24,7 +24,7 @@ ACTIONS = ("list", "export", "prune", "calibrate")
 
 
 def run(args: Namespace) -> int:
-    """Lists, exports, prunes or calibrates."""
+    """List, export, prune or calibrate from stored runs."""
     if args.action not in ACTIONS:
         raise InputError(
             f"measurements: action {args.action!r} is unknown; actions: {', '.join(ACTIONS)}"
@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
 
 
 def _instant(text: str | None) -> str | None:
-    """A date or an instant as it stands in the store; without a zone it is UTC."""
+    """Return a date or an instant as the store has it, in UTC; without a zone it is UTC."""
     if text is None:
         return None
     try:
@@ -70,7 +70,7 @@ def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> i
 
 
 def _export(store: MeasurementStore, runs: list[StoredRun], output: str | None) -> int:
-    """One JSON line a run, oldest first, with its problem, its placement and all its steps."""
+    """Write one JSON line a run, oldest first, with its problem, placement and all its steps."""
     if output is None:
         for line in _lines(store, runs):
             sys.stdout.write(line)
@@ -103,7 +103,7 @@ def _prune(store: MeasurementStore, selection: Selection, args: Namespace) -> in
 
 
 def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -> int:
-    """Fits one calibration to all runs on this machine, shown on what is held out."""
+    """Fit one calibration to all runs on this machine and show its error on held-out runs."""
     output = args.output or "calibration.json"
     check_output(output)
     found = gnnplace.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)

@@ -1,4 +1,4 @@
-"""Options that are numbers: each has a range, and what is out of it is refused before any work."""
+"""Options that are numbers: each has a range, which is checked before any work."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MOST_DEVICES = 65_536
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be.
+    """The range that a number must be in.
 
     Attributes:
-        least: and no less.
-        above: more than this.
-        most: and no more.
+        least: The least number allowed, or None.
+        above: A bound that the number must exceed, or None.
+        most: The largest number allowed, or None.
     """
 
     least: float | None = None
@@ -35,7 +35,7 @@ class Range:
     most: float | None = None
 
     def fault(self, value: float) -> str | None:
-        """What is wrong with a number, or None."""
+        """Return what is wrong with a number, or None if it is in the range."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.least is not None and value < self.least:
@@ -74,7 +74,7 @@ class _Bytes:
         """Return the bytes that a text says.
 
         Raises:
-            ValueError: it says none.
+            ValueError: The text is no number of bytes.
         """
         try:
             return float(text)  # of whatever sign: the range says what is wrong with it
@@ -119,7 +119,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
     """Refuse numbers out of their range.
 
     Raises:
-        InputError: naming the option, the number and the range.
+        InputError: A number is out of its range; the message names option, number and range.
     """
     for name, allowed in ranges_of(parser).items():
         destination = name.lstrip("-").replace("-", "_")
@@ -131,7 +131,7 @@ def check_number(name: str, value: Any, allowed: Range) -> None:
     """Refuse one number; None and words pass.
 
     Raises:
-        InputError: naming the option, the number and the range.
+        InputError: A number is out of its range; the message names option, number and range.
     """
     if not isinstance(value, int | float):
         return

@@ -36,12 +36,12 @@ Row = str | Mapping[str, Any]
 
 
 def add_command(parser: ArgumentParser, command: str) -> None:
-    """Declares the arguments of a command."""
+    """Declare the arguments of a command."""
     add_options(parser, ROWS["commands"][command]["arguments"])
 
 
 def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
-    """Declares options; see the module."""
+    """Declare the options that rows describe, as the module's docstring explains."""
     for row in rows:
         if row == PLACER:
             _add_placer_options(parser)
@@ -54,7 +54,7 @@ def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
 def _add_option(
     parser: ArgumentParser, name: str, help: str, kind: str = "text", **more: Any
 ) -> None:
-    """Declares one option or argument."""
+    """Declare one option or argument."""
     if kind in KINDS:
         more["type"], allowed = KINDS[kind]
         ranges_of(parser)[name] = allowed
@@ -70,7 +70,7 @@ ACTIONS = {"flag": "store_true", "list": "append"}
 
 
 def _add_placer_options(parser: ArgumentParser) -> None:
-    """The placer, and the options that placers have."""
+    """Declare ``--placer`` and the options that placers have."""
     told = "The placer: {placers}, or module:Class."
     _add_option(parser, "--placer", told, default="best")
     for name, option in gnnplace.placer_options().items():
@@ -84,7 +84,7 @@ def _add_placer_options(parser: ArgumentParser) -> None:
 
 
 def _listed(module: str, names: str) -> tuple[str, ...]:
-    """Return what a module lists; it is imported where a help asks for it."""
+    """Return the names that a module lists. It is imported only when a help asks for them."""
     return tuple(getattr(import_module(module), names))
 
 
@@ -114,26 +114,29 @@ MODELS = (
 
 
 def _choices_text(name: str) -> str:
-    """Return what a help says there is to choose from, by the name in its braces."""
+    """Return the choices that a help lists, by the name in its braces."""
     return MODELS if name == "model" else ", ".join(NAMES[name]())
 
 
 def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
-    """The capture options among a command's arguments; with ``auto`` of the whole batch."""
+    """Return the capture options among a command's arguments.
+
+    With ``--microbatches auto`` they are those of the whole batch.
+    """
     given = {key: getattr(args, key) for key in CAPTURE} | changed
     given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
     return gnnplace.CaptureOptions(**given)
 
 
 def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
-    """What a problem's or a placement's file says of how the model was captured."""
+    """Return the entry of a problem's or placement's file that says how the model was captured."""
     from gnnplace.problem.placement import OPTIONS_KEY
 
     return {OPTIONS_KEY: options.to_data()}
 
 
 def constraints_of(args: Namespace, **changed: Any) -> Constraints:
-    """What the user asks of the answer: the file's constraints and the flags'."""
+    """Return the user's constraints: those of the file and those of the flags."""
     from gnnplace.problem import ConstraintWords
 
     headroom = changed.get("headroom", getattr(args, "headroom", None))
@@ -169,12 +172,12 @@ def values_of(args: Namespace) -> dict[str, str]:
 
 
 def placer_options(args: Namespace) -> dict[str, Any]:
-    """The placer options among a command's arguments; None where one is not given."""
+    """Return the placer options among a command's arguments; None where one is not given."""
     return {name: getattr(args, name) for name in gnnplace.placer_options()}
 
 
 def split_options(args: Namespace) -> SplitOptions:
-    """The options of a split among a command's arguments."""
+    """Return the options of a split among a command's arguments."""
     from gnnplace.sharding import SplitOptions
 
     return from_args(SplitOptions, args)

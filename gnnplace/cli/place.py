@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 
 def check_device_map(args: Namespace) -> None:
-    """Refuses what no device map can be made of, before the work.
+    """Refuse, before the work, inputs that no device map can be made of.
 
     Raises:
-        InputError: a problem's file, or micro-batches; or no such folder.
+        InputError: A problem file or micro-batches are given, or there is no such folder.
     """
     if args.device_map is None:
         return
@@ -68,10 +68,10 @@ def check_device_map(args: Namespace) -> None:
 
 
 def check_start(args: Namespace) -> None:
-    """Refuse what no search starts from, before the work.
+    """Refuse, before the work, options that a search cannot start from a placement with.
 
     Raises:
-        InputError: Another objective, fewer devices, or an open number of micro-batches.
+        InputError: The objective is not time, or `--max-devices` or `--microbatches auto` is given.
     """
     if args.objective != gnnplace.TIME:
         raise InputError("--start: searches for --objective time start from it; leave it out")
@@ -84,10 +84,12 @@ def check_start(args: Namespace) -> None:
 def device_map_of(
     args: Namespace, program: Program | None, problem: Problem, placement: Placement
 ) -> dict[str, int | str] | None:
-    """The device map of a placement, checked by the model's own code; None if none is asked for.
+    """Return the device map of a placement, checked by running the model's own code.
+
+    Returns None if no program is given, because then no device map is asked for.
 
     Raises:
-        InputError: the placement is none by module; names the module.
+        InputError: The placement splits a module; the message names it.
     """
     if program is None:
         return None
@@ -104,7 +106,7 @@ LARGE_FILE = 2e7  # bytes that take more than a second to read
 
 
 def run(args: Namespace) -> int:
-    """Places a problem or a model and writes the placement."""
+    """Place a problem or a model and write the placement."""
     check_output(args.output, args.table, args.html, args.problem, args.trace)
     check_table(args.table)
     check_device_map(args)
@@ -157,7 +159,7 @@ def run(args: Namespace) -> int:
 
 
 def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
-    """The answer as a table, a page and traces, where they are asked for."""
+    """Write the placement as a table, a page and traces, where these are asked for."""
     if args.table is not None:
         write_table(args.table, *placement_rows(problem, result.placement))
     if args.html is not None:
@@ -176,7 +178,7 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
 def _lines(
     args: Namespace, problem: Problem, result: Result, asked: gnnplace.Constraints
 ) -> Iterator[str]:
-    """What is said of an answer: devices, memory, what to try next."""
+    """Yield the lines to print for a placement: devices, memory, what to try next."""
     seconds = min(ADVISING, args.budget)
     how: dict[str, Any] = {"placer": args.placer, "max_devices": asked.max_devices}
     if not gnnplace.is_problem_file(args.what):
@@ -233,7 +235,10 @@ def _placed(
 def _meanwhile(
     args: Namespace, options: gnnplace.CaptureOptions, num_ops: int
 ) -> AbstractContextManager[None]:
-    """A first answer for a problem file while kernels are compiled, if they have to be."""
+    """Return a context that writes a first placement of a problem file while kernels compile.
+
+    It does nothing if the kernels are compiled already or the answer needs more than the file.
+    """
     changed = args.calibration is not None or bool(constraints_of(args)) or args.start is not None
     plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
@@ -248,9 +253,9 @@ def _meanwhile(
 
 
 def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:
-    """What the placement's file says of how the model was captured.
+    """Return the entry of the placement's file that says how the model was captured.
 
-    Of a problem file it is what that file says, if anything, with the micro-batches asked for here.
+    For a problem file it is that file's entry, if any, with the micro-batches of this command.
     """
     if not gnnplace.is_problem_file(args.what):
         return options_entry(options)
@@ -264,12 +269,12 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
 def read_problem_of(
     args: Namespace, options: gnnplace.CaptureOptions, program: Program | None = None
 ) -> Problem:
-    """The problem of a file, or of a model; torch is needed for a model alone.
+    """Return the problem of a file or of a model. Torch is needed for a model alone.
 
     Args:
-        args: with what was named, and the cluster.
-        options: how the model is captured.
-        program: the model, if it has been captured already.
+        args: The command's arguments, with the model or file and the cluster.
+        options: How the model is captured.
+        program: The model, if it has been captured already.
     """
     if program is not None:
         return gnnplace.profile(program, args.cluster or AUTO, options=options, progress=say)
@@ -290,7 +295,7 @@ def _chosen_size(
     place: Place,
     correct: Callable[[Problem], Problem],
 ) -> Size:
-    """The best number of micro-batches and its placement; prints what each came to."""
+    """Return the best number of micro-batches with its placement, and print the result of each."""
     if args.objective == gnnplace.THROUGHPUT:
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"

@@ -16,10 +16,10 @@ from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY
 
 
 def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplace.Constraints]:
-    """The problem of a placement, the placement, and the constraints that it was made with.
+    """Return the problem of a placement, the placement, and the constraints that it was made with.
 
     Raises:
-        FormatError, MismatchError: it is no placement, or one of another problem.
+        FormatError, MismatchError: It is no placement, or one of another problem.
     """
     data = read_json(path)
     stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
@@ -36,7 +36,7 @@ def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplac
 
 
 def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
-    """The options that the placement was made with; a placement from elsewhere has none."""
+    """Return the capture options that the placement was made with, else those of the command."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
@@ -46,7 +46,13 @@ def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
 
 
 def cluster_of(data: Any) -> str:
-    """The cluster that a placement's file names, or ``cpu:N`` or ``cuda:N`` by its devices."""
+    """Return the cluster that a placement's file names, else ``cpu:N`` or ``cuda:N``.
+
+    The latter is told by the names of the placement's devices.
+
+    Raises:
+        MismatchError: The file names no cluster, and its devices are not those of this machine.
+    """
     known = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
     if isinstance(known, str):
         return known

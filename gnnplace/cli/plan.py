@@ -71,7 +71,7 @@ def is_priced_by_row(given: str, framework: str | None, environment: str | None)
     """Return whether a table of plans is asked for, or words at a framework's constants.
 
     Raises:
-        InputError: A file of its own words.
+        InputError: The file says itself what an option would say.
     """
     if given.endswith(".csv"):
         return True
@@ -83,7 +83,7 @@ def is_priced_by_row(given: str, framework: str | None, environment: str | None)
 
 
 def _price(args: Namespace, headroom: str | float) -> int:
-    """Prices every plan of a table, prints the best first, writes them in their order."""
+    """Price every plan of a table, print the best first, and write them in their order."""
     odd = next((n for n in ("html", "trace", "table") if getattr(args, n) is not None), None)
     if odd is not None or args.tries:
         raise InputError(f"--{odd or 'try'}: is of one plan; leave it out with a table of plans")
@@ -120,7 +120,7 @@ def _is_launch_file(args: Namespace) -> bool:
 
 
 def _given(args: Namespace) -> str | LaunchPlan | None:
-    """Return what `--given` names: a launch file as it was read, anything else by its text."""
+    """Return the value of `--given`: a launch file as it was read, anything else as text."""
     text: str | None = args.given
     if text is None or "=" in text or text.endswith(".csv"):
         return text
@@ -137,7 +137,7 @@ def _price_launch_file(
     Args:
         args: The options.
         prices: USD a GPU-hour by kind; None where costs are not asked for.
-        tokens: Of a whole run.
+        tokens: Tokens of a whole run.
     """
     priced = _priced_launch_file(args)
     lines = launch_answer_lines(priced, args.what or args.given, args.cluster)
@@ -189,10 +189,10 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
 
     Args:
         args: The options.
-        tokens: That training needs at small batches, of a model whose examples are rows of them.
+        tokens: Tokens that training needs at small batches, if examples are rows of tokens.
 
     Raises:
-        InputError: An option that is of one batch alone.
+        InputError: An option is for one batch alone.
     """
     names = ("given", "html", "trace", "table", "rate", "pareto", "price")
     unused = next((name for name in names if getattr(args, name) is not None), None)
@@ -229,7 +229,7 @@ def _compare_machines(args: Namespace) -> int:
     """Search a plan for each of several clusters, and print the best of all.
 
     Raises:
-        InputError: An option that is of one cluster, or a price that is missing.
+        InputError: An option is for one cluster alone, or a price is missing.
     """
     clusters = [name.strip() for name in args.cluster.split(",")]
     for name in ("given", "launcher", "framework", "environment", "html", "trace", "table"):
@@ -277,7 +277,7 @@ def _write_answer(
         args: The options.
         plans: The fastest first.
         prices: USD a GPU-hour by kind; None where costs are not asked for.
-        tokens: Of a whole run.
+        tokens: Tokens of a whole run.
     """
     best = plans[0]
     costs: list[PlanCost | None] = [None] * len(plans)
@@ -323,7 +323,7 @@ def _fits(args: Namespace) -> int:
     """Print what fills the fullest device, and what would make a plan fit.
 
     Raises:
-        InputError: An option that is of a plan's times alone, or a table of plans.
+        InputError: An option is for a plan's times alone, or a table of plans is given.
     """
     names = ("html", "trace", "table", "output", "price", "rate", "pareto")
     unused = next((name for name in names if getattr(args, name) is not None), None)
@@ -374,7 +374,7 @@ def _launch_file_fit(args: Namespace) -> FitAnswer:
 
 
 def _priced_launch_file(args: Namespace) -> LaunchAnswer:
-    """Return what the plan of the given launch file takes.
+    """Return the price of the plan of the given launch file.
 
     Raises:
         InputError: Adapters are asked for, which the file itself says.

@@ -19,7 +19,7 @@ from gnnplace.report.units import seconds_text
 
 
 def run(args: Namespace) -> int:
-    """Profiles and writes."""
+    """Profile a model and write its problem."""
     check_output(args.output)
     correct = correction(args.calibration)
     asked = constraints_of(args)

@@ -12,7 +12,7 @@ from gnnplace.report.plans import plan_page, write_plan_trace
 
 
 def run(args: Namespace) -> int:
-    """Writes the page, and the trace if it is asked for."""
+    """Write the page, and the trace if it is asked for."""
     check_output(args.output, args.trace)
     if not args.placements:
         return _plan(args)
@@ -22,7 +22,7 @@ def run(args: Namespace) -> int:
 
 
 def _plan(args: Namespace) -> int:
-    """The page of a joint plan."""
+    """Write the page of a joint plan, and its trace if that is asked for."""
     plan = read_plan(args.problem)
     write_text(args.output, plan_page(plan))
     if args.trace is not None:

@@ -15,7 +15,7 @@ from gnnplace.simulation import Simulation
 
 
 def run(args: Namespace) -> int:
-    """Predicts a placement's step."""
+    """Predict a placement's step."""
     check_output(args.html, args.trace)
     placement, problem = gnnplace.read_placement_for(args.placement, read_problem(args.problem))
     say_idle(problem)
@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
 
 
 def _write_views(args: Namespace, problem: Problem, simulation: Simulation, name: str) -> None:
-    """The step as files of other programs."""
+    """Write the simulated step as a Chakra trace, a page and a trace, if these are asked for."""
     if args.chakra is not None:
         from gnnplace.report.chakra import write_chakra
 

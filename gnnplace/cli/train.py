@@ -28,11 +28,11 @@ NO_BARS = "--trainer.enable_progress_bar=false"
 
 
 def run(arguments: list[str], *, quiet: bool = False) -> int:
-    """Hands the arguments to Lightning's command line, which parses them itself.
+    """Hand the arguments to Lightning's command line, which parses them itself.
 
     Args:
-        arguments: those after ``gnnplace train``.
-        quiet: without progress bars.
+        arguments: Those after ``gnnplace train``.
+        quiet: Without progress bars.
     """
     if arguments[:1] in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)

@@ -1,4 +1,4 @@
-"""What errors to promise: every relation between tables tried on the rows that there are.
+"""The errors to promise: every relation between tables is tried on the measured rows.
 
 * local: points of a surface left out, one at a time.
 * gpu: a GPU's rows answered by each other GPU's surface; error = a + b * (how unlike they are).
@@ -64,7 +64,7 @@ class Evidence:
     parts: Mapping[str, tuple[Residuals, ...]]
 
     def errors(self) -> dict[str, Any]:
-        """Errors of all relations, as plain data."""
+        """Return the errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
         typed = {n: [0.0, e] for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()}
@@ -81,8 +81,8 @@ def with_table(path: str | Path) -> CostTables:
     """Return the shipped tables, with a user's own first for the kinds that it has.
 
     Raises:
-        InputError: the file cannot be read, or no figures of a kind are known.
-        FormatError: it is no table.
+        InputError: The file cannot be read, or no figures of a kind are known.
+        FormatError: It is no table.
     """
     rows = read_rows(Path(path))
     for kind in rows:
@@ -91,14 +91,14 @@ def with_table(path: str | Path) -> CostTables:
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
-    """Tables with a user's own rows in the place of what there is of their kinds."""
+    """Return tables in which a user's own rows replace those of their kinds."""
     named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
     errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
     return CostTables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Errors of all relations among tables by kind, as plain data."""
+    """Return the errors of all relations among tables by kind, as plain data."""
     return gather(rows).errors()
 
 
@@ -155,7 +155,7 @@ def _parents(op: str) -> list[str]:
 
 
 def spread(residuals: Iterable[FloatArray]) -> float:
-    """Return the deviation of a normal law that holds nine in ten where the residuals do.
+    """Return the deviation of a normal law whose 90 % interval is that of the residuals.
 
     Args:
         residuals: The residuals of each try; each try weighs the same.
@@ -169,7 +169,10 @@ def spread(residuals: Iterable[FloatArray]) -> float:
 
 
 def widened(error: float, owners: int) -> float:
-    """Return an error found on so many GPUs or ops, for the next one; of one it says little."""
+    """Return an error, found on so many GPUs or ops, as it is expected of the next one.
+
+    One alone says little, so that its error doubles; more are widened by Student's t.
+    """
     if owners < 2:
         return min(2 * error, MOST_ERROR)
     from scipy.stats import t as student  # late: a second
@@ -179,12 +182,15 @@ def widened(error: float, owners: int) -> float:
 
 
 def _names(part: Residuals) -> set[str]:
-    """Under which an op's tries are gathered: its name, its group, its class, all."""
+    """Return the names that gather an op's tries: its own, its group's, its class's and all."""
     return {part.op, group_of(part.op), class_of(part.op), ALL}
 
 
 def _kin_names(part: Residuals) -> set[str]:
-    """Of ops and their kin; of a group, for its ops without rows."""
+    """Return the names under which tries of an op by its kin are gathered.
+
+    Those by a pooled group count for the group too, for its ops without rows.
+    """
     own = f"{part.op}<{part.other}"
     return {own, group_of(part.op)} if part.other == POOL else {own}
 
@@ -210,7 +216,10 @@ def _local(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 
 
 def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
-    """Return a line through the errors of pairs, lifted until it is above most of them."""
+    """Return base and slope of a line through the errors of pairs of GPUs, by name.
+
+    The error rises with how unlike two GPUs are. The line is lifted until it is above most errors.
+    """
     result = {}
     for name, mine in _named(parts, _names).items():
         distance = np.array([part.apart for part in mine])
@@ -227,7 +236,7 @@ def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 def _biased(
     parts: Iterable[Residuals], names: Callable[[Residuals], set[str]], bias: float | None = None
 ) -> dict[str, list[float]]:
-    """Bias and error by name; a bias that is given is not fitted."""
+    """Return bias and error by name. A bias that is given is not fitted."""
     result = {}
     for name, mine in _named(parts, names).items():
         alone = len({part.op for part in mine}) == 1  # of one op: other GPUs are the others

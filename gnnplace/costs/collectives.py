@@ -1,4 +1,4 @@
-"""What collectives take: all-reduce, all-gather, reduce-scatter, all-to-all.
+"""Seconds of collectives: all-reduce, all-gather, reduce-scatter, all-to-all.
 
 Bytes are those of nccl-tests: of the buffer that is reduced, of all that is gathered or scattered,
 of all that a device sends, its own part included. On n devices, with latency a of a message and bus
@@ -78,10 +78,10 @@ class Group:
     """Devices that exchange: ``servers`` of ``each``.
 
     Attributes:
-        inside: the fabric of a server; None where each has one device.
-        between: the fabric between servers; None where there is one.
-        servers: the number of servers, k.
-        each: the number of devices of a server, m.
+        inside: The fabric of a server; None where each has one device.
+        between: The fabric between servers; None where there is one.
+        servers: The number of servers, k.
+        each: The number of devices of a server, m.
     """
 
     inside: str | None
@@ -91,12 +91,12 @@ class Group:
 
     @property
     def count(self) -> int:
-        """Devices."""
+        """Return the number of devices."""
         return self.servers * self.each
 
     @property
     def fabrics(self) -> frozenset[str]:
-        """Those that it goes over."""
+        """Return the fabrics that a collective of the group goes over."""
         return frozenset(name for name in (self.inside, self.between) if name is not None)
 
 
@@ -106,8 +106,8 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
     Servers are what fabrics inside of servers join, and must have as many members each.
 
     Args:
-        cluster: the cluster that the devices are of.
-        members: the indices of the devices.
+        cluster: The cluster that the devices are of.
+        members: The indices of the devices.
     """
     if len(members) < 2:
         return Group(None)
@@ -130,7 +130,7 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
 
 
 def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[set[int]]:
-    """Members by the server that they are in."""
+    """Return the members of a group by the server that they are in."""
     servers: list[set[int]] = []
     for member in members:
         own = next((s for s in servers if (member, next(iter(s))) in inner), None)
@@ -142,16 +142,16 @@ def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[
 
 
 def collective(op: str, size: float, group: Group, table: LinkTable | None = None) -> Estimate:
-    """Seconds of a collective on an idle fabric.
+    """Return the seconds of a collective on an idle fabric.
 
     Args:
-        op: the collective, one of ``COLLECTIVES``.
-        size: bytes, as the heading counts them.
-        group: the devices that take part.
-        table: measured series; the package's by default.
+        op: The collective, one of ``COLLECTIVES``.
+        size: Bytes, as the heading counts them.
+        group: The devices that take part.
+        table: Measured series; the package's by default.
 
     Raises:
-        InputError: no such collective, a negative size, or a fabric that is not known.
+        InputError: The collective or a fabric is unknown, or a size is negative.
     """
     if op not in COLLECTIVES:
         raise InputError(f"collective {op!r}: unknown; use one of {', '.join(COLLECTIVES)}")
@@ -169,7 +169,7 @@ def collective(op: str, size: float, group: Group, table: LinkTable | None = Non
 def collective_seconds(
     op: str, sizes: FloatArray, group: Group, table: LinkTable | None = None
 ) -> FloatArray:
-    """Seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
+    """Return the seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
     if group.count < 2:
         return np.zeros_like(sizes)
     return _stages(op, sizes, group, table or shipped())[0]
@@ -181,7 +181,7 @@ def _sources(group: Group, table: LinkTable) -> str:
 
 
 def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple[FloatArray, str]:
-    """Seconds and the weakest provenance."""
+    """Return the seconds of a collective and their weakest provenance. [shape of ``sizes``]"""
     if group.servers == 1:
         return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
     between = _named(group.between)
@@ -199,7 +199,10 @@ def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple
 
 
 def _plan(op: str, group: Group) -> Iterator[tuple[str, float, bool]]:
-    """Stages over servers: collective, its share of the bytes, whether inside a server."""
+    """Yield the stages of a collective over servers.
+
+    Each is a collective, its share of the bytes, and whether it is inside a server.
+    """
     part = 1.0 / group.each
     if op == ALL_REDUCE:
         yield from ((REDUCE_SCATTER, 1.0, True), (ALL_REDUCE, part, False), (ALL_GATHER, 1.0, True))
@@ -216,7 +219,11 @@ def _named(fabric: str | None) -> str:
 
 
 def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[FloatArray, str]:
-    """Seconds on one fabric, and where they come from."""
+    """Return the seconds on one fabric and their provenance. [shape of ``sizes``]
+
+    Raises:
+        InputError: The table does not know the fabric.
+    """
     if fabric not in table.latency:
         raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
     own = table.of(fabric)
@@ -239,7 +246,10 @@ def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[
 def _between(
     key: Key, sizes: FloatArray, floor: float, others: Mapping[Key, SizeSeries]
 ) -> FloatArray:
-    """Seconds from groups of other sizes, smallest first."""
+    """Return the seconds of a group, interpolated between measured groups of other sizes.
+
+    ``others`` are sorted, the smallest first.
+    """
     keys = list(others)
     counts = [k.devices for k in keys]
     above = next((i for i, count in enumerate(counts) if count >= key.devices), None)
@@ -253,7 +263,10 @@ def _between(
 
 
 def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries) -> FloatArray:
-    """A series of another group: its smallest message by hops, the rest by shares of bytes."""
+    """Return the seconds of a group, scaled from the measured series of another group.
+
+    The time of the smallest message scales by hops, the rest by shares of bytes.
+    """
     seconds = series.at(sizes, floor)
     fixed = np.minimum(seconds, min(floor, series.seconds[0]))
     by_hops = hops(key.op, key.devices) / hops(near.op, near.devices)
@@ -262,13 +275,15 @@ def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSe
 
 
 def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
-    """The formula of the heading, at the bus bandwidth of what was measured of the fabric."""
+    """Return the seconds by the ring formula, at the fabric's measured bus bandwidth."""
     latency = hops(key.op, key.devices) * table.latency[fabric]
     return ring_seconds(key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency)
 
 
 def bus_bandwidth(fabric: str, table: LinkTable) -> float:
-    """Bytes per second of a fabric's messages in collectives; of single ones where none are known.
+    """Return the bytes per second of a fabric's messages in collectives.
+
+    Single messages stand in where no collectives are known.
 
     The median over the largest sizes of its collectives.
     """
@@ -281,31 +296,34 @@ def bus_bandwidth(fabric: str, table: LinkTable) -> float:
 
 
 def hops(op: str, count: int) -> float:
-    """Latencies of a message that a collective of no bytes takes."""
+    """Return how many latencies of a message a collective of no bytes takes."""
     return 1.0 + (0.5 if op == ALL_REDUCE else 0.25) * float(np.log2(count))
 
 
 def messages(op: str, count: Number) -> Number:
-    """Messages that each device of a ring sends one after the other, each a part of the bytes."""
+    """Return how many messages each device of a ring sends one after the other.
+
+    Each carries an equal part of the bytes.
+    """
     return (2 if op == ALL_REDUCE else 1) * (count - 1)
 
 
 def share(op: str, count: Number) -> Number:
-    """Part of the bytes that passes each link of a ring of so many devices."""
+    """Return the part of the bytes that passes each link of a ring of so many devices."""
     return messages(op, count) / count
 
 
 def ring_seconds(
     op: str, count: int, size: Number, bandwidth: float, latency: float = 0.0
 ) -> Number:
-    """Seconds of a ring, by the formula alone: what is asked where nothing was measured.
+    """Return the seconds of a ring by the formula alone, where nothing was measured.
 
     Args:
-        op: one of ``COLLECTIVES``.
-        count: devices of the ring.
-        size: bytes, as the heading counts them.
-        bandwidth: bytes per second of a link.
-        latency: seconds of the collective with no bytes.
+        op: One of ``COLLECTIVES``.
+        count: Devices of the ring.
+        size: Bytes, as the heading counts them.
+        bandwidth: Bytes per second of a link.
+        latency: Seconds of the collective with no bytes.
     """
     return share(op, count) * size / bandwidth + latency
 
@@ -313,13 +331,13 @@ def ring_seconds(
 def gradient_seconds(
     exchange: Exchange | None, bandwidth: float, count: int, total: float
 ) -> float:
-    """Seconds of all-reducing the gradients of a step over devices, as DDP does.
+    """Return the seconds of all-reducing the gradients of a step over devices, as DDP does.
 
     Args:
-        exchange: what collectives take on a cluster whose fabric is known: gradients in buckets.
-        bandwidth: bytes per second of a link; without an exchange all goes in one ring.
-        count: devices.
-        total: bytes of all gradients.
+        exchange: What collectives take on a cluster whose fabric is known: gradients in buckets.
+        bandwidth: Bytes per second of a link; without an exchange all goes in one ring.
+        count: Devices.
+        total: Bytes of all gradients.
     """
     if exchange is None:
         return ring_seconds(ALL_REDUCE, count, total, bandwidth)
@@ -332,11 +350,11 @@ class Exchange:
     """Collectives on a cluster whose links name their fabric.
 
     Attributes:
-        cluster: the cluster that the devices are of.
-        table: measured series of messages and collectives.
+        cluster: The cluster that the devices are of.
+        table: Measured series of messages and collectives.
 
     Raises:
-        InputError: the links name no fabric, or one that the table does not know.
+        InputError: The links name no fabric, or one that the table does not know.
     """
 
     cluster: Cluster
@@ -352,12 +370,12 @@ class Exchange:
 
     @cached_property
     def whole(self) -> Group | None:
-        """The group of all devices."""
+        """Return the group of all devices."""
         return group_of(self.cluster, range(self.cluster.num_devices))
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second of a message over the slowest link."""
+        """Return the bytes per second of a message over the slowest link."""
         return float(self.cluster.bandwidth[self.cluster.linked].min(initial=np.inf))
 
     def group(self, count: int) -> Group:
@@ -369,7 +387,9 @@ class Exchange:
         return Group(self.whole.inside, self.whole.between, servers, -(-count // servers))
 
     def bucketed(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
-        """Seconds of collectives that share buckets with others: a part of a bucket's where small.
+        """Return the seconds of collectives that share buckets with others.
+
+        A collective smaller than a bucket takes its part of the bucket's seconds.
 
         Arguments are those of ``seconds``.
         """
@@ -377,12 +397,12 @@ class Exchange:
         return part * self.seconds(op, counts, np.where(sizes > 0, np.maximum(sizes, BUCKET), 0.0))
 
     def seconds(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
-        """Seconds of collectives; none for one device, or of no bytes.
+        """Return the seconds of collectives; none for one device, or of no bytes.
 
         Args:
-            op: the collective, one of ``COLLECTIVES``.
-            counts: devices of each group. [any shape]
-            sizes: bytes of each, as the heading counts them. [the same shape]
+            op: The collective, one of ``COLLECTIVES``.
+            counts: Devices of each group. [any shape]
+            sizes: Bytes of each, as the heading counts them. [the same shape]
         """
         counts, sizes = np.broadcast_arrays(counts, sizes)
         found = np.zeros(counts.shape)

@@ -1,4 +1,4 @@
-"""What an op takes on a GPU beside its kernel: the gap to the next, the host that launches.
+"""Seconds of an op on a GPU beside its kernel: the gap to the next, and the host that launches.
 
 Eager PyTorch launches kernels from the host, which runs ahead while the GPU is busy and is waited
 for where it is not. It may be QUEUE launches ahead (CUDA's queue of launches; the next one blocks)
@@ -61,7 +61,7 @@ def with_floor(
     layer: NDArray[np.intp],
     floor: Floor = EAGER,
 ) -> FloatArray:
-    """Seconds of ops as a step feels them.
+    """Return the seconds of ops in a step, with what launches and the host add. [ops]
 
     Args:
         kernel: Seconds of each op's kernels; of a view 0. [ops]
@@ -82,7 +82,7 @@ def with_floor(
 
 
 def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
-    """When each op is done, on a host that launches in order. [ops]"""
+    """Return when each op is done, on a host that launches in order. [ops]"""
     done = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
     issued = 0.0
     for start in range(0, len(busy), QUEUE):
@@ -95,6 +95,6 @@ def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
 
 
 def _running(ready: FloatArray, takes: FloatArray) -> FloatArray:
-    """Return the end of what runs one after the other, each not before it is ready."""
+    """Return when each of several ends that run in order, none before it is ready."""
     ends = np.cumsum(takes)
     return np.asarray(ends + np.maximum.accumulate(ready - (ends - takes)))

@@ -40,9 +40,9 @@ class Kernels:
     """What kernels take on a kind of GPU, in half precision.
 
     Attributes:
-        kind: of the GPU, by its own name.
-        attention: the name of the library's rates, such as "flash".
-        rates: by name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
+        kind: The kind of the GPU, by its own name.
+        attention: The name of the library's rates, such as "flash".
+        rates: By name: "products" (a factor), "stream" (of the bandwidth), "launch" (s), "rate",
             "half" and "head" of attention, "products_bytes".
     """
 
@@ -52,11 +52,16 @@ class Kernels:
 
     @property
     def is_roofline(self) -> bool:
-        """Whether the GPU has no constants of a step: its peaks and its bandwidth price it."""
+        """Return whether the GPU has no constants of a step: peaks and bandwidth price it."""
         return self.kind not in GPUS
 
     def products(self, shapes: Sequence[Shape], batch: float = 0.0) -> float:
-        """Seconds of products one after the other; of so many of each at once, if it is told."""
+        """Return the seconds of matrix products, one after the other.
+
+        Args:
+            shapes: Rows, columns and summed length of each.
+            batch: How many of each run at once; 0: one product.
+        """
         self.predict(shapes, batch)
         predicted = _predicted_products(self.kind)
         return self.rates["products"] * sum(predicted[shape, batch] for shape in shapes)
@@ -67,7 +72,7 @@ class Kernels:
         One call for many shapes takes hardly longer than one call for a single shape.
 
         Args:
-            shapes: Of the products.
+            shapes: The shapes of the products.
             batch: How many of each run at once; 0: one product.
         """
         predicted = _predicted_products(self.kind)
@@ -84,13 +89,13 @@ class Kernels:
         predicted.update(zip(missing, seconds.tolist(), strict=True))
 
     def attend(self, tokens: float, length: int, width: float, head_size: int) -> float:
-        """Seconds of causal attention forward; backward takes 2.5 times the operations.
+        """Return the seconds of causal attention forward; backward takes 2.5 times the operations.
 
         Args:
-            tokens: of the micro-batch.
-            length: of an example.
-            width: of all heads of queries.
-            head_size: of one of them.
+            tokens: Tokens of the micro-batch.
+            length: Tokens of an example.
+            width: The width of all heads of queries together.
+            head_size: The width of one head.
         """
         if self.attention == PRODUCTS:
             scores = tokens * width / head_size * length
@@ -102,13 +107,13 @@ class Kernels:
         return 2.0 * tokens * width * (length + self.rates["half"]) / rate
 
     def stream(self, size: float) -> float:
-        """Seconds in which so many bytes pass the memory in a step."""
+        """Return the seconds in which so many bytes pass the memory, at the rate of a step."""
         return size / (figures(self.kind).bandwidth * self.rates["stream"])
 
 
 @cache
 def _predicted_products(kind: str) -> dict[tuple[Shape, float], float]:
-    """Return the seconds of the products of a kind of GPU that were predicted so far.
+    """Return the predicted seconds of products of a kind of GPU, as far as they were asked for.
 
     By their shape and by how many run at once; frameworks have them in common.
     """
@@ -122,15 +127,15 @@ def has_step_constants(kind: str) -> bool:
 
 
 def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
-    """Return what kernels take on a kind of GPU.
+    """Return the rates of kernels on a kind of GPU.
 
     Args:
-        kind: of the GPU, by any of its names.
-        attention: the name of the library's rates; "products" has none.
-        clock: a factor of products that a framework's cluster owns, beside the hardware's.
+        kind: The kind of the GPU, by any of its names.
+        attention: The name of the library's rates; "products" has none.
+        clock: A factor of products that a framework's cluster owns, beside the hardware's.
 
     Raises:
-        InputError: the GPU has no constants of a step.
+        InputError: The GPU has no constants of a step.
     """
     kind = known_kind(kind) or kind
     if not has_step_constants(kind):
@@ -140,6 +145,7 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
         )
     own, rates = hardware(), library()
     found = {name: own[name] for name in ("stream", "launch")}
+    # A GPU without fitted constants is priced by its peaks.
     if kind not in GPUS:
         by_peaks = {
             "products": clock,

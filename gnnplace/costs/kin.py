@@ -1,4 +1,4 @@
-"""Which other table answers for an op that has none: kin among ops, types and GPUs.
+"""The tables that answer for an op that has none: kin among ops, types and GPUs.
 
 An op without rows of its own is answered by its kin (the gradient of a product by the product at
 its own shape, an unlisted pointwise op by all pointwise ops of that GPU at its bytes), by the same
@@ -72,14 +72,17 @@ def kin_of(op: str) -> str:
 
 
 def group_of(op: str) -> str:
-    """Ops whose errors are alike: each that has tables, all pointwise ops, all other ones."""
+    """Return the group of ops whose errors are alike.
+
+    Each op that has tables is its own group; all pointwise ops are one, all other ones another.
+    """
     if FAMILY.get(op, VECTOR) != VECTOR:
         return op
     return "reducing" if op in SPECIAL else POOL
 
 
 def class_of(op: str) -> str:
-    """Ops that arithmetic bounds, ops that bytes bound."""
+    """Return the class of an op: "products", bound by arithmetic, or "vectors", bound by bytes."""
     return "products" if FAMILY.get(op, VECTOR) != VECTOR else "vectors"
 
 
@@ -93,14 +96,17 @@ def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
 
 
 def on_tensor_cores(kind: str, dtype: str) -> bool:
-    """Whether a kind multiplies a type on tensor cores."""
+    """Return whether a kind multiplies a type on tensor cores."""
     gpu = figures(kind)
     faster = gpu.flops(dtype) > 1.5 * gpu.flops("float32")
     return dtype in TENSOR_TYPES and gpu.year >= FIRST_TENSOR_CORES and faster
 
 
 def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
-    """Other types in which `other` computes a product on tensor cores, if `kind` does in this."""
+    """Return the other types that may stand for a product on tensor cores.
+
+    These are the types in which `other` computes it on tensor cores, if `kind` does in this one.
+    """
     if class_of(op) != "products" or not on_tensor_cores(kind, dtype):
         return ()
     alike = (dtype, *same_speed(other, dtype))
@@ -108,7 +114,15 @@ def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
 
 
 def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:
-    """How unlike two GPUs are for an op in a type, the second in its own type; 0 of the same."""
+    """Return how unlike two GPUs are for an op, 0 for two of the same.
+
+    Args:
+        first: The kind of one GPU.
+        second: The kind of the other.
+        op: The op.
+        dtype: The type of the op on the first.
+        its: The type on the second; empty: the same.
+    """
     a, b = figures(first), figures(second)
     years = 0.05 * abs(a.year - b.year)
     if FAMILY.get(op, VECTOR) == VECTOR:

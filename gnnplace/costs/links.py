@@ -42,10 +42,10 @@ class Estimate:
     """Seconds and what they stand on.
 
     Attributes:
-        seconds: what the message or collective takes.
+        seconds: What the message or collective takes.
         provenance: ``measured``, ``neighbour`` or ``formula``.
-        error: the expected relative error of the seconds.
-        source: where the seconds come from, in words.
+        error: The expected relative error of the seconds.
+        source: Where the seconds come from, in words.
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class Key(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """GPUs in all."""
+        """Return the number of GPUs in all."""
         return self.servers * self.each
 
     def __str__(self) -> str:
@@ -72,13 +72,13 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SizeSeries:
-    """Seconds by bytes; both rise. Arrays [n]"""
+    """Measured seconds by bytes, both ascending. [n] each"""
 
     bytes: FloatArray
     seconds: FloatArray
 
     def at(self, size: FloatArray, floor: float = 0.0) -> FloatArray:
-        """Seconds of so many bytes; no bytes take ``floor``, or less. [any shape]"""
+        """Return the seconds of so many bytes; no bytes take ``floor``, or less. [any shape]"""
         safe = np.maximum(size, 1e-9)
         inside = np.exp(np.interp(np.log(safe), np.log(self.bytes), np.log(self.seconds)))
         above = self.seconds[-1] * np.maximum(safe / self.bytes[-1], 1.0)
@@ -87,7 +87,7 @@ class SizeSeries:
         return np.where(safe > self.bytes[-1], above, np.where(safe < self.bytes[0], below, inside))
 
     def covers(self, size: float) -> bool:
-        """Whether so many bytes are within a factor of two of what was measured."""
+        """Return whether so many bytes are within a factor of two of what was measured."""
         return bool(self.bytes[0] / 2 <= size <= 2 * self.bytes[-1]) or (
             size <= self.bytes[0] <= 4096.0
         )
@@ -98,10 +98,10 @@ class LinkTable:
     """Measured series by fabric.
 
     Attributes:
-        series: the measured series of each fabric.
-        latency: seconds of a message beside its bytes, by fabric.
-        bandwidth: bytes per second of a message, by fabric.
-        source: where the series come from, in words, by fabric.
+        series: The measured series of each fabric.
+        latency: Seconds of a message beside its bytes, by fabric.
+        bandwidth: Bytes per second of a message, by fabric.
+        source: Where the series come from, in words, by fabric.
     """
 
     series: Mapping[str, Mapping[Key, SizeSeries]]
@@ -142,14 +142,14 @@ def _series(points: Mapping[str, list[float]]) -> SizeSeries:
 
 
 def message(fabric: str, size: float) -> Estimate:
-    """Seconds of one message on an idle fabric.
+    """Return the seconds of one message on an idle fabric.
 
     Args:
-        fabric: the name of the fabric.
-        size: bytes of the message.
+        fabric: The name of the fabric.
+        size: Bytes of the message.
 
     Raises:
-        InputError: no such fabric, or a negative size.
+        InputError: The fabric is unknown, or the size is negative.
     """
     table = shipped()
     if fabric not in table.latency:

@@ -30,11 +30,11 @@ class StateTerms(NamedTuple):
     """Bytes of training state on a device, by what they are.
 
     Attributes:
-        parameters: Of the parameters.
-        gradients: Of their gradients and the sums of these.
-        optimizer: Of the optimizer's state and the float32 copy of half parameters.
-        buckets: Of the buckets in which replicas exchange gradients.
-        frozen: Of parameters that are not trained.
+        parameters: Bytes of the parameters.
+        gradients: Bytes of their gradients and the sums of these.
+        optimizer: Bytes of the optimizer's state and the float32 copy of half parameters.
+        buckets: Bytes of the buckets in which replicas exchange gradients.
+        frozen: Bytes of parameters that are not trained.
     """
 
     parameters: float = 0.0
@@ -45,12 +45,12 @@ class StateTerms(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Return the bytes of all terms together."""
         return self.trained + self.frozen
 
     @property
     def trained(self) -> float:
-        """Bytes in all of parameters that are trained."""
+        """Return the bytes of all parameters that are trained, with gradients and state."""
         return self.parameters + self.gradients + self.buckets + self.optimizer
 
     def plus(self, terms: StateTerms) -> StateTerms:
@@ -75,14 +75,14 @@ def state_terms(
     """Return the bytes that stay on a GPU: parameters, gradients, the optimizer's state.
 
     Args:
-        parameters: of the GPU's part of the model.
-        optimizer: of `costs.optimizers`; sums of rows and columns are not counted.
-        precision: in Lightning's words; "…-master" keeps a float32 copy with the moments.
-        zero: stage 0 to 3 of ZeRO.
-        replicas: that share what the stage shares.
+        parameters: Parameters of the GPU's part of the model.
+        optimizer: A name of `costs.optimizers`; sums of rows and columns are not counted.
+        precision: In Lightning's words; "…-master" keeps a float32 copy with the moments.
+        zero: Stage 0 to 3 of ZeRO.
+        replicas: Number of replicas that shard what the ZeRO stage shards.
 
     Raises:
-        InputError: an unknown word, or numbers out of range.
+        InputError: A word is unknown, or a number is out of range.
     """
     if precision not in PARAMETER:
         raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")

@@ -1,4 +1,4 @@
-"""What groups of GPUs exchange: inside a server by tables, across servers by rings of all cards.
+"""Seconds of exchanges of GPUs: inside a server by tables, across servers by rings of all cards.
 
 A ring of n GPUs over several servers has a card for each of its GPUs of a server, so that B bytes
 that are gathered or scattered take, with g GPUs of the group in a server,
@@ -46,11 +46,11 @@ class ServerNetwork:
 
     Attributes:
         each: GPUs of a server.
-        fabric: the fabric inside a server, where it is one whose collectives were measured.
-        inside: bytes a second between two GPUs of a server.
-        card: raw bytes a second of a GPU's part of the network, each way; 0 of one server.
-        latency: seconds of a message inside a server.
-        rates: constants of the hardware by name, with a framework's own where it has them.
+        fabric: The fabric inside a server, where it is one whose collectives were measured.
+        inside: Bytes a second between two GPUs of a server.
+        card: Raw bytes a second of a GPU's part of the network, each way; 0 of one server.
+        latency: Seconds of a message inside a server.
+        rates: Constants of the hardware by name, with a framework's own where it has them.
     """
 
     each: int
@@ -61,12 +61,12 @@ class ServerNetwork:
     rates: Mapping[str, float]
 
     def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """Seconds of a gather, a scatter or an all-to-all.
+        """Return the seconds of a gather, a scatter or an all-to-all.
 
         Args:
-            op: as `costs.collectives` names it.
+            op: The collective, as `costs.collectives` names it.
             count: GPUs of the group.
-            size: bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
+            size: Bytes of all that is gathered or scattered; of an all-to-all those of a GPU.
             members: GPUs of the group in a server.
         """
         if count < 2:
@@ -98,7 +98,7 @@ class ServerNetwork:
         return max(within, across) + count / members * self.rates["ring_latency"]
 
     def reduce(self, count: int, size: float, members: int) -> float:
-        """Seconds of an all-reduce; arguments as those of `exchange`."""
+        """Return the seconds of an all-reduce; arguments as those of `exchange`."""
         if count < 2:
             return 0.0
         if count <= members:
@@ -109,13 +109,16 @@ class ServerNetwork:
         return tree + 2 * size * (count - 1) / count / rate
 
     def message(self, size: float, across: bool) -> float:
-        """Seconds of the bytes of a message between two stages."""
+        """Return the seconds of the bytes of a message between two stages."""
         own = self.rates
         rate = self.card * own["card_message"] if across and self.card else self.inside
         return size / min(rate, own["inside_message"] if not across else rate)
 
     def _within(self, op: str, count: int, size: float) -> float:
-        """Inside of one server: the table's, of the next larger group that it has."""
+        """Return the seconds of a collective inside one server.
+
+        They are the table's for the next larger group that it has.
+        """
         if self.fabric is None:
             return ring_seconds(op, count, size, self.inside, self.latency * (count - 1))
         known = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
@@ -123,11 +126,11 @@ class ServerNetwork:
 
 
 def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
-    """How the GPUs of a cluster reach one another: what the first of them sees.
+    """Return the network of a cluster's GPUs, as the first of them sees it.
 
     Args:
-        cluster: its devices in topology order.
-        framework: whose constants stand instead of the hardware's of the same name.
+        cluster: Its devices in topology order.
+        framework: Whose constants stand instead of the hardware's of the same name.
     """
     rates = {
         name: framework.constants.get(name, constant).value
@@ -155,7 +158,10 @@ def _joins_servers(link: Link, fastest: float) -> bool:
 
 
 def _card(cluster: Cluster, link: Link, each: int) -> float:
-    """Raw bytes a second of a GPU's card: the fabric's, else the link's own, over its sharers."""
+    """Return the raw bytes a second of a GPU's card.
+
+    It is the fabric's figure, else the link's own over the GPUs that share it.
+    """
     raw = hardware().constants.get(f"card.{link.fabric}")
     if raw is not None:
         return raw.value

@@ -51,12 +51,12 @@ class OptimizerKind:
 
     @property
     def extra_bytes_moved(self) -> float:
-        """Bytes that its step moves for a parameter more than AdamW's."""
+        """Return the bytes that its step moves for a parameter more than AdamW's."""
         return self.bytes_moved - ADAMW_BYTES_MOVED
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every parameter has the same bytes, whatever its shape and place."""
+        """Return whether every parameter has the same bytes, whatever its shape and place."""
         return not (self.is_factored or self.is_orthogonal)
 
 
@@ -114,10 +114,10 @@ CAPTURED_OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """Return what an optimizer keeps and moves.
+    """Return the kind of an optimizer: what it keeps and moves for each parameter.
 
     Raises:
-        InputError: There is none of the name; the names are listed.
+        InputError: There is no such optimizer; the message lists the names.
     """
     if name not in OPTIMIZERS:
         raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")

@@ -36,9 +36,9 @@ class MeasuredCluster:
     """A cluster by measurements of one's own.
 
     Attributes:
-        cluster: the cluster, its links with the measured figures.
-        table: the package's table with the measured collectives beside.
-        notes: sentences that say what was taken from what.
+        cluster: The cluster, its links with the measured figures.
+        table: The package's table with the measured collectives beside.
+        notes: Sentences that say what was taken from what.
     """
 
     cluster: Cluster
@@ -50,12 +50,12 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     """Return the cluster with the links that a log of nccl-tests measured.
 
     Args:
-        cluster: the cluster whose links were measured.
-        path: the path of the log.
+        cluster: The cluster whose links were measured.
+        path: The path of the log.
 
     Raises:
-        FormatError: a line that cannot be read.
-        InputError: it measured what the cluster does not have.
+        FormatError: A line cannot be read.
+        InputError: The log measured links that the cluster does not have.
     """
     runs = read_nccl_tests(path)
     table, notes = shipped(), []
@@ -93,7 +93,7 @@ def _links_of(cluster: Cluster, between: bool) -> list[int]:
 
 
 def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
-    """Of what run, latency and bandwidth of a link."""
+    """Return which collective's run the figures are from, and latency and bandwidth of a link."""
     by_op: Mapping[str, Run] = {run.op: run for run in runs}
     op = next((name for name in RELIED_ON if name in by_op), None)
     if op is None:
@@ -125,7 +125,7 @@ def _with(
 
 
 def _series(run: Run) -> SizeSeries:
-    """Without rows that took longer than larger ones: disturbances."""
+    """Return the series of a run, without rows that took longer than larger ones: disturbances."""
     sizes, seconds = np.array(run.rows, dtype=np.float64).T
     return SizeSeries(sizes, np.minimum.accumulate(seconds[::-1])[::-1])
 

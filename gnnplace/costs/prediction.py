@@ -69,7 +69,7 @@ class Relation:
 
     @property
     def source(self) -> str:
-        """In words."""
+        """Return where the relation's seconds come from, in words."""
         return f"{self.provenance}: {self.kind} {self.op} {self.dtype}"
 
 
@@ -90,7 +90,7 @@ class OpEstimates:
     source: Names
 
     def take(self, index: NDArray[np.intp]) -> OpEstimates:
-        """Of some of the ops, or of one several times."""
+        """Return the estimates of some of the ops, or of one several times."""
         return OpEstimates(
             self.seconds[index], self.error[index], self.provenance[index], self.source[index]
         )
@@ -109,7 +109,7 @@ def predict(
             default.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     kind = known_kind(kind) or kind
     first, same = _distinct(rows)
@@ -140,7 +140,10 @@ def predict_in_step(
 
 
 def _faster(one: OpEstimates, other: OpEstimates) -> OpEstimates:
-    """Of each op the shorter: a library that may take either type takes the faster kernel."""
+    """Return the shorter estimate of each op.
+
+    A library that may take either type takes the faster kernel.
+    """
     first = one.seconds <= other.seconds
     return OpEstimates(
         np.where(first, one.seconds, other.seconds),
@@ -151,7 +154,10 @@ def _faster(one: OpEstimates, other: OpEstimates) -> OpEstimates:
 
 
 def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """First of each op of the same sizes, and which of these every row is: layers repeat."""
+    """Return the first of each op of the same sizes, and which of these every row is.
+
+    Layers repeat, so that few are distinct.
+    """
     numbers: dict[tuple[object, ...], int] = {}
     columns = (rows.op.tolist(), rows.dtype.tolist(), *rows.sizes.T.tolist(), rows.bytes.tolist())
     same = [numbers.setdefault(key, len(numbers)) for key in zip(*columns, strict=True)]
@@ -162,7 +168,7 @@ def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
-    """Of rows that are all different, on a kind by its own name."""
+    """Return the estimates of rows that are all different, on a kind by its own name."""
     count = len(rows)
     log, error = np.zeros(count), np.full(count, np.inf)
     provenance, source = np.zeros(count, dtype=np.int8), np.zeros(count, dtype=np.intp)
@@ -175,6 +181,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
         if key not in tables.candidates:
             tables.candidates[key] = list(candidates(tables, kind, op, dtype))
         for candidate in tables.candidates[key]:
+            # The candidate with the least expected error wins; the roofline by a clear distance.
             open_ = index[error[index] > candidate.error]
             if not open_.size:
                 continue
@@ -186,6 +193,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
             provenance[won] = PROVENANCES.index(candidate.provenance)
             source[won] = len(sources)
             sources.append(candidate.source)
+    # A misaligned product takes MISALIGNED times as long; how long exactly is uncertain.
     slow = misaligned(rows)
     seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
     error = np.where(slow, np.hypot(error, 0.4), error)
@@ -193,7 +201,7 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
 
 
 def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
-    """With the type in which a kind may compute: TF32 in families of ops of float32."""
+    """Return rows with the type in which a kind may compute: TF32 in families of float32 ops."""
     gpu = figures(kind)
     if gpu.flops("tf32") <= gpu.flops(FLOAT32):
         return rows
@@ -203,7 +211,10 @@ def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
 
 
 def misaligned(rows: Rows) -> BoolArray:
-    """Products in half precision whose n or k is no multiple of 8: about three times slower."""
+    """Return which rows are products in half precision whose n or k is no multiple of 8.
+
+    They are about three times slower.
+    """
     product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(rows.dtype, ("float16", "bfloat16"))
     odd = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
     return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
@@ -212,7 +223,7 @@ def misaligned(rows: Rows) -> BoolArray:
 def answer(
     tables: CostTables, candidate: Relation, at: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Log ratios and promised errors of a candidate at places in octaves."""
+    """Return log ratios and expected errors of a candidate at places in octaves. [places] each"""
     if candidate.provenance == ROOFLINE:
         return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)
     surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
@@ -224,14 +235,17 @@ def answer(
 
 
 def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, float]:
-    """The two numbers of a relation that hold for an op: its own, its group's, its class's, any."""
+    """Return the two numbers of a relation for an op.
+
+    The first that is known holds: the op's own, its group's, its class's, or any op's.
+    """
     known = tables.errors_of(kind, what)
     first, second = next(known[n] for n in (op, group_of(op), class_of(op), "all") if n in known)
     return first, second
 
 
 def candidates(tables: CostTables, kind: str, op: str, dtype: str) -> Iterator[Relation]:
-    """Tables that may answer for an op on a kind, then the roofline."""
+    """Yield the tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
@@ -263,7 +277,7 @@ def _nearest(
 
 
 def _line(op: str) -> list[str]:
-    """Return an op, its kin, its kin's kin."""
+    """Return the names of an op, its kin, and its kin's kin."""
     line = [op]
     while kin_of(line[-1]):
         line.append(kin_of(line[-1]))
@@ -273,7 +287,7 @@ def _line(op: str) -> list[str]:
 def _on(
     tables: CostTables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
 ) -> Iterator[Relation]:
-    """Tables of one GPU: of the op, of its kin, in this type and in others."""
+    """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:

@@ -84,7 +84,7 @@ class Rows:
     Attributes:
         op: Names: `matmul`, `bmm`, `convolution`, `attention` and their gradients, else what ATen
             calls it, without its overload. [rows]
-        dtype: As `Gpu.rates` has them. [rows]
+        dtype: Types, as `Gpu.rates` names them. [rows]
         sizes: Batch, m, n, k, window. [rows, 5]
         bytes: Read and written. [rows]
         seconds: Measured; zeros where they are asked for. [rows]
@@ -111,13 +111,13 @@ class Rows:
 
     @cached_property
     def family(self) -> Names:
-        """Of each op. [rows]"""
+        """Return the family of each op. [rows]"""
         names, inverse = np.unique(self.op, return_inverse=True)
         return np.array([FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_)[inverse]
 
     @cached_property
     def flops(self) -> FloatArray:
-        """Floating-point operations. [rows]"""
+        """Return floating-point operations. [rows]"""
         batch, m, n, k, window = self.sizes.T
         each = np.where(self.family == VECTOR, 0.0, 2.0)
         attends = self.family == "attention"
@@ -127,14 +127,17 @@ class Rows:
 
     @cached_property
     def exponentials(self) -> FloatArray:
-        """Those of attention, one a score. [rows]"""
+        """Return the exponentials of attention, one a score; 0 of other ops. [rows]"""
         batch, m, n, _, window = self.sizes.T
         seen = np.where(window > 0, 0.5, 1.0)
         return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
 
     @property
     def _stride(self) -> FloatArray:
-        """Octaves of a convolution's pixels read over those written, from its bytes. [rows]"""
+        """Return the octaves of a convolution's pixels read over those written. [rows]
+
+        They follow from its bytes.
+        """
         batch, m, n, k, window = np.maximum(self.sizes.T, 1.0)
         width = np.where(np.isin(self.dtype, ("float16", "bfloat16")), 2.0, 4.0)
         read = self.bytes / width - batch * n * (k + m)
@@ -143,7 +146,7 @@ class Rows:
 
     @cached_property
     def at(self) -> FloatArray:
-        """Coordinates in octaves, in which ops of one family that are near take alike. [rows, 6]"""
+        """Return coordinates in octaves, in which near ops of one family take alike. [rows, 6]"""
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
         causal = 4.0 * (self.sizes[:, 4] > 0)
         zero = np.zeros(len(self))
@@ -161,7 +164,7 @@ class Rows:
 
 
 def from_records(records: Iterable[Record]) -> Rows:
-    """Rows of records, those with seconds that cannot be left out."""
+    """Return the records with finite, positive seconds as rows."""
     kept = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
     return Rows(
         np.array([row.op for row in kept], dtype=np.str_),
@@ -173,7 +176,7 @@ def from_records(records: Iterable[Record]) -> Rows:
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
-    """Rows one after the other."""
+    """Return several tables of rows as one, in order."""
     given = list(parts)
     return Rows(
         np.concatenate([p.op for p in given]),
@@ -185,12 +188,14 @@ def joined(parts: Iterable[Rows]) -> Rows:
 
 
 def roofline(kind: str, rows: Rows) -> FloatArray:
-    """Seconds of the kernels by the roofline of a kind: the least of any, and the two bounds.
+    """Return the seconds of kernels by the roofline of a kind.
+
+    The larger of the bounds of arithmetic and of bytes is added to the least of any kernel.
 
     A tile's exponentials come between its two products, so that both take their time.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     gpu = figures(kind)
     names, inverse = np.unique(rows.dtype, return_inverse=True)
@@ -203,8 +208,8 @@ def read_rows(path: Path) -> dict[str, Rows]:
     """Read a table: rows by kind of device.
 
     Raises:
-        InputError: there is no such file.
-        FormatError: naming the file, the line and the fault.
+        InputError: There is no such file.
+        FormatError: The file is malformed; the message names it, the line and the fault.
     """
     try:
         data = path.read_bytes()

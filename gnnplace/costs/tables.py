@@ -56,16 +56,17 @@ class CostTables:
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
     def surface(self, kind: str, op: str, dtype: str) -> Surface | None:
-        """Points of one op, or None if there are none."""
+        """Return the surface of one op, or None if it has no points."""
         key = (kind, op, dtype)
         if key not in self._surfaces:
             self._surfaces[key] = self._made(*key)
         return self._surfaces[key]
 
     def errors_of(self, kind: str, what: str) -> Mapping[str, list[float]]:
-        """Errors of a relation by op, for rows of a kind: of the user's own where they say.
+        """Return the errors of a relation by op, for rows of a kind.
 
-        GPUs say much of each other and nothing of a CPU.
+        Errors of the user's own rows come first where there are any. For a CPU they stand alone,
+        because errors of GPUs say nothing of it.
         """
         known: Mapping[str, list[float]] = self.errors[what]
         own: Mapping[str, list[float]] = self.given.get(kind, {}).get(what, {})
@@ -116,13 +117,13 @@ class Surface:
 
     @cached_property
     def tree(self) -> cKDTree:
-        """The points, to find the nearest of."""
+        """Return the points in a tree that finds the nearest."""
         from scipy.spatial import cKDTree  # late: a tenth of a second
 
         return cKDTree(self.at)
 
     def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Log ratios at other places, and how far the nearest points are.
+        """Return log ratios at other places, and how far the nearest points are.
 
         Args:
             query: The coordinates of the places. [queries, dimensions]
@@ -167,10 +168,10 @@ class Correction(Surface):
 
     @cached_property
     def residual(self) -> Surface:
-        """What the base does not explain."""
+        """Return the surface of what the base does not explain."""
         return Surface(self.at, self.log_ratio - self.base(self.at)[0])
 
     def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
-        """As a surface answers."""
+        """Return log ratios and distances at other places, as a surface does."""
         off, distance = self.residual(query, own=own)
         return self.base(query)[0] + off, distance

@@ -62,7 +62,7 @@ def coarsen(
         Group of each op, numbered in one topological order of the groups. [num_ops]
 
     Raises:
-        InputError: a target below 1 or arrays of the wrong length.
+        InputError: The target is below 1, or an array has the wrong length.
     """
     n = graph.num_ops
     if target < 1:
@@ -98,7 +98,7 @@ def _shrink(groups: Contraction, target: int, total: float) -> None:
 
 
 def _sweep(groups: Contraction, target: int, cap: float, unit_cap: float) -> bool:
-    """Merge each group once at most, the lightest first; whether anything was merged."""
+    """Merge each group once at most, the lightest first. Return whether anything was merged."""
     merged = False
     for group in sorted(groups.alive(), key=lambda g: (groups.cost[g], g)):
         if groups.count <= target:
@@ -123,7 +123,10 @@ def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) ->
 
 
 def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float) -> bool:
-    """Whether loss and cost stay low; what is light beside a costly op may always join it."""
+    """Return whether a merge is worth it: its loss and the cost of the result stay low.
+
+    A group that is light beside a costly op may always join it.
+    """
     most = 2 * cap
     if loss > (cap / 2 if _same(groups, group, other) else cap * UNITING):
         return False
@@ -132,7 +135,7 @@ def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float)
 
 
 def _same(groups: Contraction, first: int, second: int) -> bool:
-    """Whether no two units would be united."""
+    """Return whether a merge would unite no units: they are equal, or one group has none."""
     x, y = groups.unit[first], groups.unit[second]
     return x is None or y is None or x == y
 
@@ -174,30 +177,30 @@ class Contraction:
 
     @property
     def unit(self) -> _Units:
-        """Unit of each root's group, by index."""
+        """Return the unit of each root's group, by index."""
         return self._units
 
     def find(self, op: int) -> int:
-        """Root of the group of an op."""
+        """Return the root of the group of an op."""
         while self._root[op] != op:
             self._root[op] = self._root[self._root[op]]
             op = self._root[op]
         return op
 
     def is_alive(self, op: int) -> bool:
-        """Whether the op is the root of a group."""
+        """Return whether the op is the root of a group."""
         return self._root[op] == op
 
     def alive(self) -> list[int]:
-        """Roots of all groups."""
+        """Return the roots of all groups."""
         return [op for op in range(len(self._root)) if self._root[op] == op]
 
     def ordered(self, one: int, other: int) -> tuple[int, int]:
-        """Both groups, the one that comes first in the order first."""
+        """Return two groups in their order."""
         return (one, other) if self._position[one] < self._position[other] else (other, one)
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
-        """Edges to and from groups of the same phase, as (before, after)."""
+        """Yield the edges to and from groups of the same phase, as (before, after)."""
         phase = self._phase[group]
         for other in self._before[group]:
             if self._phase[other] == phase:
@@ -207,12 +210,12 @@ class Contraction:
                 yield group, other
 
     def loss(self, one: int, other: int) -> float:
-        """Seconds by which merging `a` before `b` may delay others."""
+        """Return the seconds by which merging `one` with the later `other` may delay others."""
         delayed = self.cost[other] * self._waiting(self._after[one], other)
         return delayed + self.cost[one] * self._waiting(self._before[other], one)
 
     def _waiting(self, neighbours: set[int], one: int) -> float:
-        """Weight of other neighbours: 1 of the same phase, little of others, far off in time."""
+        """Return the weight of other neighbours: 1 for one of the same phase, else ``FAR`` or 0."""
         phase, weight = self._phase[one], 0.0
         for group in neighbours:
             if group != one:
@@ -222,11 +225,17 @@ class Contraction:
         return weight
 
     def compatible(self, one: int, other: int, cap: float = 0.0) -> bool:
-        """Whether phases are equal and units are, or become one of at most `cap` seconds."""
+        """Return whether two groups may merge.
+
+        Their phases must be equal, and their units equal or become one of at most `cap` seconds.
+        """
         return self._phase[one] == self._phase[other] and self._units.joined_cost(one, other) <= cap
 
     def merge(self, one: int, other: int) -> bool:
-        """Merge two groups, `a` before `b` in the order, unless that would make a cycle."""
+        """Merge `other` into `one`, which comes first in the order. Return whether it was done.
+
+        They are not merged if that would make a cycle, or if they are too far apart in the order.
+        """
         first, last = self._position[one], self._position[other]
         if last - first > WINDOW or not self._reorder(one, other, first, last):
             return False
@@ -236,7 +245,7 @@ class Contraction:
         return True
 
     def _reorder(self, one: int, other: int, first: int, last: int) -> bool:
-        """Put all that `a` leads to behind `b`; false if it leads to `b` by another way."""
+        """Put all that `one` leads to behind `other`. Return False if another path leads there."""
         behind = self._reached(one, other, last)
         if behind is None:
             return False
@@ -249,7 +258,10 @@ class Contraction:
         return True
 
     def _reached(self, one: int, other: int, last: int) -> set[int] | None:
-        """Groups before `b` in the order that `a` leads to; None if one of them leads to `b`."""
+        """Return the groups before `last` in the order that `one` leads to.
+
+        Returns None if one of them leads to `other`, since a merge would then make a cycle.
+        """
         seen: set[int] = set()
         stack = [g for g in self._after[one] if g != other and self._position[g] < last]
         while stack:
@@ -290,14 +302,14 @@ class Contraction:
                 ends[key] = group
 
     def numbered(self) -> IntArray:
-        """Group of each op, numbered by the order of the groups. [num_ops]"""
+        """Return the group of each op, numbered by the order of the groups. [num_ops]"""
         order = [g for g in self._at if g >= 0 and self.is_alive(g)]
         number = {group: i for i, group in enumerate(order)}
         return np.array([number[self.find(i)] for i in range(len(self._root))], dtype=np.int32)
 
 
 class _Units:
-    """Units of groups, and their cost over all phases."""
+    """The units of groups, and the cost of each over all phases."""
 
     def __init__(self, unit: Sequence[str | None], cost: Sequence[float]) -> None:
         self._of: list[str | None] = list(unit)
@@ -315,14 +327,14 @@ class _Units:
         return name
 
     def joined_cost(self, one: int, other: int) -> float:
-        """Cost of the unit that joining two of them makes; 0 where no two units meet."""
+        """Return the cost of the unit that joining two groups makes, or 0 if no two units meet."""
         x, y = self[one], self[other]
         if x is None or y is None or x == y:
             return 0.0
         return min(self._cost[x] + self._cost[y], math.inf)
 
     def join(self, one: int, other: int) -> None:
-        """Group `b` goes into group `a`."""
+        """Record that group `other` goes into group `one`, and unite their units."""
         x, y = self[one], self[other]
         alone = sum(self._alone[g] for g, u in ((one, x), (other, y)) if u is None)
         self._alone[one] = alone

@@ -30,14 +30,14 @@ class ComputationGraph:
     """A DAG of ops and tensors; a tensor has one producer and any number of consumers.
 
     Attributes:
-        names: name of each op. [num_ops]
-        producer: op that makes each tensor. [num_tensors]
-        size: bytes of each tensor. [num_tensors]
-        consumer_offset: where each tensor's consumers start in ``consumer``. [num_tensors + 1]
-        consumer: consumers of all tensors, one after the other.
+        names: Name of each op. [num_ops]
+        producer: Op that makes each tensor. [num_tensors]
+        size: Bytes of each tensor. [num_tensors]
+        consumer_offset: Where each tensor's consumers start in ``consumer``. [num_tensors + 1]
+        consumer: Consumers of all tensors, one after the other.
 
     Raises:
-        InputError: a repeated name, a dangling index, a negative size or a cycle.
+        InputError: There is a repeated name, a dangling index, a negative size or a cycle.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class ComputationGraph:
         names: Sequence[str],
         tensors: Iterable[tuple[int, float, Sequence[int] | NDArray[Any]]],
     ) -> ComputationGraph:
-        """Builds a graph from ``(producer, bytes, consumers)`` triples of op indices."""
+        """Build a graph from ``(producer, bytes, consumers)`` triples of op indices."""
         triples = list(tensors)
         counts = np.array([0, *(len(consumers) for _, _, consumers in triples)], dtype=np.int64)
         return cls(
@@ -99,37 +99,40 @@ class ComputationGraph:
 
     @property
     def num_ops(self) -> int:
-        """Number of ops n."""
+        """Return the number of ops n."""
         return len(self.names)
 
     @property
     def num_tensors(self) -> int:
-        """Number of tensors T."""
+        """Return the number of tensors T."""
         return len(self.producer)
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Index of each op by its name."""
+        """Return the index of each op by its name."""
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
     def consumption_tensor(self) -> IntArray:
-        """Tensor of each entry of ``consumer``."""
+        """Return the tensor of each entry of ``consumer``."""
         return np.repeat(np.arange(self.num_tensors, dtype=np.int32), np.diff(self.consumer_offset))
 
     @cached_property
     def op_tensor(self) -> IntArray:
-        """Tensors sorted by producer, in listing order within an op. [num_tensors]"""
+        """Return tensors sorted by producer, in listing order within an op. [num_tensors]"""
         return np.argsort(self.producer, kind="stable").astype(np.int32)
 
     @cached_property
     def op_tensor_offset(self) -> IntArray:
-        """Where each op's tensors start in ``op_tensor``. [num_ops + 1]"""
+        """Return where each op's tensors start in ``op_tensor``. [num_ops + 1]"""
         return _offsets(self.producer, self.num_ops)
 
     @cached_property
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Distinct (source op, target op, bytes summed over tensors), sorted by source, target."""
+        """Return the distinct (source op, target op, bytes summed over tensors).
+
+        Sorted by source, then by target.
+        """
         source = self.producer[self.consumption_tensor].astype(np.int64)
         key = source * self.num_ops + self.consumer
         unique, inverse = np.unique(key, return_inverse=True)
@@ -139,30 +142,30 @@ class ComputationGraph:
 
     @cached_property
     def successor(self) -> IntArray:
-        """Distinct successors of all ops, one op after the other, ascending within an op."""
+        """Return the distinct successors of all ops, op after op, ascending within an op."""
         return self.edges[1]
 
     @cached_property
     def successor_offset(self) -> IntArray:
-        """Where each op's successors start in ``successor``. [num_ops + 1]"""
+        """Return where each op's successors start in ``successor``. [num_ops + 1]"""
         return _offsets(self.edges[0], self.num_ops)
 
     @cached_property
     def predecessor(self) -> IntArray:
-        """Distinct predecessors of all ops, one op after the other, ascending within an op."""
+        """Return the distinct predecessors of all ops, op after op, ascending within an op."""
         return self.edges[0][np.lexsort((self.edges[0], self.edges[1]))]
 
     @cached_property
     def predecessor_offset(self) -> IntArray:
-        """Where each op's predecessors start in ``predecessor``. [num_ops + 1]"""
+        """Return where each op's predecessors start in ``predecessor``. [num_ops + 1]"""
         return _offsets(self.edges[1], self.num_ops)
 
     @cached_property
     def topological_order(self) -> IntArray:
-        """Ops so that producers come first; among the ready ones the smallest index first.
+        """Return ops so that producers come first; among the ready ones the smallest index first.
 
         Raises:
-            InputError: naming the ops of a cycle.
+            InputError: There is a cycle; the message names its ops.
         """
         from gnnplace.graph.kernels import least_first  # late: a kernel
 
@@ -176,25 +179,25 @@ class ComputationGraph:
 
     @cached_property
     def position(self) -> IntArray:
-        """Position of each op in ``topological_order``. [num_ops]"""
+        """Return the position of each op in ``topological_order``. [num_ops]"""
         position = np.empty(self.num_ops, dtype=np.int32)
         position[self.topological_order] = np.arange(self.num_ops, dtype=np.int32)
         return position
 
     def successors(self, op: int) -> IntArray:
-        """Distinct successors of ``op``, ascending."""
+        """Return the distinct successors of ``op``, ascending."""
         return self.successor[self.successor_offset[op] : self.successor_offset[op + 1]]
 
     def predecessors(self, op: int) -> IntArray:
-        """Distinct predecessors of ``op``, ascending."""
+        """Return the distinct predecessors of ``op``, ascending."""
         return self.predecessor[self.predecessor_offset[op] : self.predecessor_offset[op + 1]]
 
     def consumers(self, tensor: int) -> IntArray:
-        """Consumers of ``tensor`` in listing order."""
+        """Return the consumers of ``tensor`` in listing order."""
         return self.consumer[self.consumer_offset[tensor] : self.consumer_offset[tensor + 1]]
 
     def to_networkx(self) -> nx.DiGraph:
-        """The graph with op names as nodes and the bytes between two ops as edge ``bytes``."""
+        """Return the graph with op names as nodes and bytes between two ops as edge ``bytes``."""
         import networkx as nx  # late: a tenth of a second that few commands need
 
         view = nx.DiGraph()
@@ -211,7 +214,7 @@ def _offsets(sorted_key: IntArray, count: int) -> IntArray:
 
 
 def describe_cycle(source: list[int], target: list[int], names: Sequence[str]) -> str:
-    """Names the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
+    """Name the ops of one cycle of a directed graph, e.g. ``'a' -> 'b' -> 'a'``."""
     import networkx as nx  # late: a cycle is an error
 
     cycle = nx.find_cycle(nx.DiGraph(list(zip(source, target, strict=True))))
@@ -227,13 +230,13 @@ def quotient(
     names: Sequence[str],
     order_only: BoolArray | None = None,
 ) -> ComputationGraph:
-    """The graph of groups.
+    """Return the graph of groups, in which a group is one op.
 
     Args:
-        graph: the graph of ops.
-        group: group of each op. [n]
-        names: the names of the groups. [G]
-        order_only: whether a tensor carries nothing; by default those of no bytes. [T]
+        graph: The graph of ops.
+        group: Group of each op. [n]
+        names: The names of the groups. [G]
+        order_only: Whether a tensor carries nothing; by default those of no bytes. [T]
     """
     bare = graph.size == 0 if order_only is None else order_only
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
@@ -255,7 +258,11 @@ def quotient(
 def _firsts(
     tensor: LongArray, source: IntArray, target: IntArray, bare: BoolArray, count: int
 ) -> LongArray:
-    """Consumptions to keep: the first of a tensor in each other group, and orders needed."""
+    """Return the indices of consumptions to keep.
+
+    These are the first of a tensor in each other group, and an order where no tensor links two
+    groups.
+    """
     leaving = np.flatnonzero(source != target)
     pair = tensor[leaving] * count + target[leaving]
     leaving = leaving[np.sort(np.unique(pair, return_index=True)[1])]
@@ -268,12 +275,12 @@ def _firsts(
 
 
 def united(label: IntArray, group: IntArray, count: int) -> IntArray:
-    """Class of each group: classes that meet in a group are one, under the smallest label. [G]
+    """Return the class of each group; classes that meet in a group become the smallest label. [G]
 
     Args:
-        label: class of each op, from 0; -1 for none. [n]
-        group: group of each op. [n]
-        count: number of groups G.
+        label: Class of each op, from 0; -1 for none. [n]
+        group: Group of each op. [n]
+        count: Number of groups G.
 
     Returns:
         A label for each group, -1 where none of its ops has one.
@@ -284,6 +291,7 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
         return own
     from gnnplace.graph.kernels import components
 
+    # Labels and groups are nodes of one graph, whose components are the united classes.
     num_labels = int(label.max()) + 1
     source, target = label[has].astype(np.int32), (num_labels + group[has]).astype(np.int32)
     component = components(source, target, num_labels + count)

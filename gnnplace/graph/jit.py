@@ -1,4 +1,4 @@
-"""How kernels are compiled: ``kernel`` for what Python calls, ``inner`` for what kernels call.
+"""Compilation of kernels: ``kernel`` for what Python calls, ``inner`` for what kernels call.
 
 Both are numba's ``njit`` with a cache on disk, without checks of bounds, and with NumPy's division
 (by zero: inf or nan). All that numba compiles by itself takes twice as long; what it leaves out:
@@ -67,7 +67,7 @@ WRAPPER, LINKED = "_ZN7cpython", llvm.Linkage.linkonce_odr
 
 @cache
 def kernels_stamp(room: str) -> str:
-    """Digest of all files with kernels, or with constants of kernels, of a room and those below."""
+    """Return a digest of all files with kernels, or their constants, of a room and those below."""
     digest = sha256()
     for below in ROOMS[: ROOMS.index(room) + 1]:
         for path in sorted((PACKAGE / below).rglob("*.py")):
@@ -78,16 +78,16 @@ def kernels_stamp(room: str) -> str:
 
 
 class QuickFlags(Flags):  # type: ignore[misc]
-    """Flags of a compilation, compared by what is set: numba compares them 100,000 times."""
+    """Flags of a compilation that compare quickly: numba compares them 100,000 times."""
 
     __slots__ = ()
 
     def __hash__(self) -> int:
-        """As of any flags."""
+        """Return the same hash for all flags."""
         return HASH
 
     def __eq__(self, other: object) -> bool:
-        """Whether all values are equal; what neither has set is its default in both."""
+        """Return whether all values are equal; what neither has set is its default in both."""
         if not isinstance(other, Flags):
             return False
         mine, others = self._values, other._values
@@ -100,10 +100,10 @@ HASH = hash(Flags())
 
 
 class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Code of a kernel."""
+    """The compiled code of a kernel."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """Runs the function passes over what has a body."""
+        """Run the function passes over the functions that have a body."""
         ll_module.data_layout = self._codegen._data_layout
         for function in ll_module.functions:
             if not function.is_declaration:
@@ -111,7 +111,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
                 passes.run(function, builder)
 
     def _optimize_final_module(self) -> None:
-        """Drops the wrappers for Python of kernels that were linked in first: nobody calls them."""
+        """Drop the Python wrappers of kernels that were linked in, because nobody calls them."""
         for function in self._final_module.functions:
             if function.name.startswith(WRAPPER) and function.linkage == LINKED:
                 function.linkage = llvm.Linkage.internal
@@ -126,7 +126,7 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._run_all_passes()
 
     def _run_all_passes(self) -> None:
-        """Runs LLVM's own pipeline, but for unrolling: code twice as long that is no quicker."""
+        """Run LLVM's own pipeline without unrolling, which doubles the code and is no quicker."""
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization, options.loop_unrolling = True, False
         builder = llvm.create_pass_builder(self._codegen._tm, options)
@@ -136,42 +136,42 @@ class KernelLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _NoEnvironment:
-    """Stands for a code generator where a function has no address to set anything at."""
+    """A stand-in for a code generator whose functions have no address to set an environment at."""
 
     def set_env(self, name: str, environment: object) -> None:
-        """Does nothing: the environment is for calls from Python."""
+        """Do nothing, because the environment is for calls from Python."""
 
 
 class InnerLibrary(KernelLibrary):
-    """Code that is only ever linked into that of kernels."""
+    """Code that is only ever linked into the code of kernels."""
 
     codegen = _NoEnvironment()
 
     def _optimize_final_module(self) -> None:
-        """Inlines, and drops counts of references that cancel out."""
+        """Inline functions and drop reference counts that cancel out."""
         passes, builder = self._codegen._module_pass_manager(
             loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
         )
         passes.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
-        """Makes no machine code."""
+        """Make no machine code."""
         self._finalize_dynamic_globals()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """None: there is no machine code."""
+        """Return 0, because there is no machine code."""
         self._ensure_finalized()
         return 0
 
     def serialize_using_object_code(self) -> tuple[str, str, bytes]:
-        """The bitcode, for there is no object code."""
+        """Return the bitcode, for there is no object code."""
         self._ensure_finalized()
         return (self.name, "bitcode", self._get_module_for_linking().as_bitcode())
 
 
 class KernelCompiler(Compiler):  # type: ignore[misc]
-    """Numba's compiler with a library of ours."""
+    """Numba's compiler with a library class of this package."""
 
     library: type[KernelLibrary] = KernelLibrary
 
@@ -180,7 +180,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
         super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
 
     def define_pipelines(self) -> Any:
-        """Numba's passes."""
+        """Return numba's passes, which compile into a library of this package."""
         name = self.state.func_id.func_qualname
         self.state.library = self.library(self.state.targetctx.codegen(), name)
         self.state.library.enable_object_caching()
@@ -208,7 +208,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             self._cache_file._source_stamp = kernels_stamp(parts[0])
 
     def load_overload(self, kinds: object, target_context: object) -> Any:
-        """As numba does it; what moved to another module since would raise there."""
+        """Load a kernel from the cache as numba does, or None if its file cannot be read.
+
+        Numba would raise where a type has moved to another module since; here the cache is flushed.
+        """
         try:
             return super().load_overload(kinds, target_context)
         except Exception:
@@ -217,10 +220,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 
 class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
-    """How an inner kernel is read from disk."""
+    """The reader of an inner kernel from disk."""
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:
-        """As numba does it, with bitcode instead of machine code."""
+        """Rebuild a compiled function as numba does, from bitcode instead of machine code."""
         (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, init, envs = (
             payload
         )
@@ -251,7 +254,7 @@ class InnerCache(KernelCache):
     _impl_class = InnerFiles
 
     def _index_key(self, kinds: object, codegen: object) -> Any:
-        """Another key than a kernel's made of the same function: bitcode does not run."""
+        """Return another key than a kernel's of the same function, because bitcode does not run."""
         return (*super()._index_key(kinds, codegen), "bitcode")
 
 
@@ -264,13 +267,19 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
     """A kernel without a wrapper for Python; a call from Python makes one."""
 
     def __call__(self, *args: object) -> Any:
-        """Calls it through a kernel compiled for that; one that is always inlined as Python."""
+        """Call the function through a kernel compiled for it.
+
+        One that is always inlined is called as Python.
+        """
         if self.targetoptions.get("inline") == "always":
             return self.py_func(*args)
         return _through_kernel(self)(*args)
 
     def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-        """What kernels call it by: 0 is no type of its own, and short whole numbers are long."""
+        """Return the call template for kernels, with argument types widened.
+
+        The literal 0 is no type of its own, and short integers are long.
+        """
         return super().get_call_template(tuple(map(_widened, args)), kws)
 
 
@@ -289,7 +298,7 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
 
 
 def kernel(function: Function) -> Any:
-    """Compiles a function that Python calls."""
+    """Compile a function that Python calls."""
     if config.DISABLE_JIT:
         KERNELS.append(function)
         return function
@@ -300,10 +309,10 @@ def kernel(function: Function) -> Any:
 
 
 def inner(**flags: object) -> Callable[[Function], Any]:
-    """Compiles a function that kernels call.
+    """Compile a function that kernels call.
 
     Args:
-        flags: the flags of ``njit``, beside the usual ones.
+        flags: The flags of ``njit``, beside the usual ones.
     """
 
     def compiled(function: Function) -> Any:
@@ -319,7 +328,7 @@ def inner(**flags: object) -> Callable[[Function], Any]:
 
 
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """The instruction for the address of ``array[index]``."""
+    """Emit a prefetch of the address of ``array[index]`` and return a dummy value."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     stride = builder.extract_value(array.strides, 0)
@@ -336,7 +345,7 @@ def _typed(typing: object, array: object, index: object) -> Any:
 
 
 def _nothing(array: object, index: object) -> None:
-    """What Python does: it has no way to say it."""
+    """Do nothing, because Python cannot express a prefetch."""
 
 
 # Asks for the line of memory at which ``array[index]`` begins, an entry or a row; in a kernel.

@@ -37,13 +37,13 @@ RUN = 16  # entries that are sorted by insertion before runs are merged
 
 @inner()
 def empty_floats(size: int) -> FloatArray:
-    """Floats, not set. [size]"""
+    """Return floats that are not set. [size]"""
     return np.empty(size, np.float64)
 
 
 @inner()
 def zero_floats(size: int) -> FloatArray:
-    """Floats, all 0. [size]"""
+    """Return floats, all 0. [size]"""
     result = empty_floats(size)
     for i in range(size):
         result[i] = 0.0
@@ -52,7 +52,7 @@ def zero_floats(size: int) -> FloatArray:
 
 @inner()
 def full_floats(size: int, value: float) -> FloatArray:
-    """Floats, all ``value``. [size]"""
+    """Return floats, all ``value``. [size]"""
     result = empty_floats(size)
     for i in range(size):
         result[i] = value
@@ -61,13 +61,13 @@ def full_floats(size: int, value: float) -> FloatArray:
 
 @inner()
 def empty_ints(size: int) -> IntArray:
-    """32-bit whole numbers, not set. [size]"""
+    """Return 32-bit integers that are not set. [size]"""
     return np.empty(size, np.int32)
 
 
 @inner()
 def zero_ints(size: int) -> IntArray:
-    """32-bit whole numbers, all 0. [size]"""
+    """Return 32-bit integers, all 0. [size]"""
     result = empty_ints(size)
     for i in range(size):
         result[i] = 0
@@ -76,7 +76,7 @@ def zero_ints(size: int) -> IntArray:
 
 @inner()
 def full_ints(size: int, value: int) -> IntArray:
-    """32-bit whole numbers, all ``value``. [size]"""
+    """Return 32-bit integers, all ``value``. [size]"""
     result = empty_ints(size)
     for i in range(size):
         result[i] = value
@@ -85,13 +85,13 @@ def full_ints(size: int, value: int) -> IntArray:
 
 @inner()
 def empty_longs(size: int) -> LongArray:
-    """64-bit whole numbers, not set. [size]"""
+    """Return 64-bit integers that are not set. [size]"""
     return np.empty(size, np.int64)
 
 
 @inner()
 def zero_longs(size: int) -> LongArray:
-    """64-bit whole numbers, all 0. [size]"""
+    """Return 64-bit integers, all 0. [size]"""
     result = empty_longs(size)
     for i in range(size):
         result[i] = 0
@@ -100,13 +100,13 @@ def zero_longs(size: int) -> LongArray:
 
 @inner()
 def empty_indices(size: int) -> IndexArray:
-    """Indices, not set. [size]"""
+    """Return unsigned 64-bit integers that are not set. [size]"""
     return np.empty(size, np.uint64)
 
 
 @inner()
 def full_indices(size: int, value: int) -> IndexArray:
-    """Indices, all ``value``. [size]"""
+    """Return unsigned 64-bit integers, all ``value``. [size]"""
     result = empty_indices(size)
     for i in range(size):
         result[i] = value
@@ -115,13 +115,13 @@ def full_indices(size: int, value: int) -> IndexArray:
 
 @inner()
 def empty_singles(size: int) -> SingleArray:
-    """Single floats, not set. [size]"""
+    """Return 32-bit floats that are not set. [size]"""
     return np.empty(size, np.float32)
 
 
 @inner()
 def zero_singles(size: int) -> SingleArray:
-    """Single floats, all 0. [size]"""
+    """Return 32-bit floats, all 0. [size]"""
     result = empty_singles(size)
     for i in range(size):
         result[i] = 0.0
@@ -130,13 +130,13 @@ def zero_singles(size: int) -> SingleArray:
 
 @inner()
 def empty_flags(size: int) -> BoolArray:
-    """Flags, not set. [size]"""
+    """Return booleans that are not set. [size]"""
     return np.empty(size, np.bool_)
 
 
 @inner()
 def zero_flags(size: int) -> BoolArray:
-    """All False. [size]"""
+    """Return booleans, all False. [size]"""
     result = empty_flags(size)
     for i in range(size):
         result[i] = False
@@ -145,19 +145,19 @@ def zero_flags(size: int) -> BoolArray:
 
 @inner()
 def empty_table(rows: int, columns: int) -> FloatArray:
-    """Floats, not set. [rows, columns]"""
+    """Return floats that are not set. [rows, columns]"""
     return np.empty((rows, columns), np.float64)
 
 
 @inner()
 def zero_table(rows: int, columns: int) -> FloatArray:
-    """Floats, all 0. [rows, columns]"""
+    """Return floats, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.float64)
 
 
 @inner()
 def full_table(rows: int, columns: int, value: float) -> FloatArray:
-    """Floats, all ``value``. [rows, columns]"""
+    """Return floats, all ``value``. [rows, columns]"""
     result = empty_table(rows, columns)
     for i in range(rows):
         for j in range(columns):
@@ -167,32 +167,32 @@ def full_table(rows: int, columns: int, value: float) -> FloatArray:
 
 @inner()
 def empty_int_table(rows: int, columns: int) -> IntArray:
-    """32-bit whole numbers, not set. [rows, columns]"""
+    """Return 32-bit integers that are not set. [rows, columns]"""
     return np.empty((rows, columns), np.int32)
 
 
 @inner()
 def zero_int_table(rows: int, columns: int) -> IntArray:
-    """32-bit whole numbers, all 0. [rows, columns]"""
+    """Return 32-bit integers, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.int32)
 
 
 @inner()
 def zero_single_table(rows: int, columns: int) -> SingleArray:
-    """Single floats, all 0. [rows, columns]"""
+    """Return 32-bit floats, all 0. [rows, columns]"""
     return np.zeros((rows, columns), np.float32)
 
 
 @inner(_nrt=False)
 def copy_to(target: NDArray[Any], values: NDArray[Any]) -> None:
-    """Writes ``values`` over the first entries of ``target``."""
+    """Write ``values`` over the first entries of ``target``."""
     for i in range(len(values)):
         target[i] = values[i]
 
 
 @inner(_nrt=False)
 def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
-    """Writes the rows of ``values`` over the beginnings of the first rows of ``target``."""
+    """Write the rows of ``values`` over the beginnings of the first rows of ``target``."""
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
             target[i, j] = values[i, j]
@@ -200,7 +200,7 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
 
 @inner(_nrt=False)
 def greatest(values: NDArray[Any]) -> Any:
-    """The largest of at least one value, none of them nan."""
+    """Return the largest of at least one value. None of them may be NaN."""
     most = values[0]
     for i in range(1, len(values)):
         most = max(most, values[i])
@@ -209,7 +209,7 @@ def greatest(values: NDArray[Any]) -> Any:
 
 @inner()
 def ascending(keys: FloatArray) -> IntArray:
-    """Indices of ``keys`` from the least to the largest, equal ones as they are listed. [n]
+    """Return indices of ``keys`` from the least to the largest, equal ones as they are listed. [n]
 
     Many are sorted digit by digit, fewer by merging; none is nan.
     """
@@ -218,7 +218,10 @@ def ascending(keys: FloatArray) -> IntArray:
 
 @inner()
 def by_digits(keys: FloatArray) -> IntArray:
-    """``ascending`` in O(n): by the bits of the keys, ``DIGIT`` at a time, the lowest first."""
+    """Return what ``ascending`` does, by radix sort in O(n).
+
+    Sorts by ``DIGIT`` bits of the keys at a time, the lowest first.
+    """
     n = len(keys)
     bits, spare_bits = sortable(keys), empty_indices(n)
     order, spare = empty_ints(n), empty_ints(n)
@@ -240,7 +243,7 @@ def by_digits(keys: FloatArray) -> IntArray:
 
 @inner()
 def sortable(keys: FloatArray) -> IndexArray:
-    """Whole numbers in the order of ``keys``: their bits, turned round where negative. [n]"""
+    """Return unsigned integers that sort as ``keys``: their bits, adapted where negative. [n]"""
     copied = empty_floats(len(keys))
     for i in range(len(keys)):
         copied[i] = keys[i] + 0.0  # -0 is 0.
@@ -252,7 +255,7 @@ def sortable(keys: FloatArray) -> IndexArray:
 
 @inner()
 def first_places(bits: IndexArray, shift: int) -> IndexArray:
-    """Where keys with each digit begin; nothing where all have the same. [2 ** DIGIT]"""
+    """Return where keys with each digit begin; nothing where all have the same. [2 ** DIGIT]"""
     at = full_indices(1 << DIGIT, 0)
     for i in range(len(bits)):
         at[(bits[i] >> shift) & LOW] += ONE
@@ -268,7 +271,7 @@ def first_places(bits: IndexArray, shift: int) -> IndexArray:
 
 @inner()
 def by_merging(keys: FloatArray) -> IntArray:
-    """``ascending`` by merging from the bottom up.
+    """Return what ``ascending`` does, by a merge sort from the bottom up.
 
     Runs that are in order already are not merged, so keys that are nearly sorted take little more
     than O(n); others O(n log n).
@@ -294,7 +297,7 @@ def by_merging(keys: FloatArray) -> IntArray:
 def merge(
     keys: FloatArray, order: IntArray, spare: IntArray, low: int, middle: int, high: int
 ) -> None:
-    """Merges ``order[low:middle]`` and ``order[middle:high]``, both ascending by ``keys``."""
+    """Merge ``order[low:middle]`` and ``order[middle:high]``, both ascending by ``keys``."""
     if keys[order[middle - 1]] <= keys[order[middle]]:
         return
     for k in range(low, middle):
@@ -314,7 +317,7 @@ def merge(
 def heap_push(
     keys: FloatArray, items: IntArray, low: int, count: int, key: float, item: int
 ) -> None:
-    """Adds an item to a heap that has ``count`` and room for one more."""
+    """Add an item to a heap that has ``count`` and room for one more."""
     base, at = Index(low), Index(count)
     while at > Index(0):
         above = (at - ONE) >> ONE
@@ -328,7 +331,7 @@ def heap_push(
 
 @inner(_nrt=False)
 def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
-    """Takes the first item off a heap that has ``count`` of them, at least one."""
+    """Take the first item off a heap that has ``count`` of them, at least one."""
     base = Index(low)
     last = Index(count) - ONE
     first = items[base]

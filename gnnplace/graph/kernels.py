@@ -24,7 +24,7 @@ from gnnplace.graph.kernel_arrays import (
 
 @inner()
 def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
-    """Number of predecessors of each op. [n]"""
+    """Return the number of predecessors of each op. [n]"""
     waiting = zero_ints(len(offset) - 1)
     for other in successor:
         waiting[other] += 1
@@ -33,9 +33,16 @@ def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
 
 @kernel
 def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Where each key's entries start, and entries by key, in listing order within one. O(n + count)
+    """Return where each key's entries start, and the entries by key, in listing order within one.
 
-    A stable sort by counting. ``key``: from 0 to ``count`` - 1, [n]. Returns [count + 1], [n].
+    This is a stable sort by counting, in O(n + count).
+
+    Args:
+        key: Keys from 0 to ``count`` - 1. [n]
+        count: The number of keys.
+
+    Returns:
+        Where each key's entries start [count + 1] and the entries [n].
     """
     offset = zero_ints(count + 1)
     for k in range(len(key)):
@@ -51,7 +58,7 @@ def grouped(key: IntArray, count: int) -> tuple[IntArray, IntArray]:
 
 @inner(_nrt=False)
 def _root(parent: IntArray, node: int) -> int:
-    """Return the root of a node's tree; nodes on the way are hung closer to it."""
+    """Return the root of a node's tree, and shorten the path to it."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
         node = parent[node]
@@ -93,7 +100,7 @@ def components(source: IntArray, target: IntArray, count: int) -> IntArray:
 
 @inner(_nrt=False)
 def add_to(heap: IntArray, count: int, item: int) -> None:
-    """Adds an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
+    """Add an item to a binary heap of ``count`` items, the least first; ``heap`` has room."""
     at = count
     while at > 0 and heap[(at - 1) >> 1] > item:
         heap[at] = heap[(at - 1) >> 1]
@@ -103,7 +110,7 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
 
 @inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
-    """Takes the least item off a binary heap of ``count`` items, at least one."""
+    """Take the least item off a binary heap of ``count`` items, at least one."""
     least, item, at = heap[0], heap[count - 1], 0
     while 2 * at + 1 < count - 1:
         below = 2 * at + 1
@@ -119,14 +126,14 @@ def take_least(heap: IntArray, count: int) -> int:
 
 @kernel
 def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntArray:
-    """Producers first, among the ready ops the one that comes first in ``op_of``. [<= n]
+    """Return ops with producers first, preferring ready ops that come first in ``op_of``. [<= n]
 
     Shorter than n where there is a cycle.
 
     Args:
-        offset: where each op's successors start. [n + 1]
-        successor: successors of all ops.
-        op_of: all ops, the one to prefer first. [n]
+        offset: Where each op's successors start. [n + 1]
+        successor: Successors of all ops.
+        op_of: All ops, the one to prefer first. [n]
     """
     n = len(op_of)
     key = empty_ints(n)
@@ -225,6 +232,7 @@ def depth_first(
                 met[op] = True
                 pre[num_pre] = op
                 num_pre += 1
+            # Go down to the next successor that was not met, or back up if there is none.
             while following[op] < offset[op + 1] and met[successor[following[op]]]:
                 following[op] += 1
             if following[op] < offset[op + 1]:
@@ -241,7 +249,7 @@ def depth_first(
 def longest_after(
     order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Longest path from each op's finish to the end; ``order`` is topological. [n]"""
+    """Return the longest path from each op's finish to the end; ``order`` is topological. [n]"""
     after = zero_floats(len(order))
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
@@ -255,7 +263,10 @@ def longest_after(
 def longest_before(
     order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
 ) -> FloatArray:
-    """Longest path from the beginning to each op's start; ``order`` is topological. [n]"""
+    """Return the longest path from the beginning to each op's start.
+
+    ``order`` is topological. [n]
+    """
     before = zero_floats(len(order))
     for op in order:
         done = before[op] + cost[op]
@@ -267,7 +278,7 @@ def longest_before(
 
 @kernel
 def mean_of_finite(rows: FloatArray) -> FloatArray:
-    """Mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
+    """Return the mean of the finite entries of each row, 0 where there is none. [n, D] to [n]"""
     result = zero_floats(len(rows))
     for i in range(len(rows)):
         total, count = 0.0, 0
@@ -282,7 +293,7 @@ def mean_of_finite(rows: FloatArray) -> FloatArray:
 
 @kernel
 def sum_of_finite(rows: FloatArray) -> FloatArray:
-    """Sum of the finite entries of each column. [n, D] to [D]"""
+    """Return the sum of the finite entries of each column. [n, D] to [D]"""
     total = zero_floats(rows.shape[1])
     for i in range(len(rows)):
         for d in range(len(total)):
@@ -295,7 +306,7 @@ def sum_of_finite(rows: FloatArray) -> FloatArray:
 def follow_forward(
     order: IntArray, offset: IntArray, predecessor: IntArray, forward: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Coordinates of all ops, from those of forward ops in ``place``. [n]
+    """Return the coordinates of all ops, from those of forward ops in ``place``. [n]
 
     Another op takes the largest of its forward inputs', or the smallest of its other inputs', or
     keeps its own if it has no input. ``order`` is topological; inputs of ``op`` are
@@ -319,13 +330,13 @@ def follow_forward(
 def flows_between(
     source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Bytes between units both ways: offset, neighbours in ascending order, bytes in, bytes out.
+    """Return the bytes between units in both directions, for each unit and its neighbours.
 
     Args:
-        source: unit that each edge comes from; edges within a unit are left out. [E]
-        target: unit that each edge goes to. [E]
-        size: bytes of each edge. [E]
-        count: number of units U.
+        source: Unit that each edge comes from; edges within a unit are left out. [E]
+        target: Unit that each edge goes to. [E]
+        size: Bytes of each edge. [E]
+        count: Number of units U.
 
     Returns:
         Where each unit's neighbours start [U + 1], the neighbours, bytes from and bytes to each of
@@ -338,6 +349,7 @@ def flows_between(
             offset[target[k] + 1] += 1
     for u in range(count):
         offset[u + 1] += offset[u]
+    # The other end of each unit's edges, and the edge, in both directions.
     at = offset[:-1].copy()
     end, edge = empty_ints(offset[-1]), empty_ints(offset[-1])
     for k in range(len(source)):
@@ -352,6 +364,7 @@ def flows_between(
         for k in range(offset[u], offset[u + 1]):
             ranked[at[end[k]]] = u
             at[end[k]] += 1
+    # Edges with one neighbour are summed: a neighbour gets the slot where it is met first.
     other = empty_ints(len(end))
     into, out = full_floats(len(end), -1.0), full_floats(len(end), -1.0)
     slot = full_ints(count, -1)
@@ -378,14 +391,15 @@ def flows_between(
 def flows_of_ops(
     source: IntArray, target: IntArray, size: FloatArray, count: int
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """``flows_between`` where every op is a unit, by merging: a quarter of the time.
+    """Return what ``flows_between`` does where every op is a unit, in a quarter of the time.
 
     Args:
-        source: op that each edge comes from, ascending. [E]
-        target: op that each edge goes to, a later one in some order of all. [E]
-        size: bytes of each edge; no pair of ops has two. [E]
-        count: the number of ops, n.
+        source: Op that each edge comes from, ascending. [E]
+        target: Op that each edge goes to, a later one in some order of all. [E]
+        size: Bytes of each edge; no pair of ops has two. [E]
+        count: The number of ops, n.
     """
+    # Both lists of an op are ascending: edges that leave it, by target, and edges that enter it.
     into_offset, come = grouped(target, count)
     total, offset = 2 * len(source), zero_ints(count + 1)
     other = empty_ints(total)

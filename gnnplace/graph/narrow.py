@@ -33,12 +33,12 @@ LONGEST = 4.0  # mean segments that a segment may be worth
 
 
 def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
-    """Segment of each unit of a line.
+    """Cut a line of units into segments of like work where few bytes cross.
 
     Args:
-        work: seconds of each unit in the line's order. [U]
-        crossing: bytes that cross between each unit and the next, inf where no cut may be. [U - 1]
-        count: segments S at most.
+        work: Seconds of each unit in the line's order. [U]
+        crossing: Bytes that cross between each unit and the next, inf where no cut may be. [U - 1]
+        count: Segments S at most.
 
     Returns:
         Segment of each unit, ascending from 0. [U]
@@ -51,6 +51,7 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
     cut, bytes_at = cut[np.isfinite(bytes_at)], bytes_at[np.isfinite(bytes_at)]
     if len(cut) == 0:
         return np.zeros(len(work), dtype=np.int32)
+    # Bytes count relative to a narrow place of this line, work relative to the mean segment.
     narrow = max(float(np.quantile(bytes_at, 0.25)), 1e-300)
     price = np.concatenate(([0.0], CROSSING * bytes_at / narrow, [0.0]))
     mean = max(total[-1] / count, 1e-300)
@@ -61,7 +62,7 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
 
 
 def _candidates(total: FloatArray, crossing: FloatArray, bins: int) -> LongArray:
-    """Number of units before each candidate cut: the narrowest place of each bin of work."""
+    """Return the number of units before each candidate cut: the narrowest of each bin of work."""
     place = total[1:-1] / max(total[-1], 1e-300)
     bin_of = np.minimum((place * bins).astype(np.int64), bins - 1)
     by_bin = np.lexsort((crossing, bin_of))
@@ -71,14 +72,15 @@ def _candidates(total: FloatArray, crossing: FloatArray, bins: int) -> LongArray
 
 @kernel
 def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray:
-    """Candidates that are cuts, ascending: at most ``count`` - 1 of them.
+    """Return candidates that are cuts, ascending: at most ``count`` - 1 of them.
 
     Args:
-        place: work before each candidate in mean segments; the first is the line's beginning, the
+        place: Work before each candidate in mean segments; the first is the line's beginning, the
             last its end. [C]
-        price: of a cut there. [C]
-        count: the number of segments at most.
+        price: The price of a cut at each candidate. [C]
+        count: The number of segments at most.
     """
+    # least[s, j]: the cost of s segments that end at candidate j. Squares favour equal lengths.
     size = len(place)
     least = full_table(count + 1, size, np.inf)
     before = zero_int_table(count + 1, size)
@@ -93,6 +95,7 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
                     least[s, j] = cost
                     before[s, j] = i
                 i -= 1
+    # Fewer segments win a tie. Then walk back from the line's end.
     best = 1
     for s in range(2, count + 1):
         if least[s, size - 1] < least[best, size - 1]:
@@ -106,12 +109,12 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
 
 
 def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> FloatArray:
-    """Bytes of the tensors that cross between each place of a line and the next. [count - 1]
+    """Return the bytes of tensors that cross between each place of a line and the next. [count - 1]
 
     Args:
-        graph: the graph of ops.
-        place: place of each op on the line, -1 if it has none. [n]
-        count: places of the line.
+        graph: The graph of ops.
+        place: Place of each op on the line, -1 if it has none. [n]
+        count: Places of the line.
     """
     tensor, made = graph.consumption_tensor, place[graph.producer]
     taken = place[graph.consumer]
@@ -129,7 +132,9 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
 def beside_consumers(
     order: IntArray, offset: IntArray, successor: IntArray, movable: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Places with those ops moved to their first consumer that descend from movable ops alone. [n]
+    """Return `place` with ops moved to their first consumer. [n]
+
+    Only ops that descend from movable ops alone are moved.
 
     A capture may list what it makes of parameters alone, such as transposes, before all else.
     """
@@ -152,7 +157,7 @@ def beside_consumers(
 def not_before_followers(
     order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, place: FloatArray
 ) -> FloatArray:
-    """Places where no backward op is before one that takes its gradient. [n]
+    """Return `place`, changed so that no backward op is before one that takes its gradient. [n]
 
     A gradient goes from late layers to early ones. An op that takes no activation of its own layer,
     but a table that all layers share (rotary positions, a mask), has the table's place till then.
@@ -171,7 +176,7 @@ def not_before_followers(
 def leads_elsewhere(
     order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, segment: IntArray
 ) -> BoolArray:
-    """Whether a path of backward ops leads from each backward op to another segment. [n]"""
+    """Return whether a path of backward ops leads from each backward op to another segment. [n]"""
     result = backward.copy()
     for k in range(len(order) - 1, -1, -1):
         op = order[k]
@@ -186,7 +191,7 @@ def leads_elsewhere(
 
 
 def bundled(graph: ComputationGraph) -> ComputationGraph:
-    """The graph with one tensor for all of a producer's that the same ops consume.
+    """Return the graph with one tensor for all of a producer's tensors that the same ops consume.
 
     Its messages are those of all: a search that sends them one by one takes twice as long.
     """
@@ -205,14 +210,14 @@ def bundled(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> IntArray:
-    """The first tensor of the same producer and consumers. [T]
+    """Return the first tensor of the same producer and consumers. [T]
 
     Tensors are brought together by random numbers of consumers, summed, and then compared.
 
     Args:
-        graph: the graph whose tensors are compared.
-        taken: consumers of each tensor, one tensor after the other, ascending.
-        count: how many each has. [T]
+        graph: The graph whose tensors are compared.
+        taken: Consumers of each tensor, one tensor after the other, ascending.
+        count: How many each has. [T]
     """
     number = np.random.default_rng(0).integers(2**63, size=graph.num_ops, dtype=np.uint64)
     summed = np.concatenate(([np.uint64(0)], np.cumsum(number[taken], dtype=np.uint64)))
@@ -231,13 +236,14 @@ def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> I
 
 
 def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
-    """The groups with those on cycles split by depth, numbered anew. [n]"""
+    """Return the groups with those on cycles split by depth, numbered anew. [n]"""
     from scipy.sparse import coo_matrix  # late: a tenth of a second
     from scipy.sparse.csgraph import connected_components
 
     count = int(group.max()) + 1
     source, target, _ = graph.edges
     ones = np.ones(len(source), dtype=np.int8)
+    # Groups on one cycle are a strong component; depths within it separate their ops again.
     links = coo_matrix((ones, (group[source], group[target])), (count, count))
     part = connected_components(links, connection="strong")[1].astype(np.int32)
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
@@ -250,7 +256,7 @@ def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
 def _depths(
     order: IntArray, offset: IntArray, successor: IntArray, group: IntArray, part: IntArray
 ) -> IntArray:
-    """Most changes of group on a path to each op inside its component. [n]"""
+    """Return the most changes of group on a path to each op inside its component. [n]"""
     depth = zero_ints(len(order))
     for op in order:
         for j in range(offset[op], offset[op + 1]):

@@ -202,10 +202,10 @@ class OrderRow(NamedTuple):
     """A traversal order.
 
     Attributes:
-        source: where it comes from.
-        direction: which ends of tensors it lists first.
-        make: gives the order of a graph; None where a policy finds it while it walks.
-        alone: who can walk in it, where that is not everybody, and why.
+        source: Where it comes from.
+        direction: Which ends of tensors it lists first.
+        make: Gives the order of a graph; None where a policy finds it while it walks.
+        alone: Who can walk in it, where that is not everybody, and why.
     """
 
     source: str
@@ -264,7 +264,7 @@ def check_order(name: str, *also: str) -> None:
     """Refuse what is no fixed order, no function ``module:function``, and not of ``also``.
 
     Raises:
-        InputError: lists the orders, or says what is wrong with the function.
+        InputError: There is no such order, or the function is wrong; the message says which.
     """
     if name in (*FIXED_ORDERS, *also):
         return
@@ -291,7 +291,7 @@ def check_network_order(name: str, *also: str) -> None:
     """Refuse what a network cannot walk in: all but fixed, own, ``coordinate`` and learned ones.
 
     Raises:
-        InputError: as of ``check_order``.
+        InputError: The order is none, as ``check_order`` finds.
     """
     base = base_of(name)
     check_order(name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,)))
@@ -319,14 +319,14 @@ def traversal(
     """Return the ops of ``graph`` in the traversal order ``name``. [n]
 
     Args:
-        name: of ``FIXED_ORDERS``, or ``module:function``.
-        graph: the graph whose ops are ordered.
-        cost: seconds of each op. [n]
-        edge_cost: seconds of each of ``graph.edges``.
-        seed: the seed of the ``random`` order.
+        name: One of ``FIXED_ORDERS``, or ``module:function``.
+        graph: The graph whose ops are ordered.
+        cost: Seconds of each op. [n]
+        edge_cost: Seconds of each of ``graph.edges``.
+        seed: The seed of the ``random`` order.
 
     Raises:
-        InputError: there is no such order; the names are listed. A function failed, or gave no
+        InputError: There is no such order; the names are listed. A function failed, or gave no
             permutation of the ops.
     """
     check_order(name)

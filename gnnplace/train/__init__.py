@@ -1,4 +1,4 @@
-"""The train room: how the policy learns.
+"""The train room: training of the policy and the networks.
 
 What is offered here is imported when first used: ``train.data`` needs no Lightning.
 """

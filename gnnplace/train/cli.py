@@ -29,7 +29,7 @@ def quiet() -> None:
 
 
 def start_no_python() -> None:
-    """Tells typeshed_client, which jsonargparse reads stubs by, where this Python's modules are.
+    """Tell typeshed_client, which jsonargparse reads stubs by, where this Python's modules are.
 
     It would start another Python to ask, which prints a traceback if this one is killed meanwhile.
     """
@@ -97,11 +97,11 @@ def main(args: list[str]) -> None:
     (``ProblemDataModule``); ``--config`` a recipe of ``trainers/``.
 
     Args:
-        args: arguments after ``gnnplace train``.
+        args: Arguments after ``gnnplace train``.
 
     Raises:
-        InputError: bad arguments, most of them before anything that takes seconds is imported.
-        SystemExit: with 143 where the run was asked to end by SIGTERM; Lightning's own says 0.
+        InputError: An argument is wrong; most are found before any slow import.
+        SystemExit: Code 143 if SIGTERM ended the run, for which Lightning's own says 0.
     """
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
         given = f"train {args[0]}: unknown" if args else "train: what?"

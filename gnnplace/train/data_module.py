@@ -48,12 +48,12 @@ class EpochSampler(DistributedSampler[int]):
     """``count`` new problems each epoch, every process an equal share; the remainder is left out.
 
     Args:
-        count: problems of an epoch, of all processes together.
-        rank: the number of this process.
-        world: the number of processes.
+        count: Problems of an epoch, of all processes together.
+        rank: The number of this process.
+        world: The number of processes.
 
     Raises:
-        InputError: fewer problems than processes.
+        InputError: There are fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -71,12 +71,12 @@ class HeldOutSampler(DistributedSampler[int]):
     """The same ``count`` problems each time, each in one process alone.
 
     Args:
-        count: problems of all processes together.
-        rank: the number of this process.
-        world: the number of processes.
+        count: Problems of all processes together.
+        rank: The number of this process.
+        world: The number of processes.
 
     Raises:
-        InputError: fewer problems than processes.
+        InputError: There are fewer problems than processes.
     """
 
     def __init__(self, count: int, rank: int = 0, world: int = 1) -> None:
@@ -92,7 +92,13 @@ class HeldOutSampler(DistributedSampler[int]):
 
 
 def check_share(count: int, world: int) -> None:
-    """Each process needs a problem, lest the others wait for it for ever."""
+    """Refuse fewer problems than processes.
+
+    A process without a problem would let the others wait for ever.
+
+    Raises:
+        InputError: There are fewer.
+    """
     if count < world:
         raise InputError(f"data: {count} problems for {world} processes; give each at least one")
 
@@ -113,11 +119,11 @@ class ResumableLoader(DataLoader[T]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Batches of this epoch that were taken, by each process."""
+        """Return how many batches of this epoch were taken, by each process."""
         return {"taken": self.taken}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Skips the batches that were taken; after a whole epoch none."""
+        """Skip the batches that were taken; after a whole epoch none."""
         self._epochs.skipped = state["taken"] % len(self) * self._size
 
     @property
@@ -136,9 +142,9 @@ class ProblemSample:
     """A problem to learn from, and what tells it apart.
 
     Attributes:
-        space: the problem with its simulator.
-        index: number of the problem; seeds what a learner draws on it.
-        reference: seconds of the best heuristic construction; nan where it is not needed.
+        space: The problem with its simulator.
+        index: Number of the problem; seeds what a learner draws on it.
+        reference: Seconds of the best heuristic construction; nan where it is not needed.
     """
 
     space: SearchSpace
@@ -153,13 +159,13 @@ class ProblemDraws:
     What is not listed here is as the arguments of ``ProblemDataModule`` of that name.
 
     Attributes:
-        families: names of random families; problem ``i`` is of family ``i mod their number``
+        families: Names of random families; problem ``i`` is of family ``i mod their number``
             unless it is of a captured graph.
-        part: part of the split that captured graphs are from: train, validation or test.
-        seed: the seed of all problems.
-        large_ops: least and most ops of large problems; the most holds with micro-batches.
-        batch: least and most of the captured batch.
-        presets: names of clusters; empty for drawn clusters alone.
+        part: Part of the split that captured graphs are from: train, validation or test.
+        seed: The seed of all problems.
+        large_ops: Least and most ops of large problems; the most holds with micro-batches.
+        batch: Least and most of the captured batch.
+        presets: Names of clusters; empty for drawn clusters alone.
     """
 
     families: tuple[str, ...]
@@ -180,7 +186,7 @@ class ProblemDraws:
     groups: tuple[int, int] = GROUPS
 
     def problem(self, index: int) -> Problem:
-        """Problem number ``index``."""
+        """Return problem number ``index``."""
         rng = np.random.default_rng([self.seed + index, TELLING])
         captured, large = rng.random() < self.captured, rng.random() < self.large
         if captured:
@@ -198,14 +204,14 @@ class ProblemDraws:
         )
 
     def exposure(self) -> Exposure:
-        """Return what these problems show to a network."""
+        """Return the exposure of these problems: the families and graphs that a network sees."""
         graphs = self._graphs if self.captured > 0 else []
         presets = self.presets if graphs and self.on_presets > 0 else ()
         return exposure_of_draws(self.families, graphs, (*self.clusters, *presets))
 
     @cached_property
     def _graphs(self) -> list[tuple[CapturedStore, str]]:
-        """The captured graphs of the part, by store and name; graphs are read once."""
+        """Return the captured graphs of the part, by store and name; graphs are read once."""
         stores = (shipped_store(), *map(find_dataset, self.datasets))
         return [(store, name) for store in stores for name in store.part(self.part)]
 
@@ -234,12 +240,12 @@ class ProblemDraws:
 
 
 class Problems(Dataset[ProblemSample]):
-    """Problems as they are drawn.
+    """A data set of problems, drawn when they are asked for.
 
     Args:
-        draws: what the problems are drawn from.
-        reference: whether to run the heuristics; such problems are kept once they are made.
-        pool: number of problems that are met over and over, and kept; None: each is met once.
+        draws: What the problems are drawn from.
+        reference: Whether to run the heuristics; such problems are kept once they are made.
+        pool: Number of problems that are met over and over, and kept; None: each is met once.
     """
 
     def __init__(self, draws: ProblemDraws, *, reference: bool, pool: int | None = None) -> None:
@@ -259,7 +265,7 @@ class Problems(Dataset[ProblemSample]):
 
 
 def reference_seconds(space: SearchSpace) -> float:
-    """Seconds of the best heuristic construction, nan where none fits."""
+    """Return the seconds of the best heuristic construction, nan where none fits."""
     try:
         return Portfolio().place(space.problem, space=space).step_time
     except (GnnplaceError, InfeasibleError):
@@ -267,7 +273,7 @@ def reference_seconds(space: SearchSpace) -> float:
 
 
 def as_list(samples: list[ProblemSample]) -> list[ProblemSample]:
-    """Return the samples: a batch is a list of them."""
+    """Return the samples as a list, which is what a batch is."""
     return samples
 
 
@@ -275,29 +281,29 @@ class ProblemDataModule(LightningDataModule):
     """Problems for learning; families and clusters kept for validation and test.
 
     Args:
-        families: families to train on.
-        validation_families: families to validate on.
-        test_families: families to test on.
-        clusters: types of clusters to train and validate on; the test adds ``two-tier``.
-        ops: least and most ops before micro-batches, of training problems.
-        held_out_ops: the same of validation and test problems.
-        devices: least and most devices.
-        microbatches: numbers of micro-batches to draw from.
-        problems: training problems an epoch.
-        validation_problems: number of validation problems.
-        test_problems: number of test problems.
-        captured: share of problems that are drawn from captured graphs, each of its own part of
+        families: Families to train on.
+        validation_families: Families to validate on.
+        test_families: Families to test on.
+        clusters: Types of clusters to train and validate on; the test adds ``two-tier``.
+        ops: Least and most ops before micro-batches, of training problems.
+        held_out_ops: Least and most ops of validation and test problems.
+        devices: Least and most devices.
+        microbatches: Numbers of micro-batches to draw from.
+        problems: Training problems an epoch.
+        validation_problems: Number of validation problems.
+        test_problems: Number of test problems.
+        captured: Share of problems that are drawn from captured graphs, each of its own part of
             the split by model family.
-        large: share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
-        large_ops: least and most ops of large problems.
-        datasets: datasets beside the store that captured graphs are drawn from, likewise.
-        presets: names of clusters for captured graphs, beside drawn clusters.
-        on_presets: share of captured problems that are on one of ``presets``.
-        tight: share of those on presets whose devices have tight memory.
-        groups: least and most groups of a captured graph.
-        pool: number of training problems that are met over and over; None: each is met once.
-        batch_size: the number of problems of a step.
-        seed: the seed of the training problems; validation and test problems are always the same.
+        large: Share of problems that are large: of ``large_ops`` ops, or a captured graph whole.
+        large_ops: Least and most ops of large problems.
+        datasets: Datasets, beside the store, that captured graphs are drawn from.
+        presets: Names of clusters for captured graphs, beside drawn clusters.
+        on_presets: Share of captured problems that are on one of ``presets``.
+        tight: Share of those on presets whose devices have tight memory.
+        groups: Least and most groups of a captured graph.
+        pool: Number of training problems that are met over and over; None: each is met once.
+        batch_size: The number of problems of a step.
+        seed: The seed of the training problems; validation and test problems are always the same.
     """
 
     def __init__(
@@ -335,6 +341,7 @@ class ProblemDataModule(LightningDataModule):
             large_ops, datasets=datasets, presets=presets, on_presets=on_presets, tight=tight,
             groups=groups,
         )  # fmt: skip
+        # Held-out problems have other families, sizes and seeds; tests add a type of cluster.
         validation = replace(
             draws,
             families=validation_families,
@@ -349,6 +356,7 @@ class ProblemDataModule(LightningDataModule):
             seed=TEST_SEEDS,
             clusters=(*clusters, "two-tier"),
         )
+        # Only training varies the batch; only held-out problems need the heuristics' seconds.
         self.train = Problems(replace(draws, batch=BATCH), reference=False, pool=pool)
         self.held_out = {
             "validation": Problems(validation, reference=True),
@@ -356,11 +364,11 @@ class ProblemDataModule(LightningDataModule):
         }
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on."""
+        """Return the exposures of training and of validation."""
         return self.train.draws.exposure(), self.held_out["validation"].draws.exposure()
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return new problems each epoch."""
+        """Return a loader of training problems, which are new in each epoch unless pooled."""
         return ResumableLoader(
             self.train,
             batch_size=self.batch_size,
@@ -370,17 +378,17 @@ class ProblemDataModule(LightningDataModule):
 
     @property
     def process(self) -> tuple[int, int]:
-        """Number of this process and of all processes of the run."""
+        """Return the number of this process and of all processes of the run."""
         if self.trainer is None:
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the same problems each time."""
+        """Return a loader of the validation problems, the same each time."""
         return self._held_out("validation")
 
     def test_dataloader(self) -> DataLoader[ProblemSample]:
-        """The same problems each time."""
+        """Return a loader of the test problems, the same each time."""
         return self._held_out("test")
 
     predict_dataloader = test_dataloader
@@ -388,7 +396,10 @@ class ProblemDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
     ) -> list[ProblemSample]:
-        """Problems stay where they are; what is learned from them is made on the CPU."""
+        """Return the batch as it is.
+
+        Problems stay on the CPU, where everything that is learned from them is made.
+        """
         return batch
 
     def _held_out(self, part: str) -> DataLoader[ProblemSample]:

@@ -20,7 +20,7 @@ def write_line(text: str) -> None:
 
 
 class EpochLines(Callback):
-    """Writes a line after the validation of the start weights, and one after each epoch.
+    """A callback that writes a line after the validation of the start weights and each epoch.
 
     An epoch's line is written when the next one starts or the training ends: only then has every
     hook of the epoch logged its figures.

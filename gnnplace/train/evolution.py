@@ -66,13 +66,16 @@ STATE, RANDOM = "evolution", "_rng"  # of a checkpoint; of the search
 
 
 def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
-    """One of the best few decodes."""
+    """Draw one of the best few decodes."""
     decoded = rollouts.greedy()[:STARTS]
     return decoded[int(rng.integers(len(decoded)))]
 
 
 def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> SearchState:
-    """One of the best few decodes after moves, at a temperature drawn at random."""
+    """Draw one of the best few decodes and anneal it.
+
+    It makes so many moves at a temperature drawn at random.
+    """
     space, start = rollouts.space, a_decode(rollouts, rng)
     state = searched_from(space, start)
     if moves == 0:
@@ -90,7 +93,7 @@ class SeenPass:
 
     Attributes:
         features: [S, D, F]
-        allowed: the candidates. [S, D]
+        allowed: The candidates. [S, D]
     """
 
     features: SingleArray
@@ -101,8 +104,8 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     """Walk over a placement that is drawn at random; None where the refiner decides nothing.
 
     Args:
-        rollouts: the problem and the policy.
-        rng: the source of all randomness.
+        rollouts: The problem and the policy.
+        rng: The source of all randomness.
     """
     space, passes = rollouts.space, RefiningPasses(rollouts)
     placed = _drawn(rollouts, rng)
@@ -130,16 +133,16 @@ def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
 
 
 class Evolution(PolicyModule):
-    """Evolves the refiner or the decoder.
+    """The training of the refiner or the decoder by evolution.
 
     Args:
-        part: what evolves, ``refiner`` or ``decoder``.
-        population: members of a generation.
-        step_size: standard deviation of the first generation, in units of feature spreads.
-        shared: arguments of ``PolicyModule``; ``learning_rate`` and ``steps`` have no use here.
+        part: What evolves, ``refiner`` or ``decoder``.
+        population: Members of a generation.
+        step_size: Standard deviation of the first generation, in units of feature spreads.
+        shared: Arguments of ``PolicyModule``; ``learning_rate`` and ``steps`` have no use here.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     spread: Tensor
@@ -166,7 +169,7 @@ class Evolution(PolicyModule):
         return policy.refiner if self.part == "refiner" else policy.decoder
 
     def configure_optimizers(self) -> Any:
-        """Gradient descent that goes straight to the new mean."""
+        """Return gradient descent that goes straight to the new mean."""
         return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 
     def optimizer_step(
@@ -178,10 +181,10 @@ class Evolution(PolicyModule):
             self.evolved(self.average).copy_(self.evolved(self.policy))
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
-        """Half the squared distance from the mean to the next generation's mean.
+        """Return half the squared distance from the mean to the next generation's mean.
 
         Raises:
-            InputError: gradients are clipped, which would stop short of it.
+            InputError: Gradients are clipped, which would stop short of it.
         """
         if self.trainer.gradient_clip_val:
             raise InputError("trainer.gradient_clip_val: Evolution needs none; leave it out")
@@ -230,7 +233,7 @@ class Evolution(PolicyModule):
                 setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
 
     def _features(self, sample: ProblemSample) -> FloatArray:
-        """Features of candidates less their decision's mean. [candidates, F]"""
+        """Return the features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
             seen: Any = watch_pass(rollouts, rng)
@@ -245,13 +248,16 @@ class Evolution(PolicyModule):
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
 
     def _fitness(self, samples: list[ProblemSample], candidates: FloatArray) -> FloatArray:
-        """Mean log score of each candidate, over the processes too: less is better."""
+        """Return the mean log score of each candidate, over all processes; less is better."""
         logs = np.stack([self._logs(sample, candidates) for sample in samples])
         mean = torch.from_numpy(logs.clip(-MOST, MOST).mean(axis=0))
         return np.asarray(self.trainer.strategy.reduce(mean, reduce_op="mean").numpy())
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
-        """Log score of the placement with each candidate, over the first's or the start's."""
+        """Return the log score of the placement with each candidate. [candidates]
+
+        It is over the start's for the refiner, over the first candidate's for the decoder.
+        """
         rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
         members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":

@@ -77,7 +77,7 @@ def run_export(args: list[str]) -> None:
         args: Arguments after ``gnnplace train export``.
 
     Raises:
-        InputError: Bad arguments, or a file that is no checkpoint of a placer's network.
+        InputError: An argument is wrong, or the file is no checkpoint of a placer's network.
     """
     parser = ArgumentParser(
         prog="gnnplace train export",

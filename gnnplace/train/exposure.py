@@ -1,4 +1,4 @@
-"""What a data module shows to a network: the exposures of its training card."""
+"""The problems that a data module shows to a network: the exposures of its training card."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Exposing(Protocol):
     """A data module that can say what it shows."""
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on."""
+        """Return the exposures of training and of validation."""
 
 
 def exposure_of_draws(

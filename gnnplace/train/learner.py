@@ -55,14 +55,14 @@ class Learner(LightningModule):
     """A network in training.
 
     Args:
-        network: what learns; saved by ``save_pretrained``.
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        export: folder that the network is saved to whenever the validation improves; ``-last`` is
+        network: What learns; saved by ``save_pretrained``.
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        export: Folder that the network is saved to whenever the validation improves; ``-last`` is
             added to its name for the network at the end.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     best: Tensor
@@ -89,11 +89,11 @@ class Learner(LightningModule):
 
     @property
     def training_seconds(self) -> float:
-        """Seconds of this training so far, without that of the weights it began with."""
+        """Return the seconds of this training so far, without that of the weights it began with."""
         return self.earlier_seconds + time.monotonic() - self.begun_at
 
     def exposures(self) -> tuple[Exposure, Exposure] | None:
-        """Return what the data show in training and in validation; None if they do not say."""
+        """Return the exposures of training and validation, or None if the data do not say."""
         try:
             data = getattr(self.trainer, "datamodule", None)
         except RuntimeError:  # attached to no trainer
@@ -119,13 +119,13 @@ class Learner(LightningModule):
         return earlier.continued(card)
 
     def configure_optimizers(self) -> Any:
-        """Adam with a cosine schedule down to a tenth."""
+        """Return Adam with a cosine schedule down to a tenth."""
         optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _share(self, step: int) -> float:
-        """Share of the highest learning rate at ``step``."""
+        """Return the share of the highest learning rate at ``step``."""
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
 
     def optimizer_step(
@@ -144,7 +144,7 @@ class Learner(LightningModule):
                 _ = mean.lerp_(now, share) if mean.is_floating_point() else mean.copy_(now)
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
-        """Randomness of one problem, the same whenever it is met."""
+        """Return the generator of one problem, the same whenever it is met."""
         return np.random.default_rng([17, sample.index])
 
     @abstractmethod
@@ -163,11 +163,11 @@ class Learner(LightningModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Forgets the ratios of the last validation."""
+        """Forget the ratios of the last validation."""
         self.ratios = []
 
     def validation_step(self, batch: list[ProblemSample], batch_index: int) -> None:
-        """Places each problem with one decode an aim."""
+        """Place each problem with one decode an aim."""
         self.ratios += [self._log_ratio(sample) for sample in batch]
 
     def on_validation_epoch_end(self) -> None:
@@ -207,7 +207,7 @@ class Learner(LightningModule):
 
     @property
     def exported_folders(self) -> list[str]:
-        """Folders that have been exported: of the best network, if there was one, and the last."""
+        """Return the exported folders: that of the best network, if there is one, and the last."""
         if self.export is None:
             return []
         best = [self.export] if self.has_exported_best else []
@@ -215,7 +215,7 @@ class Learner(LightningModule):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether ``export`` has a network of this run."""
+        """Return whether ``export`` has a network of this run."""
         return math.isfinite(float(self.best))
 
     def on_train_end(self) -> None:
@@ -232,7 +232,7 @@ class Learner(LightningModule):
         self.log("test/better", better, sync_dist=True)
 
     def quality(self) -> tuple[float, float]:
-        """Geometric mean of the ratios of all processes, share of those below one.
+        """Return the geometric mean of the ratios of all processes and the share below one.
 
         Problems without a reference are left out; nan where there are no others.
         """
@@ -244,7 +244,7 @@ class Learner(LightningModule):
         return float(np.exp(total / count)) if count else float("nan"), better / max(count, 1.0)
 
     def predict_step(self, batch: list[ProblemSample], batch_index: int) -> list[dict[str, Any]]:
-        """Name, predicted seconds and those of the best heuristic of each problem."""
+        """Return a row for each problem: name, predicted seconds, and the best heuristic's."""
         return [
             {
                 "problem": sample.space.problem.name,
@@ -259,7 +259,7 @@ class Learner(LightningModule):
 
     @abstractmethod
     def place(self, network: Any, sample: ProblemSample) -> float:
-        """Seconds of a network's first choice on a problem."""
+        """Return the seconds of a network's first choice on a problem."""
 
 
 def begin_with(
@@ -273,16 +273,16 @@ def begin_with(
     """Give a network the parameters of the one saved in ``folder``, or of the shipped one.
 
     Args:
-        network: of the same sizes.
-        read: reads what is in a folder.
-        folder: of the saved one, or ``SHIPPED``.
-        shipped: the folder of the shipped one.
-        sizes: the arguments that say sizes, for the error.
-        added: what names of parameters begin with that the saved one may lack.
+        network: A network of the same sizes.
+        read: Reads what is in a folder.
+        folder: Folder of the saved network, or ``SHIPPED``.
+        shipped: The folder of the shipped one.
+        sizes: The arguments that say sizes, for the error.
+        added: What names of parameters begin with that the saved one may lack.
 
     Raises:
-        FormatError: a file is missing or malformed.
-        MismatchError: its features or sizes are others.
+        FormatError: A file is missing or malformed.
+        MismatchError: The saved network has other features or sizes.
     """
     try:
         path = shipped if folder == SHIPPED else folder
@@ -295,18 +295,18 @@ def begin_with(
 
 
 class PolicyModule(Learner):
-    """A policy in training.
+    """A placement policy in training.
 
     Args:
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        orders: traversal orders to decode under.
-        start: folder of a policy to start from, or ``shipped`` for the one that comes with the
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        orders: Traversal orders to decode under.
+        start: Folder of a policy to start from, or ``shipped`` for the one that comes with the
             package.
-        export: folder that the policy is saved to whenever the validation improves.
+        export: Folder that the policy is saved to whenever the validation improves.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
         FormatError: ``start`` is missing or malformed.
         MismatchError: ``start`` has other features.
     """

@@ -11,8 +11,8 @@ def check_least(section: str = "model", /, **limits: tuple[float, float]) -> Non
     """Raise InputError where an argument is no number or below its least value.
 
     Args:
-        section: of the recipe, that the arguments are in.
-        **limits: value and least value by the argument's name.
+        section: The section of the recipe that the arguments are in.
+        **limits: Value and least value by the argument's name.
     """
     for name, (value, least) in limits.items():
         if not math.isfinite(value):

@@ -111,7 +111,7 @@ def proposals(
     rng: np.random.Generator,
     effort: Effort,
 ) -> list[Placement]:
-    """Placements of one problem by a policy; they all fit it.
+    """Return placements of one problem by a policy, all of which fit into memory.
 
     Args:
         policy: The policy whose choices they are.
@@ -142,7 +142,7 @@ def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
 def _moved(
     rollouts: Rollouts, start: Decoded, kind: int, rng: np.random.Generator, moves: int
 ) -> SearchState:
-    """Move from a placement while it cools."""
+    """Return the state after annealing from a placement, in stages that cool."""
     space = rollouts.space
     state = searched_from(space, start)
     seed_kernel(int(rng.integers(2**31)))
@@ -154,7 +154,7 @@ def _moved(
 
 
 def distinct(placements: Sequence[Placement]) -> list[Placement]:
-    """Return the first of each that are the same."""
+    """Return the placements without repeats, in the order of their first."""
     return list({placement.key: placement for placement in reversed(placements)}.values())[::-1]
 
 
@@ -164,7 +164,7 @@ def _runs(simulator: Simulator, placement: Placement) -> bool:
 
 
 class MeasuredTuning(Evolution):
-    """Fine-tunes a policy for one model.
+    """The fine-tuning of a policy for one model by measurements.
 
     Args:
         objective: Measures placements, and has the problem.
@@ -176,7 +176,7 @@ class MeasuredTuning(Evolution):
         shared: The arguments of ``Evolution``.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     exported_name = "kept"
@@ -205,18 +205,18 @@ class MeasuredTuning(Evolution):
 
     @property
     def posterior(self) -> Posterior:
-        """What is believed of the problem, which is made when it is first needed."""
+        """Return the posterior: what is believed of the problem. It is made when first needed."""
         if self._posterior is None:
             self._posterior = Posterior(self.objective.problem, self.noise)
         return self._posterior
 
     @property
     def done(self) -> bool:
-        """Whether everything is measured that was to be."""
+        """Return whether all measurements were made."""
         return len(self.posterior.observed) >= self.measurements
 
     def batch_loss(self, batch: list[Any]) -> Tensor | None:
-        """Return a generation, the first one of a round after its measurements."""
+        """Return the loss of a generation, after new measurements if it is a round's first."""
         if batch == [0]:
             self.measure(self.proposed())
         self.trainer.should_stop = self.trainer.should_stop or self.done
@@ -226,14 +226,14 @@ class MeasuredTuning(Evolution):
         return super().batch_loss([ProblemSample(space, count) for space in self._spaces()])
 
     def _spaces(self) -> list[SearchSpace]:
-        """Return what the policy is to place well: the problem as believed, and as it was profiled.
+        """Return the problems that the policy is to place well: as believed, and as profiled.
 
         Users have the profile alone, and what is good on one of them only is luck.
         """
         return [SearchSpace(self.posterior.problem), SearchSpace(self.posterior.profiled)]
 
     def proposed(self) -> list[Placement]:
-        """Return what to measure next, of what the policy proposes and has proposed."""
+        """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy, orders = self.average, self.orders
         believed = self.posterior.problem
@@ -255,7 +255,10 @@ class MeasuredTuning(Evolution):
         return self._apart(ranked, min(self.at_once, left))
 
     def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
-        """Return the first few that are not too much alike, filled up with the others."""
+        """Return the first few placements that are not too much alike.
+
+        Others fill up the number where there are too few.
+        """
         chosen: list[Placement] = []
         problem = self.posterior.profiled
         for placement in ranked:
@@ -267,7 +270,7 @@ class MeasuredTuning(Evolution):
         return [*chosen, *(p for p in ranked if p.key not in keys)][:count]
 
     def measure(self, placements: list[Placement]) -> None:
-        """Measures placements, learns from them, and logs what they came to."""
+        """Measure placements, learn from them, and log the results."""
         if not placements:  # the policy has no other idea
             self.trainer.should_stop = True
             return
@@ -284,7 +287,7 @@ class MeasuredTuning(Evolution):
         self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
-        """Log believed step time of what a policy of each candidate places, over the first's."""
+        """Return the log of the believed step time with each candidate, over the first's."""
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
         choose = self._refined if self.part == "refiner" else self._decoded
@@ -330,11 +333,14 @@ class MeasuredTuning(Evolution):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether a placement ran, after which each round exports the better policy."""
+        """Return whether a placement ran, after which each round exports the better policy."""
         return bool(self.posterior.succeeded)
 
     def _believed(self, policy: PlacementPolicy) -> float:
-        """Seconds of what a policy places first, as believed now; mean over both problems."""
+        """Return the believed seconds of what a policy places first.
+
+        It is the geometric mean over the problems.
+        """
         placements = []
         for space in self._spaces():
             rollouts = Rollouts(space, policy, self.orders)
@@ -344,7 +350,7 @@ class MeasuredTuning(Evolution):
         return float(np.exp(mean.mean()))
 
     def table(self) -> str:
-        """Every measurement as CSV, in milliseconds."""
+        """Return every measurement as CSV, in milliseconds."""
         rows: list[Sequence[Any]] = [HEAD]
         mean, _ = self.posterior.predict([e.placement for e in self.posterior.observed])
         for (number, before, deviation), now, entry in zip(
@@ -391,7 +397,7 @@ class Rounds(LightningDataModule):
         generations: The number of generations of a round.
 
     Raises:
-        InputError: less than one.
+        InputError: There is less than one generation.
     """
 
     def __init__(self, generations: int = 3) -> None:

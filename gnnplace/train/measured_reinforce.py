@@ -41,15 +41,15 @@ class MeasuredReinforce(Reinforce):
     """The GNN in training on one model; the data module is ``Rounds``.
 
     Args:
-        objective: measures placements, and has the problem.
-        samples: placements drawn a step, each of which is measured; at least 2.
-        kept: of these, how many the policy gradient learns from.
-        held_out: objectives of other models, on which the greedy decode is measured before and
+        objective: Measures placements, and has the problem.
+        samples: Placements drawn a step, each of which is measured; at least 2.
+        kept: Number of these that the policy gradient learns from.
+        held_out: Objectives of other models, on which the greedy decode is measured before and
             after.
-        given: arguments of ``Reinforce``; no label is moved, since that would be simulated.
+        given: Arguments of ``Reinforce``; no label is moved, since that would be simulated.
 
     Raises:
-        InputError: a number is too small.
+        InputError: A number is too small.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MeasuredReinforce(Reinforce):
 
     @cached_property
     def sample(self) -> ProblemSample:
-        """The objective's problem."""
+        """Return the objective's problem."""
         return ProblemSample(SearchSpace(self.objective.problem), 0)
 
     def exposures(self) -> tuple[Exposure, Exposure]:
@@ -81,7 +81,7 @@ class MeasuredReinforce(Reinforce):
         return super().batch_loss([self.sample])
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
-        """Measured seconds of a step of each placement; the greedy one is among them."""
+        """Return the measured seconds of a step of each placement, the greedy one among them."""
         placements = [_placement(episodes, unit_device) for unit_device in drawn]
         found = [measured.seconds for measured in self.objective.measure(placements)]
         ran = [(s, p) for s, p in zip(found, placements, strict=True) if s is not None]
@@ -95,7 +95,10 @@ class MeasuredReinforce(Reinforce):
         return np.array([worst if seconds is None else seconds for seconds in found])
 
     def own_decodes(self) -> list[float]:
-        """Measured seconds of the average's greedy decode of each objective; nan: it failed."""
+        """Return the measured seconds of the average's greedy decode of each objective.
+
+        It is nan where the decode failed.
+        """
         found = []
         for objective in (self.objective, *self.held_out):
             known = objective is self.objective
@@ -107,7 +110,7 @@ class MeasuredReinforce(Reinforce):
         return found
 
     def on_train_start(self) -> None:
-        """Measures what the network decides before it learns."""
+        """Measure what the network decides before it learns."""
         self.before = self.before or self.own_decodes()
 
     def on_train_end(self) -> None:
@@ -143,7 +146,7 @@ class MeasuredReinforce(Reinforce):
         cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """Return the label, whose cost is what it takes now."""
+        """Return the best placement, after the label is measured again: its cost is today's."""
         which = sample.index, drawn.limit
         if which in self.labels:
             devices = self.labels[which][1]
@@ -154,7 +157,7 @@ class MeasuredReinforce(Reinforce):
 
     @property
     def has_exported_best(self) -> bool:
-        """Whether a placement ran, after which each epoch exports the network."""
+        """Return whether a placement ran, after which each epoch exports the network."""
         return self.found is not None
 
     def on_train_epoch_end(self) -> None:

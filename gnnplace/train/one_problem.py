@@ -25,12 +25,12 @@ class FewProblems(LightningDataModule):
     """Some problems in turn, to learn from and to validate on.
 
     Args:
-        problems: the problems to learn from, in turn.
-        steps: the number of steps of an epoch.
-        batch_size: the number of problems of a step.
+        problems: The problems to learn from, in turn.
+        steps: The number of steps of an epoch.
+        batch_size: The number of problems of a step.
 
     Raises:
-        InputError: no steps, or none a step.
+        InputError: There are no steps, or no problems in a step.
     """
 
     def __init__(self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1) -> None:
@@ -45,18 +45,18 @@ class FewProblems(LightningDataModule):
         self.samples = self.samples or _samples(self.problems)
 
     def exposures(self) -> tuple[Exposure, Exposure]:
-        """Return what is trained on, and what is validated on; after ``setup``."""
+        """Return the exposures of training and of validation. Call ``setup`` before."""
         trained = exposure_of_problems(self.problems)
         held_out = [sample.space.problem for sample in self.held_out]
         return trained, exposure_of_problems(held_out) if held_out else trained
 
     def train_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the problems in turn."""
+        """Return a loader of the problems in turn."""
         count = self.steps * self.batch_size
         return self._loader([self.samples[i % len(self.samples)] for i in range(count)])
 
     def val_dataloader(self) -> DataLoader[ProblemSample]:
-        """Return the problems that are validated on, once."""
+        """Return a loader of the problems that are validated on, each once."""
         samples = self.held_out or self.samples
         return self._loader([replace(s, reference=reference_seconds(s.space)) for s in samples])
 
@@ -65,7 +65,7 @@ class FewProblems(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: list[ProblemSample], device: torch.device, dataloader_idx: int
     ) -> list[ProblemSample]:
-        """Problems stay where they are."""
+        """Return the batch as it is, because problems stay on the CPU."""
         return batch
 
     def _loader(self, samples: list[ProblemSample]) -> DataLoader[ProblemSample]:
@@ -80,11 +80,11 @@ class OneProblem(FewProblems):
     """One problem of a file.
 
     Args:
-        problem: path of a problem file.
-        steps: the number of steps of an epoch.
+        problem: Path of a problem file.
+        steps: The number of steps of an epoch.
 
     Raises:
-        InputError: no steps.
+        InputError: There are no steps.
     """
 
     def __init__(self, problem: str, steps: int = 20) -> None:
@@ -95,7 +95,7 @@ class OneProblem(FewProblems):
         """Read the problem.
 
         Raises:
-            FormatError: naming the file, the key path and the fault.
+            FormatError: The file is malformed; the message names it, the key path and the fault.
         """
         if not self.problems:
             self.problems = [read_problem(self.path)]
@@ -106,14 +106,14 @@ class ProblemFiles(FewProblems):
     """Problems of files to learn from, as those of one family, and others to validate on.
 
     Args:
-        problems: paths of problem files, or patterns such as ``family/*.json``.
-        held_out: the same of problems to validate on; those that are learned from where there are
+        problems: Paths of problem files, or patterns such as ``family/*.json``.
+        held_out: The same of problems to validate on; those that are learned from where there are
             none.
-        steps: the number of steps of an epoch.
-        batch_size: the number of problems of a step.
+        steps: The number of steps of an epoch.
+        batch_size: The number of problems of a step.
 
     Raises:
-        InputError: no steps, or none a step.
+        InputError: There are no steps, or no problems in a step.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class ProblemFiles(FewProblems):
         """Read the problems; those to learn from are mixed, so that sizes come in no order.
 
         Raises:
-            InputError: no problems, or a pattern that no file has.
-            FormatError: naming the file, the key path and the fault.
+            InputError: There are no problems, or no file matches a pattern.
+            FormatError: The file is malformed; the message names it, the key path and the fault.
         """
         if not self.patterns:
             raise InputError("problems: none; name them: --data.problems='[family/*.json]'")

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, told in one line before anything that takes seconds is imported.
+"""Checks of a recipe before any slow import: the first mistake is told in one line.
 
 The YAML files and the options of `gnnplace train` are put together as Lightning's command line puts
 them together, and compared with the source of the classes that they name (`train.signatures`).
@@ -115,9 +115,9 @@ class TrainingRecipe:
     """The files and options of a command, put together.
 
     Attributes:
-        sections: keys and values, nested; a class is a mapping with `class_path` and `init_args`.
-        sources: what set a value, by its key path: "--threads" or "smoke.yaml: threads".
-        is_text: the text of the command line that a value was read from, by its key path.
+        sections: Keys and values, nested; a class is a mapping with `class_path` and `init_args`.
+        sources: What set a value, by its key path: "--threads" or "smoke.yaml: threads".
+        is_text: The text of the command line that a value was read from, by its key path.
     """
 
     sections: dict[str, Any] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class TrainingRecipe:
 
 
 def _plain(path: KeyPath) -> KeyPath:
-    """Return a key path as options spell it, which leave `init_args` out."""
+    """Return a key path as options spell it, without `init_args`."""
     return tuple(key for key in path if key != "init_args")
 
 
@@ -151,11 +151,11 @@ def check_recipe(args: Sequence[str]) -> None:
     """Check the arguments of `gnnplace train` as far as source tells what they may be.
 
     Args:
-        args: those after `gnnplace train`, the command first.
+        args: Those after `gnnplace train`, the command first.
 
     Raises:
-        FormatError: a recipe is missing, or no YAML; names file and line.
-        InputError: the first mistake: an unknown key or class, a value of the wrong type, a list
+        FormatError: A recipe is missing, or no YAML; the message names file and line.
+        InputError: The first mistake: an unknown key or class, a value of the wrong type, a list
             without brackets, a folder that cannot be made, a monitor that is never logged, a
             package that is not installed, a checkpoint that is none, a precision or a batch size
             that cannot be trained with.
@@ -190,8 +190,8 @@ def read_recipe(command: str, args: Sequence[str]) -> TrainingRecipe:
     """Return the files and options of a command, later ones over earlier ones.
 
     Raises:
-        FormatError: a file is missing, or no YAML.
-        InputError: a file holds no keys, or an argument is no option.
+        FormatError: A file is missing, or no YAML.
+        InputError: A file holds no keys, or an argument is no option.
     """
     recipe = TrainingRecipe()
     waiting = list(args)
@@ -265,7 +265,7 @@ def _merge(
 
 
 def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
-    """Return a class's section; without arguments that it had for another class."""
+    """Return the section of a class, without arguments that another class had there."""
     if section.get("class_path") in (None, class_path):
         return section
     return {"class_path": class_path}
@@ -307,9 +307,9 @@ def _named_class(current: object, class_path: str, *, is_list: bool) -> object:
     """Return a section after an option named a class in it.
 
     Args:
-        current: the section before, if there was one.
-        class_path: the class.
-        is_list: whether the class is one more of several.
+        current: The section before, if there was one.
+        class_path: The class.
+        is_list: Whether the class is one more of several.
     """
     if is_list:
         items = current if isinstance(current, list) else [current] if current else []
@@ -388,7 +388,7 @@ def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSourc
     """Return the class of a name; None where only Lightning's parser can tell.
 
     Raises:
-        InputError: there is none.
+        InputError: There is none.
     """
     where = recipe.source_of((*path, "class_path"))
     if (*_plain(path), "class_path") not in recipe.sources:
@@ -414,7 +414,7 @@ def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSourc
 
 
 def _missing(name: str, match: Missing) -> str:
-    """Return what is said of a dotted name that leads nowhere."""
+    """Return the message about a dotted name that leads nowhere."""
     if match.name:
         near = suggestion(match.name, match.names)
         return f"there is no class {match.name!r} in {_short(match.module)}{near}"
@@ -540,12 +540,12 @@ def _as_yaml(value: object) -> str:
 
 
 def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
-    """Return what a value must be, where its type is another; empty where it may be right.
+    """Return what a value must be if its type is wrong, else an empty text.
 
     Args:
-        parameter: the argument.
-        value: as YAML reads it.
-        is_text: whether it comes from the command line, where a text needs no quotes.
+        parameter: The argument.
+        value: The value as YAML reads it.
+        is_text: Whether it comes from the command line, where a text needs no quotes.
     """
     if parameter.annotation is None or (value is None and parameter.takes_none):
         return ""
@@ -692,7 +692,7 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     """Refuse a checkpoint that cannot be one.
 
     Raises:
-        InputError: there is no such file, it is none, or it is the best of a run that has not been.
+        InputError: There is no such file, it is none, or it is the best of a run that has not been.
     """
     path = recipe.sections.get("ckpt_path")
     if path is None:
@@ -792,8 +792,8 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
     """Return why a folder cannot be made or written to; empty where it can.
 
     Args:
-        folder: it need not exist; what is made to try it is removed.
-        probe: says whether an existing folder can be written to, `os.access` by default.
+        folder: It need not exist; what is made to try it is removed.
+        probe: Tells whether an existing folder can be written to; `os.access` by default.
     """
     made: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""``Reinforce``: how the GNN placer learns, from the step times of placements that it draws itself.
+"""``Reinforce``: training of the GNN placer on step times of placements that it draws itself.
 
 Formulation. The network draws K placements of a problem, decision by decision from the softmax of
 its scores, and each is simulated. They are to use a random number of devices, and what a draw costs
@@ -95,9 +95,9 @@ class Lesson:
     """Placements of a problem to learn from.
 
     Attributes:
-        drawn: the placements, and in which orders they are decided. B of them
-        weight: how much more likely each is to become. [B]
-        wanted: how likely each number of devices should be. [limits]
+        drawn: The placements, and in which orders they are decided. B of them
+        weight: How much more likely each is to become. [B]
+        wanted: How likely each number of devices should be. [limits]
     """
 
     drawn: Drawn
@@ -109,11 +109,11 @@ SIZES = "model.hidden, model.layers, model.memory, model.decoder_hidden and mode
 
 
 def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
-    """Return a network to train: what is ``given`` and not None, the rest as of ``start``.
+    """Return a network to train, with the sizes that are ``given`` and the rest as of ``start``.
 
     Raises:
         FormatError: ``start`` is missing or malformed.
-        MismatchError: it has other sizes than those given.
+        MismatchError: It has other sizes than those given.
     """
     config: dict[str, Any] = {}
     if start is not None:
@@ -132,28 +132,28 @@ class Reinforce(Learner):
     """The GNN placer in training.
 
     Args:
-        hidden: size of the encoder's states; None: as of ``start``, else 64.
-        layers: rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
-        decoder_hidden: size of the decoder's layers; None: as of ``start``, else 48.
-        memory: entries of a device's memory; None: as of ``start``, else 16.
-        order: the traversal order, ``module:function``, or ``learned-order+`` either; None: as of
+        hidden: Size of the encoder's states; None: as of ``start``, else 64.
+        layers: Rounds of messages; 0 leaves the graph out; None: as of ``start``, else 3.
+        decoder_hidden: Size of the decoder's layers; None: as of ``start``, else 48.
+        memory: Entries of a device's memory; None: as of ``start``, else 16.
+        order: The traversal order, ``module:function``, or ``learned-order+`` either; None: as of
             ``start``, else upward rank.
-        encoder: makes an encoder from the number of features, in place of the package's.
-        samples: placements drawn of each problem, K; at least 2.
-        shared: further draws with noise that clusters share, for labels alone.
-        moves: moves tried on the label of each problem, whenever it is met.
-        kept: draws of each problem that the policy gradient learns from.
-        label: the weight of self-labelling.
-        gradient: the weight of the policy gradient.
-        greedy: weight of the greedy decode's own advantage.
-        temperature: of draws, above 0: what scores are divided by before the softmax.
-        start: folder of a network to start from, or ``shipped``.
-        learning_rate: the learning rate of Adam, at its highest.
-        steps: training steps over which the learning rate falls to a tenth.
-        export: folder that the network is saved to whenever the validation improves.
+        encoder: Makes an encoder from the number of features, in place of the package's.
+        samples: Placements drawn of each problem, K; at least 2.
+        shared: Further draws with noise that clusters share, for labels alone.
+        moves: Moves tried on the label of each problem, whenever it is met.
+        kept: Draws of each problem that the policy gradient learns from.
+        label: The weight of self-labelling.
+        gradient: The weight of the policy gradient.
+        greedy: Weight of the greedy decode's own advantage.
+        temperature: What scores are divided by before the softmax of draws; above 0.
+        start: Folder of a network to start from, or ``shipped``.
+        learning_rate: The learning rate of Adam, at its highest.
+        steps: Training steps over which the learning rate falls to a tenth.
+        export: Folder that the network is saved to whenever the validation improves.
 
     Raises:
-        InputError: a number is too small, an unknown order, an encoder that cannot be used.
+        InputError: A number is too small, an unknown order, an encoder that cannot be used.
         FormatError: ``start`` is missing or malformed.
         MismatchError: ``start`` has other features or sizes.
     """
@@ -213,7 +213,7 @@ class Reinforce(Learner):
         return known
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
-        """Mean loss of the problems with several devices; None without any."""
+        """Return the mean loss of the problems with several devices; None without any."""
         batch = [s for s in batch if s.space.problem.num_devices > 1]
         if not batch:
             return None
@@ -227,7 +227,7 @@ class Reinforce(Learner):
         return torch.stack(losses).mean()
 
     def lesson(self, sample: ProblemSample, episodes: Episodes, states: Tensor) -> Lesson:
-        """Draws placements, and says what to make of them. ``states``: [m, hidden]"""
+        """Draw placements and weigh what to learn from them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
         drawn, cost, likely = self._tried(sample, episodes, network, rng)
@@ -250,7 +250,7 @@ class Reinforce(Learner):
         network: DecoderNetwork,
         rng: np.random.Generator,
     ) -> tuple[Drawn, FloatArray, FloatArray]:
-        """Placements for a random number of devices, their costs, and how likely numbers should be.
+        """Return placements for a random number of devices, their costs, and the wanted numbers.
 
         The placements are the greedy decode, draws, draws that clusters share, and the greedy
         decodes for each other number of devices.
@@ -268,12 +268,12 @@ class Reinforce(Learner):
         return drawn, cost, wanted(by_limit)
 
     def _fewer(self, sample: ProblemSample, count: int, least: int = 0) -> int:
-        """Fewer of ``count`` where the problem is large."""
+        """Return ``count``, or less where the problem is large, but at least ``least``."""
         few = min(1.0, MANY / sample.space.problem.num_units)
         return max(least, round(few * count))
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
-        """Seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
+        """Return the seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
         return np.array([episodes.seconds(one) for one in drawn])
 
     def _best(
@@ -284,7 +284,7 @@ class Reinforce(Learner):
         cost: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
-        """The placement of least cost that is known for a number of devices, after some moves."""
+        """Return the best known placement for a number of devices, after some moves."""
         which, least = (sample.index, drawn.limit), int(cost.argmin())
         best = self.labels.get(which)
         if best is None or cost[least] < best[0]:
@@ -295,7 +295,10 @@ class Reinforce(Learner):
         return best[1]
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
-        """Loss of a problem's placements. ``states``: the encoder's, with gradients. [m, hidden]"""
+        """Return the loss of a problem's placements.
+
+        ``states`` are the encoder's, with gradients. [m, hidden]
+        """
         network = self.policy.network(states.detach(), episodes.devices)
         seen, there = episodes.seen(network, lesson.drawn), states.device
         chosen = torch.from_numpy(seen.device).long().to(there)
@@ -322,7 +325,10 @@ class Reinforce(Learner):
     def _order_gradient(
         self, episodes: Episodes, network: DecoderNetwork, lesson: Lesson
     ) -> Tensor:
-        """Gradient by the priorities of all draws' weights times log-probabilities an op. [m]"""
+        """Return the gradient by the priorities, per op. [m]
+
+        It is that of all draws' log-probabilities times their weights.
+        """
         graph, priority = episodes.graph.graph, episodes.priority(network)
         rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
         total = sum(
@@ -360,26 +366,35 @@ def finite_logs(seconds: FloatArray) -> FloatArray:
 
 
 def advantages(seconds: FloatArray) -> FloatArray:
-    """How far the log of each is below the mean of the others', in standard deviations. [K]"""
+    """Return how far the log of each is below the mean of the others'. [K]
+
+    In standard deviations of the logs, cut off at ``MOST``.
+    """
     logs = finite_logs(seconds)
     below = (logs.sum() - logs) / (len(logs) - 1) - logs
     return np.asarray(np.clip(below / max(float(logs.std()), 1e-6), -MOST, MOST))
 
 
 def wanted(seconds: FloatArray) -> FloatArray:
-    """How likely each number of devices should be, by the seconds under it. [limits]"""
+    """Return how likely each number of devices should be, by the seconds with it. [limits]"""
     logs = finite_logs(seconds)
     likely = np.exp((logs.min() - logs) / HEAT)
     return np.asarray(likely / likely.sum(), np.float64)
 
 
 def regret(greedy: float, label: float) -> float:
-    """Weight of a label: a half where the greedy decode is as good, one where it is 5 % longer."""
+    """Return the weight of a label, from 0.5 to 3.
+
+    A half where the greedy decode is as good, one where it is 5 % longer.
+    """
     return float(np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0))
 
 
 def gain_over(one: float, seconds: FloatArray) -> float:
-    """How far the log of one is below the mean of others', in their standard deviations."""
+    """Return how far the log of one is below the mean of others'.
+
+    In their standard deviations, cut off at ``MOST``.
+    """
     logs = finite_logs(seconds)
     below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
     return float(np.clip(below, -MOST, MOST))
@@ -396,7 +411,10 @@ LEAST = 1e-6  # gain of a move that stays, of the step time
 
 
 def unevenness(episodes: Episodes, unit_device: IntArray, limit: int) -> float:
-    """Return what seconds are multiplied by. ``unit_device``: [U]"""
+    """Return the factor by which seconds grow where a placement uses devices unevenly.
+
+    It grows too with every device beyond ``limit``. ``unit_device``: [U]
+    """
     work = np.bincount(unit_device, episodes.walk.unit_work)
     used = float(work.sum() ** 2 / max(float((work**2).sum()), 1e-300))
     beyond = int(np.count_nonzero(np.bincount(unit_device))) - limit
@@ -410,14 +428,14 @@ def bettered(
     count: int,
     rng: np.random.Generator,
 ) -> tuple[float, IntArray]:
-    """Cost and units' devices of the best placement after some moves; never a worse one.
+    """Return cost and units' devices of the best placement after some moves; never a worse one.
 
     Args:
-        episodes: the problem as the network walks it.
-        label: cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
-        limit: the number of devices to use.
-        count: the number of moves to try.
-        rng: what they are drawn with.
+        episodes: The problem as the network walks it.
+        label: Cost of a placement (seconds times ``unevenness``), and each unit's device. [U]
+        limit: The number of devices to use.
+        count: The number of moves to try.
+        rng: What they are drawn with.
     """
     for _ in range(count):
         moved = _moved(episodes, label[1], rng)

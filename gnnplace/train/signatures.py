@@ -26,9 +26,9 @@ class Parameter:
     """An argument of a constructor.
 
     Attributes:
-        annotation: its type in the source; None where there is none.
-        takes_none: whether its default is None.
-        is_required: whether it has no default.
+        annotation: Its type in the source; None where there is none.
+        takes_none: Whether its default is None.
+        is_required: Whether it has no default.
     """
 
     annotation: ast.expr | None
@@ -41,9 +41,9 @@ class Module:
     """The source of a module.
 
     Attributes:
-        name: its dotted name.
-        is_package: whether it is the `__init__.py` of a folder.
-        tree: its source, parsed.
+        name: Its dotted name.
+        is_package: Whether it is the `__init__.py` of a folder.
+        tree: Its source, parsed.
     """
 
     name: str
@@ -78,8 +78,8 @@ class ClassSource:
     """A class or a function, where it is defined.
 
     Attributes:
-        module: the module of its definition.
-        node: its definition.
+        module: The module of its definition.
+        node: Its definition.
     """
 
     module: Module
@@ -87,7 +87,7 @@ class ClassSource:
 
     @property
     def name(self) -> str:
-        """Its name without the module."""
+        """Return the class's name without the module."""
         return self.node.name
 
 
@@ -96,9 +96,9 @@ class Missing:
     """A name that does not exist.
 
     Attributes:
-        module: the dotted name of the module that lacks it, or that is missing itself.
-        name: the name that the module lacks; empty where the module is missing.
-        names: what the module has.
+        module: The dotted name of the module that lacks it, or that is missing itself.
+        name: The name that the module lacks; empty where the module is missing.
+        names: What the module has.
     """
 
     module: str
@@ -111,9 +111,9 @@ class Constructor:
     """The arguments of a class or a function.
 
     Attributes:
-        name: of the class.
-        parameters: arguments by name.
-        is_open: whether it may take others.
+        name: The name of the class.
+        parameters: Arguments by name.
+        is_open: Whether it may take others.
     """
 
     name: str
@@ -248,7 +248,7 @@ def _find_spec(name: str) -> tuple[Path | None, tuple[str, ...]] | None:
 
 @cache
 def _read_module(name: str) -> Module | None:
-    """Return a module's source; None where there is none to read."""
+    """Return a module's source, or None if there is none to read."""
     spec = _find_spec(name)
     if spec is None or spec[0] is None:
         return None
@@ -260,7 +260,7 @@ def _read_module(name: str) -> Module | None:
 
 
 def _find(module: str, name: str, steps: int) -> ClassSource | Missing | None:
-    """Return what a module means by a name, where its definition is."""
+    """Return the definition that a module's name refers to, or None where it is hidden."""
     if _find_spec(module) is None:
         package, _, last = module.rpartition(".")
         if not package:

@@ -64,7 +64,7 @@ def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
     """Return the search space of a file and of arguments, which win.
 
     Raises:
-        InputError: it is malformed or empty.
+        InputError: It is malformed or empty.
     """
     space: SearchSpace = {}
     if path:
@@ -88,7 +88,7 @@ def parse_assignments(assignments: list[str]) -> SearchSpace:
     """Return the search space of ``KEY=VALUES`` arguments.
 
     Raises:
-        InputError: naming the argument that is none.
+        InputError: An argument is no ``KEY=VALUES``; the message names it.
     """
     space: SearchSpace = {}
     for assignment in assignments:
@@ -100,10 +100,10 @@ def parse_assignments(assignments: list[str]) -> SearchSpace:
 
 
 def parse_values(key: str, text: str) -> BaseDistribution:
-    """Return a range or choices.
+    """Parse a range or choices.
 
     Raises:
-        InputError: neither, or a range that is empty; names ``key``.
+        InputError: It is neither, or the range is empty; the message names ``key``.
     """
     match = RANGE.fullmatch(text)
     if match is None:
@@ -136,7 +136,7 @@ def _choices(key: str, text: str) -> CategoricalDistribution:
 
 
 def first_values(space: SearchSpace) -> dict[str, str]:
-    """One allowed value of each key, to check the key paths with."""
+    """Return one allowed value of each key, to check the key paths with."""
     return {
         key: str(values.choices[0] if isinstance(values, CategoricalDistribution) else values.low)
         for key, values in space.items()
@@ -147,7 +147,7 @@ def suggest(trial: Trial, key: str, values: BaseDistribution) -> None:
     """Give ``trial`` a value for ``key``.
 
     Raises:
-        InputError: the study has another kind of values for this key.
+        InputError: The study has another kind of values for this key.
     """
     try:
         if isinstance(values, CategoricalDistribution):
@@ -188,10 +188,10 @@ def add_sweep_options(parser: LightningArgumentParser) -> None:
 
 
 class SweepCLI(TrainingCLI):
-    """Parses the arguments of a sweep: those of a run without a subcommand, and its own.
+    """The parser of a sweep's arguments: those of a run without a subcommand, and its own.
 
     Args:
-        args: arguments after ``gnnplace train sweep``.
+        args: Arguments after ``gnnplace train sweep``.
     """
 
     def __init__(self, args: list[str]) -> None:
@@ -207,11 +207,11 @@ class SweepCLI(TrainingCLI):
 
 
 class TrialCLI(TrainingCLI):
-    """Makes the objects of one trial.
+    """The maker of the objects of one trial.
 
     Args:
-        args: as of the sweep, then the trial's values.
-        folder: what the trial writes goes there.
+        args: Arguments of the sweep, then the trial's values.
+        folder: What the trial writes goes there.
     """
 
     def __init__(self, args: list[str], folder: Path) -> None:
@@ -227,7 +227,7 @@ class TrialCLI(TrainingCLI):
         """Send what the recipe writes to the trial's folder.
 
         Raises:
-            InputError: the recipe wants several processes.
+            InputError: The recipe wants several processes.
         """
         quiet_trainer(self.chosen.trainer, self.folder)
         if "export" in self.chosen.model.init_args:
@@ -250,11 +250,11 @@ def quiet_trainer(trainer: Namespace, folder: Path) -> None:
 
 
 class Pruning(Callback):
-    """Reports the best figure after each validation, and ends the run of a pruned trial.
+    """A callback that reports the best figure to a trial and ends the run if it is pruned.
 
     Args:
-        trial: the trial of the study.
-        monitor: name of the figure; less is better.
+        trial: The trial of the study.
+        monitor: Name of the figure; less is better.
     """
 
     def __init__(self, trial: Trial, monitor: str) -> None:
@@ -262,10 +262,10 @@ class Pruning(Callback):
         self.best, self.validations, self.pruned = float("inf"), 0, False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report.
+        """Report the best figure so far and stop the training if the trial is pruned.
 
         Raises:
-            InputError: the recipe logs no such figure.
+            InputError: The recipe logs no such figure.
         """
         if trainer.sanity_checking:
             return
@@ -281,17 +281,17 @@ class Pruning(Callback):
 
 
 def run_trial(args: list[str], trial: Trial, folder: Path, monitor: str) -> float:
-    """Best validation figure of one run.
+    """Train once and return the best validation figure.
 
     Args:
-        args: arguments of the sweep.
-        trial: the trial, which has its values.
-        folder: what the trial writes goes there.
-        monitor: name of the figure.
+        args: Arguments of the sweep.
+        trial: The trial, which has its values.
+        folder: What the trial writes goes there.
+        monitor: Name of the figure.
 
     Raises:
-        optuna.TrialPruned: the study ended it early.
-        GnnplaceError: bad input.
+        optuna.TrialPruned: The study ended it early.
+        GnnplaceError: The recipe or a value is wrong.
     """
     values = [f"--{key}={value}" for key, value in trial.params.items()]
     cli = TrialCLI([*args, *values], folder)
@@ -310,7 +310,7 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
     the other draw different values.
 
     Raises:
-        InputError: the database cannot be opened; says why.
+        InputError: The database cannot be opened; the message says why.
     """
     try:
         if url.startswith(SQLITE):
@@ -328,7 +328,10 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
 
 
 def _open_storage(url: str, again: bool = True) -> RDBStorage:
-    """The database at ``url``; once more if another worker was making its tables just then."""
+    """Return the database at ``url``.
+
+    It is opened once more if another worker was making its tables just then.
+    """
     try:
         return RDBStorage(
             url,
@@ -355,7 +358,7 @@ def _retry_once() -> dict[str, object]:
 
 
 def _plain(url: str) -> str:
-    """``url`` without a password."""
+    """Return ``url`` without a password."""
     start, at, host = url.rpartition("@")
     return f"{start.rsplit(':', 1)[0]}:***@{host}" if at else url
 
@@ -370,14 +373,14 @@ def sweep(
     """Run trials until the study has its number of them.
 
     Args:
-        study: what ``open_study`` returned.
-        trials: the number of trials to end with, over all workers and starts.
-        space: the keys that vary, each with its values.
-        objective: runs a trial that has its values; a figure that is not finite fails the trial.
-        report: takes one line after each trial.
+        study: What ``open_study`` returned.
+        trials: The number of trials to end with, over all workers and starts.
+        space: The keys that vary, each with its values.
+        objective: Runs a trial that has its values; a figure that is not finite fails the trial.
+        report: Takes one line after each trial.
 
     Raises:
-        Exception: whatever ``objective`` raised; the trial is failed and not counted.
+        Exception: Whatever ``objective`` raised; the trial is failed and not counted.
     """
 
     def run(trial: Trial) -> float:
@@ -413,7 +416,7 @@ def write_results(study: optuna.Study, folder: Path) -> None:
 
 
 def table(trials: list[FrozenTrial]) -> str:
-    """Trials as CSV, the best first."""
+    """Return the trials as CSV, the best first."""
     keys = sorted({key for trial in trials for key in trial.params})
     ranked = sorted(trials, key=lambda t: (t.value is None, t.value, t.number))
     lines = [[*_figures(t), *(t.params.get(key, "") for key in keys)] for t in ranked]
@@ -443,10 +446,10 @@ def run_sweep(args: list[str]) -> None:
     """Run trials of a recipe until the study has its number of them.
 
     Args:
-        args: arguments after ``gnnplace train sweep``; recipes may come first and bare.
+        args: Arguments after ``gnnplace train sweep``; recipes may come first and bare.
 
     Raises:
-        InputError: bad arguments, or a recipe that cannot run.
+        InputError: An argument is wrong, or the recipe cannot run.
     """
     warnings.filterwarnings("ignore", category=ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)

@@ -54,8 +54,8 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
     """Fill in loggers and checkpoints, in place.
 
     Args:
-        trainer: the parsed ``trainer`` section of a recipe, with a ``default_root_dir``.
-        logs: keys of ``LOGGERS`` to write where the recipe names no logger.
+        trainer: The parsed ``trainer`` section of a recipe, with a ``default_root_dir``.
+        logs: Keys of ``LOGGERS`` to write where the recipe names no logger.
     """
     root = Path(trainer.default_root_dir)
     callbacks = trainer.callbacks or []
@@ -73,8 +73,8 @@ def complete_export(model: Namespace, trainer: Namespace) -> None:
     """Export to ``policy`` in the folder of the run where a recipe leaves ``export`` out, in place.
 
     Args:
-        model: the parsed ``model`` section of a recipe.
-        trainer: the parsed ``trainer`` section, with a ``default_root_dir``.
+        model: The parsed ``model`` section of a recipe.
+        trainer: The parsed ``trainer`` section, with a ``default_root_dir``.
     """
     arguments = model.get("init_args", Namespace())
     if "export" in arguments and arguments.export is None:
@@ -95,15 +95,15 @@ def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
 
 
 def is_checkpoint(callback: Namespace) -> bool:
-    """Whether a parsed callback writes checkpoints."""
+    """Return whether a parsed callback writes checkpoints."""
     return str(callback.class_path).endswith("ModelCheckpoint")
 
 
 class PredictionTable(BasePredictionWriter):
-    """Writes ``predictions.csv``; of several processes each a file, with its number.
+    """A callback that writes ``predictions.csv``; of several processes each a numbered file.
 
     Args:
-        folder: the folder to write to.
+        folder: The folder to write to.
     """
 
     def __init__(self, folder: str) -> None:
@@ -148,9 +148,9 @@ class TrainingCLI(LightningCLI):
     """Lightning's command line for this project's modules and data.
 
     Args:
-        args: arguments without the program's name.
-        run: whether a subcommand is given and run; otherwise only objects are made.
-        save_config: whether to write the whole recipe beside the logs.
+        args: Arguments without the program's name.
+        run: Whether a subcommand is given and run; otherwise only objects are made.
+        save_config: Whether to write the whole recipe beside the logs.
     """
 
     def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
@@ -178,7 +178,7 @@ class TrainingCLI(LightningCLI):
 
     @property
     def chosen(self) -> Namespace:
-        """The parsed arguments of the subcommand, or all where there is none."""
+        """Return the parsed arguments of the subcommand, or all where there is none."""
         return self.config[self.subcommand] if self.subcommand else self.config
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -205,7 +205,7 @@ class TrainingCLI(LightningCLI):
         """Make model, data and trainer.
 
         Raises:
-            GnnplaceError: one of them refuses its arguments; without the parser's words around it.
+            GnnplaceError: One of them refuses its arguments; the parser's words are removed.
         """
         try:
             super().instantiate_classes()
@@ -216,7 +216,7 @@ class TrainingCLI(LightningCLI):
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Lightning's trainer.
+        """Return Lightning's trainer.
 
         Raises:
             InputError: Lightning refuses the settings.
@@ -261,13 +261,13 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
     """Refuse a checkpoint of another model.
 
     Args:
-        path: its file.
-        model: what it is to be loaded into.
-        goes_on: whether training goes on from it, which needs more than the weights.
+        path: Its file.
+        model: What it is to be loaded into.
+        goes_on: Whether training goes on from it, which needs more than the weights.
 
     Raises:
-        InputError: it is no checkpoint of Lightning, or holds weights alone where more is needed.
-        MismatchError: it has other parameters, or parameters of other shapes.
+        InputError: It is no checkpoint of Lightning, or holds weights alone where more is needed.
+        MismatchError: The checkpoint has other parameters, or parameters of other shapes.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -318,7 +318,7 @@ def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> No
 
 
 def mistake_of(error: Exception) -> InputError | None:
-    """Return what a recipe did wrong, where Lightning finds out while it runs; else None."""
+    """Return the mistake in a recipe that Lightning found while it ran, or None without one."""
     message = _one_line(error)
     is_monitor = (
         "Early stopping conditioned on metric" in message
@@ -346,10 +346,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def adopt_torchrun(trainer: Namespace) -> None:
-    """Under ``torchrun``, takes the number of processes from it; in place.
+    """Take the number of processes from ``torchrun``, if it started this one, in place.
 
     Args:
-        trainer: the parsed ``trainer`` section of a recipe.
+        trainer: The parsed ``trainer`` section of a recipe.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return

@@ -89,10 +89,10 @@ DEFAULT_STORE = StoreSettings()
 
 
 class Workbench(StepObjective):
-    """Measures placements of a model.
+    """What measures placements of a model.
 
     Args:
-        model: As everywhere: a zoo name, ``hf:CONFIG`` or ``module:callable``.
+        model: A zoo name, ``hf:CONFIG`` or ``module:callable``.
         cluster: ``cpu:N``, ``cuda:N``, ``auto``, a preset or a YAML file.
         capture: How the model is captured.
         measurement: How placements are measured.
@@ -119,7 +119,7 @@ class Workbench(StepObjective):
 
     @cached_property
     def program(self) -> Program:
-        """The captured model, at 1/M of its batch."""
+        """Return the captured model, at 1/M of its batch."""
         return capture_model(self._model, options=self.options)
 
     @cached_property
@@ -128,17 +128,17 @@ class Workbench(StepObjective):
 
     @property
     def problem(self) -> Problem:
-        """The problem, as it was profiled."""
+        """Return the problem, as it was profiled."""
         return self._problem
 
     @property
     def name(self) -> str:
-        """What the store calls the model."""
+        """Return the name of the model in the store."""
         return self._store.label or self._model
 
     @cached_property
     def objective(self) -> MeasuredObjective:
-        """What runs placements."""
+        """Return the objective that runs placements."""
         from gnnplace.run.measuring import MeasuredObjective
         from gnnplace.run.placed import ExecutionOptions, RecordOptions
 
@@ -181,7 +181,7 @@ class Workbench(StepObjective):
 
     @property
     def room(self) -> int:
-        """Placements on all devices that the cores of this process can run at a time."""
+        """Return how many placements on all devices the cores of this process can run at a time."""
         from gnnplace.run.workers import available_cores
 
         kinds = [device.kind for device in self.problem.cluster.devices]

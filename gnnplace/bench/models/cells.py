@@ -94,11 +94,11 @@ class Cell(nn.Module):
     """One cell; a reduction halves height and width.
 
     Args:
-        nodes: the nodes of the cell.
-        before: channels of both inputs.
-        width: channels of a node.
-        strides: the strides of the fits of both inputs.
-        reduction: whether operations on the inputs have stride two.
+        nodes: The nodes of the cell.
+        before: Channels of both inputs.
+        width: Channels of a node.
+        strides: The strides of the fits of both inputs.
+        reduction: Whether operations on the inputs have stride two.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class CellNetwork(nn.Module):
 def nasnet(
     batch: int = 8, size: int = 32, width: int = 16, each: int = 1, stages: int = 2
 ) -> Workload:
-    """NASNet-A with a classification loss (10 classes).
+    """Build NASNet-A with a classification loss (10 classes).
 
     Args:
         batch: Images in a step.

@@ -71,7 +71,7 @@ class DenseNet(nn.Module):
 def densenet(
     batch: int = 8, size: int = 32, layers: str = "22", growth: int = 12, classes: int = 10
 ) -> Workload:
-    """DenseNet with a classification loss.
+    """Build DenseNet with a classification loss.
 
     Args:
         batch: Images in a step.
@@ -81,7 +81,7 @@ def densenet(
         classes: The number of classes of the classifier.
 
     Raises:
-        InputError: no such number of layers.
+        InputError: There is no such number of layers.
     """
     if str(layers) not in DEPTHS:
         raise InputError(f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}")

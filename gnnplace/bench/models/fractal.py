@@ -15,7 +15,7 @@ from gnnplace.zoo.workload import Workload, classified_images
 
 
 def layer(inputs: int, outputs: int) -> nn.Module:
-    """Convolution, batch norm, ReLU."""
+    """Return convolution, batch norm and ReLU in sequence."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
     )
@@ -31,7 +31,7 @@ class Block(nn.Module):
         self.second = Block(columns - 1, outputs, outputs) if columns > 1 else None
 
     def paths(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return what each column gives, not yet joined."""
+        """Return the output of each column, not yet joined."""
         if self.first is None or self.second is None:
             return [self.short(x)]
         return [self.short(x), *self.second.paths(self.first(x))]
@@ -50,7 +50,7 @@ def fractal(
     width: int = 16,
     classes: int = 10,
 ) -> Workload:
-    """FractalNet with a classification loss.
+    """Build FractalNet with a classification loss.
 
     Args:
         batch: Images in a step.

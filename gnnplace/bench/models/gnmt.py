@@ -86,7 +86,7 @@ def gnmt(
     width: int = 128,
     layers: int = 2,
 ) -> Workload:
-    """GNMT with a loss on every next word.
+    """Build GNMT with a loss on every next word.
 
     Args:
         batch: Pairs of sentences in a step.

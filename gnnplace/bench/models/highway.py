@@ -55,7 +55,7 @@ def highway(
     depth: int = 4,
     layers: int = 1,
 ) -> Workload:
-    """Language model of recurrent highway layers, unrolled over time.
+    """Build a language model of recurrent highway layers, unrolled over time.
 
     Args:
         batch: Texts in a step.

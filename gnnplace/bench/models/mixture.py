@@ -61,7 +61,7 @@ def moe(
     depth: int = 2,
     classes: int = 16,
 ) -> Workload:
-    """Soft mixture of experts with a classification loss.
+    """Build a soft mixture of experts with a classification loss.
 
     Args:
         batch: Tokens in a step.

@@ -48,7 +48,7 @@ def recommender(
     hidden: int = 256,
     depth: int = 2,
 ) -> Workload:
-    """Multi-tower recommender with a click loss.
+    """Build a multi-tower recommender with a click loss.
 
     Args:
         batch: Examples in a step.

@@ -33,7 +33,7 @@ class Seq2Seq(nn.Module):
 def seq2seq(
     batch: int = 32, length: int = 8, vocabulary: int = 1000, width: int = 128, layers: int = 2
 ) -> Workload:
-    """LSTM translation model with attention; its time steps are captured one by one.
+    """Build an LSTM translation model with attention; its time steps are captured one by one.
 
     Args:
         batch: Sentences in a step.

@@ -87,7 +87,7 @@ def speech(
     spelling: int = 2,
     alphabet: int = 30,
 ) -> Workload:
-    """Listen, attend and spell with a loss on every next letter.
+    """Build a listen, attend and spell model with a loss on every next letter.
 
     Args:
         batch: Utterances in a step.

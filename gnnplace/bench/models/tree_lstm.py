@@ -19,7 +19,7 @@ State = tuple[torch.Tensor, torch.Tensor]
 
 
 def merges(leaves: int, seed: int) -> list[int]:
-    """Which of the present nodes becomes one with its right neighbour, one after the other."""
+    """Return which of the present nodes merges with its right neighbour, one after the other."""
     random = python_random.Random(seed)
     return [random.randrange(left - 1) for left in range(leaves, 1, -1)]
 
@@ -43,13 +43,13 @@ class TreeLSTM(nn.Module):
         return self.head(present[0][0])
 
     def of_word(self, word: torch.Tensor) -> State:
-        """State and cell of a leaf. [batch, width]"""
+        """Return state and cell of a leaf. [batch, width]"""
         enter, out, value = self.leaf(word).chunk(3, 1)
         cell = torch.sigmoid(enter) * torch.tanh(value)
         return torch.sigmoid(out) * torch.tanh(cell), cell
 
     def joined(self, left: State, right: State) -> State:
-        """State and cell of a node. [batch, width]"""
+        """Return state and cell of a node. [batch, width]"""
         gates = self.node(torch.cat([left[0], right[0]], 1)).chunk(5, 1)
         enter, first, second, out = (torch.sigmoid(gate) for gate in gates[:4])
         cell = enter * torch.tanh(gates[4]) + first * left[1] + second * right[1]
@@ -64,7 +64,7 @@ def tree_lstm(
     tree: int = 0,
     classes: int = 5,
 ) -> Workload:
-    """Binary tree LSTM with a classification loss; all texts have one random tree.
+    """Build a binary tree LSTM with a classification loss; all texts have one random tree.
 
     Args:
         batch: Texts in a step.

@@ -11,7 +11,7 @@ from gnnplace.zoo.workload import Workload, generator
 
 
 def pair(inputs: int, outputs: int) -> nn.Sequential:
-    """Two 3x3 convolutions with norm and ReLU."""
+    """Return two 3x3 convolutions with norm and ReLU."""
     return nn.Sequential(ConvUnit(inputs, outputs, 3), ConvUnit(outputs, outputs, 3))
 
 
@@ -42,7 +42,7 @@ class UNet(nn.Module):
 def unet(
     batch: int = 4, size: int = 64, width: int = 16, depth: int = 3, classes: int = 4
 ) -> Workload:
-    """U-Net with a segmentation loss.
+    """Build a U-Net with a segmentation loss.
 
     Args:
         batch: Images in a step.

@@ -91,7 +91,7 @@ def wired(
     architecture: int = 0,
     classes: int = 10,
 ) -> Workload:
-    """Randomly wired CNN with a classification loss.
+    """Build a randomly wired CNN with a classification loss.
 
     Args:
         batch: Images in a step.

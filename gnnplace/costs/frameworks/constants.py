@@ -35,10 +35,10 @@ class Constant:
     Attributes:
         owner: "hardware", "library", "any framework", "framework NAME", "mode NAME"
             or "environment NAME".
-        name: what it is called in the data.
-        value: in the unit.
-        unit: such as "s" or "bytes a parameter"; a factor has "1".
-        source: where it is from, and on what it was fitted.
+        name: What it is called in the data.
+        value: In the unit.
+        unit: Such as "s" or "bytes a parameter"; a factor has "1".
+        source: Where it is from, and on what it was fitted.
     """
 
     owner: str
@@ -59,7 +59,11 @@ class ConstantSet:
         return self.constants[name].value
 
     def of(self, name: str, kind: str) -> float:
-        """Of a kind of device: `NAME.KIND`, else `NAME`, which is said of all others."""
+        """Return the value for a kind of device: `NAME.KIND`, else `NAME`.
+
+        Raises:
+            KeyError: There is neither.
+        """
         own = self.constants.get(f"{name}.{kind}", self.constants.get(name))
         if own is None:
             raise KeyError(f"{self.owner}: {name} of {kind}")
@@ -79,36 +83,38 @@ def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
 
 @cache
 def hardware() -> ConstantSet:
-    """Return what devices and networks do in a step, whatever runs on them."""
+    """Return the constants of devices and networks, whatever runs on them."""
     return _set(HARDWARE, _data()["hardware"])
 
 
 @cache
 def library() -> ConstantSet:
-    """Rates of fused attention."""
+    """Return the rates of fused attention."""
     return _set(LIBRARY, _data()["library"])
 
 
 def framework(name: str) -> ConstantSet:
-    """Return what a framework adds, what holds for any among it.
+    """Return a framework's constants, with those that hold for any framework.
 
     Raises:
-        InputError: its constants are not known; those that are are listed.
+        InputError: The framework's constants are not known; the message lists those that are.
     """
     own = _named("framework", name, _data()["frameworks"])
     return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
 
 
 def mode(name: str) -> ConstantSet:
-    """Return what replaces constants in a step that runs so, such as "compile=on"."""
+    """Return the constants that a mode such as "compile=on" replaces."""
     return _set(f"mode {name}", _data()["modes"].get(name, {}))
 
 
 def environment(names: str) -> ConstantSet:
-    """Return what environments add, several joined by "+"; of a constant of two the last counts.
+    """Return the constants of environments, several joined by "+".
+
+    Of a constant that two of them have, the last counts.
 
     Raises:
-        InputError: there is none of a name; those that are known are listed.
+        InputError: An environment is unknown; the message lists those that are known.
     """
     sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
     constants: dict[str, Constant] = {}
@@ -125,10 +131,12 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
 
 
 def assumed(framework_name: str, environment_name: str | None = None) -> Iterator[Constant]:
-    """Every constant that predictions of a framework stand on, the hardware's first, modes' last.
+    """Yield every constant that a framework's predictions rest on.
+
+    The hardware's come first, those of modes last.
 
     Raises:
-        InputError: no such framework or environment.
+        InputError: There is no such framework or environment.
     """
     sets = [hardware(), library(), framework(framework_name)]
     if environment_name is not None:

@@ -1,4 +1,4 @@
-"""`Framework`: what a training framework makes of a step on given GPUs.
+"""`Framework`: the seconds and bytes that a training framework takes for a step on given GPUs.
 
 One object owns everything a framework does to a step beside the model's kernels: which exchanges
 are hidden and what hiding costs, how replicas exchange gradients and parameters, what the host
@@ -228,7 +228,7 @@ TESTED: Mapping[str, Tested] = {
 
 
 def tested_words(framework: str) -> str:
-    """Return how well a framework's prices were tested, in a few words."""
+    """Describe in a few words how well a framework's prices were tested."""
     tested = TESTED.get(framework)
     if tested is None:
         return "not compared with published runs"
@@ -242,7 +242,7 @@ def untested_properties(
     has_experts: bool,
     offload: str = NOTHING,
 ) -> tuple[str, ...]:
-    """Return what a plan has that no published run of its framework had.
+    """Return the properties of a plan that no published run of its framework had.
 
     Args:
         framework: Its name.
@@ -301,12 +301,12 @@ class ReplicaGroup:
 
     @property
     def expert_shards(self) -> int:
-        """Devices that ZeRO shards the state of an expert over."""
+        """Return the number of devices that ZeRO shards the state of an expert over."""
         return max(1, self.shards * self.copies // self.count)
 
     @property
     def of_experts(self) -> ReplicaGroup:
-        """The devices that add up the gradients of an expert."""
+        """Return the group of devices that add up the gradients of an expert."""
         return ReplicaGroup(
             count=self.copies,
             shards=self.expert_shards,
@@ -340,19 +340,19 @@ class ReplicatedParameters:
 
     @property
     def count(self) -> float:
-        """Elements of all parameters."""
+        """Return the elements of all parameters."""
         return self.dense + self.experts
 
 
 class ReplicaExchanges(NamedTuple, Generic[Seconds]):
     """Seconds that replicas exchange once a step, by what they may run under.
 
-    Of one stage, or of several as arrays.
+    The seconds are those of one stage, or of several as arrays.
 
     Attributes:
-        scattered: Of gradients, which may run under backward passes. Alone.
+        scattered: Exchanges of gradients alone, which may run under backward passes.
         bucketed: The same in the buckets in which a framework starts them under work.
-        gathered: Of parameters after the optimizer's step, which may run under forward passes.
+        gathered: Exchanges of updated parameters, which may run under forward passes.
     """
 
     scattered: Seconds
@@ -371,7 +371,7 @@ class Framework:
         name: The name of the framework.
         constants: Its numbers, with those of an environment.
         checks: Numbers of an environment that checks collectives; None of any other.
-        precision: Of parameters and passes, in Lightning's words.
+        precision: The precision of parameters and passes, in Lightning's words.
         optimizer: Its name, of `costs.optimizers`.
         kernels: Seconds of kernels on one device, of several kinds on the slowest.
         network: Seconds of exchanges.
@@ -407,17 +407,17 @@ class Framework:
 
     @property
     def traits(self) -> Traits:
-        """What it does where a plan does not say."""
+        """Return the framework's traits: what it does where a plan does not say."""
         return TRAITS[self.name]
 
     @property
     def workspace(self) -> float:
-        """Bytes beside tensors that a device's log has, of libraries and of the framework."""
+        """Return the bytes beside tensors in a device's log, of libraries and of the framework."""
         return self.kernels.rates["workspace"] + self.constants["workspace"]
 
     @cached_property
     def state_bytes(self) -> StateBytes:
-        """Bytes of state for each parameter."""
+        """Return the bytes of state for each parameter."""
         parameter, gradient, moment = PARAMETER[self.precision]
         kind = self.optimizer_kind
         copy = moment * self.precision.endswith("-master")
@@ -435,14 +435,14 @@ class Framework:
 
     @property
     def optimizer_kind(self) -> OptimizerKind:
-        """What the optimizer keeps and moves."""
+        """Return the kind of the optimizer: what it keeps and moves."""
         return optimizer_kind(self.optimizer)
 
     def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
         """Return the bytes of the optimizer's state on a device.
 
         Args:
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas, and how many of them share the state.
         """
         sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
@@ -452,30 +452,30 @@ class Framework:
 
     @property
     def sums_in_fp32(self) -> bool:
-        """Whether gradients are summed in float32 beside those of the passes."""
+        """Return whether gradients are summed in float32 beside those of the passes."""
         return (self.gradients or self.traits.gradients) == "fp32"
 
     @property
     def hidden_exchanges(self) -> str:
-        """Exchanges of replicas that are hidden."""
+        """Return the exchanges of replicas that are hidden, the plan's or the framework's own."""
         return self.hides or self.traits.hides
 
     @property
     def offloading(self) -> Offloading:
-        """What leaves the GPU for the host."""
+        """Return the offloading: what leaves the GPU for the host."""
         return offloading_of(self.offload)
 
     @cached_property
     def host(self) -> Host:
-        """The host of a GPU."""
+        """Return the host of a GPU."""
         return host_of(self.kernels.kind, self.network.each)
 
     def on_kind(self, kind: str) -> Framework:
-        """Return the framework as it runs on a kind of device."""
+        """Return the framework on one kind of device; itself if there is one kind alone."""
         return self.kinds.get(kind, self)
 
     def with_kernels_of(self, kind: str) -> Framework:
-        """Return the framework with the kernels of a kind of device.
+        """Return the framework with the kernels of one kind of device.
 
         A kind owns its kernels; the network and the constants are the cluster's.
         """
@@ -502,7 +502,7 @@ class Framework:
     def step_interval(
         self, seconds: float, num_devices: int, has_experts: bool
     ) -> tuple[float, float]:
-        """Return between which seconds four in five of such steps lie.
+        """Return the interval that four in five steps lie in, in seconds.
 
         `low` and `high` are of published runs that a plan resembles. Their distances from 1, on a
         log scale, are `experts_away` times as large for layers with experts, and `away` times for
@@ -530,7 +530,7 @@ class Framework:
 
         Args:
             exchange: Seconds of the exchange alone; a number, or an array of them.
-            work: Seconds of the work alone, likewise.
+            work: Seconds of the work alone; a number or an array too.
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
         share = self.network.rates["overlap"] if share is None else share
@@ -612,7 +612,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas.
         """
         dense = parameters.dense if group.count > 1 else 0.0
@@ -638,7 +638,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            exchanges: Of the replicas, alone.
+            exchanges: Seconds of the replicas' exchanges, alone.
             forward: Seconds of forward passes that may hide the gathers of parameters.
             backward: Seconds of backward passes that may hide the sums of gradients.
         """
@@ -683,7 +683,7 @@ class Framework:
         """Return the seconds of gathering parameters after a sharded step of the optimizer.
 
         Args:
-            elements: Of parameters on a device; 0: nothing is gathered.
+            elements: Elements of parameters on a device; 0: nothing is gathered.
             num_layers: Layers whose tensors are gathered or broadcast one by one.
             group: The devices that have them.
         """
@@ -704,13 +704,15 @@ class Framework:
     def least_exchanges(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> ReplicaExchanges[float]:
-        """Return seconds of which no part of the parameters takes less than its share, unhidden.
+        """Return a lower bound of the seconds of exchanges, of which none is hidden.
+
+        No part of the parameters takes less than its share of them.
 
         Broadcasts, checks, and the exchanges of experts come besides, which are not counted.
 
         Args:
             zero: ZeRO stage, 0 or 1.
-            parameters: Of the whole model, on one device.
+            parameters: Parameters of the whole model, on one device.
             group: The replicas.
         """
         if group.count == 1:
@@ -740,7 +742,9 @@ class Framework:
     def least_reduction(
         self, zero: int, parameters: ReplicatedParameters, group: ReplicaGroup
     ) -> float:
-        """Return seconds of which no part of the parameters takes less than its share.
+        """Return a lower bound of the seconds that exchanges of replicas add to a step.
+
+        No part of the parameters takes less than its share of them.
 
         All that may be hidden is; arguments as of `least_exchanges`.
         """
@@ -771,7 +775,7 @@ class Framework:
 
         Args:
             zero: ZeRO stage.
-            parameters: Of the stage, on one device.
+            parameters: Parameters of the stage, on one device.
             group: The replicas.
 
         Returns:
@@ -821,7 +825,7 @@ class Framework:
 
 
 def _least_rate(seconds: Callable[[float], float], size: float) -> float:
-    """Return the seconds of so many bytes at the least seconds a byte of any smaller size."""
+    """Return the seconds of so many bytes at the lowest seconds per byte of any smaller size."""
     if size <= 0:
         return 0.0
     return size * min(seconds(part) / part for part in (size * SIZES).tolist())
@@ -852,10 +856,10 @@ class RunningWords(NamedTuple):
 
 @lru_cache(maxsize=512)
 def running_framework(framework: Framework, words: RunningWords) -> Framework:
-    """Return a framework as it runs by the words of a plan.
+    """Return a framework adapted to the words of a plan, such as `compile=on`.
 
     Args:
-        framework: Of an eager step that hides what the framework hides.
+        framework: A framework with an eager step that hides what it hides by default.
         words: What the plan says.
     """
     constants = dict(framework.constants.constants)

@@ -38,7 +38,7 @@ class Offloading:
 
 
 def offloading_of(word: str) -> Offloading:
-    """Return what a value of the word `offload` says."""
+    """Return the offloading that a value of the word `offload` names."""
     name, _, part = word.partition(":")
     if name == ACTIVATIONS:
         return Offloading(activations=float(part))
@@ -64,7 +64,7 @@ def host_of(kind: str, each: int) -> Host:
     """Return the host of a kind of GPU.
 
     Args:
-        kind: Of the GPU.
+        kind: The kind of the GPU.
         each: GPUs of a server.
     """
     constants = hardware()

@@ -16,7 +16,7 @@ class SilentNetwork(ServerNetwork):
     """A network whose messages between stages take nothing."""
 
     def message(self, size: float, across: bool) -> float:
-        """Return no seconds."""
+        """Return 0: a message takes no seconds."""
         return 0.0
 
 
@@ -24,17 +24,17 @@ class IdleNetwork(SilentNetwork):
     """A network that takes nothing."""
 
     def exchange(self, op: str, count: int, size: float, members: int) -> float:
-        """Return no seconds."""
+        """Return 0: an exchange takes no seconds."""
         return 0.0
 
     def dispatch(
         self, count: int, size: float, leaving: float, members: int, attained: float
     ) -> float:
-        """Return no seconds."""
+        """Return 0: an all-to-all takes no seconds."""
         return 0.0
 
     def reduce(self, count: int, size: float, members: int) -> float:
-        """Return no seconds."""
+        """Return 0: an all-reduce takes no seconds."""
         return 0.0
 
 

@@ -67,23 +67,26 @@ class Conditions:
 
     @property
     def noisy(self) -> bool:
-        """Whether it should be measured again on a quieter machine."""
+        """Return whether it should be measured again on a quieter machine."""
         return self.load > MOST_LOAD or self.noise > MOST_NOISE
 
     @property
     def disturbance(self) -> float:
-        """The larger of load and noise, each in units of what it may be."""
+        """Return the larger of load and noise, each divided by its limit."""
         return max(self.load / MOST_LOAD, self.noise / MOST_NOISE)
 
     def stale(self, not_before: datetime) -> bool:
-        """Whether it has to be measured again: it is too old, or noisy and the machine is quiet."""
+        """Return whether it has to be measured again.
+
+        That is so if it is too old, or if it is noisy and the machine is quiet now.
+        """
         now = datetime.now(UTC)
         if self.when < not_before or not timedelta() <= now - self.when <= MOST_AGE:
             return True
         return self.noisy and now - self.tried > PAUSE and load_now() <= MOST_LOAD
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the conditions as plain data."""
         return {
             "when": self.when.isoformat(timespec="microseconds"),
             "tried": self.tried.isoformat(timespec="microseconds"),
@@ -99,17 +102,17 @@ class Conditions:
 
 
 def read_conditions(data: dict[str, Any]) -> Conditions:
-    """Conditions from plain data.
+    """Return conditions from plain data.
 
     Raises:
-        KeyError, TypeError, ValueError: they are not as `Conditions.data` gives them.
+        KeyError, TypeError, ValueError: They are not as `Conditions.data` gives them.
     """
     when, tried = (datetime.fromisoformat(data[name]).astimezone(UTC) for name in ("when", "tried"))
     return Conditions(when, tried, float(data["load"]), float(data["noise"]))
 
 
 def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Conditions]:
-    """Measures something and watches the machine meanwhile.
+    """Measure something and watch the machine meanwhile. Return the value and the conditions.
 
     Args:
         measure: Gives a value and its noise.
@@ -121,7 +124,7 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
 
 
 def watch_load() -> Callable[[], float]:
-    """Begins to watch the machine; call the result for the share that others took since."""
+    """Begin to watch the machine. Return a function that gives the share that others took since."""
     begin, busy, own = time.perf_counter(), _busy(), _own()
 
     def load() -> float:
@@ -139,7 +142,7 @@ def load_now() -> float:
 
 
 def spread(repetitions: FloatArray) -> float:
-    """Interquartile range over median. Of one repetition it is 0."""
+    """Return the interquartile range over the median. It is 0 for one repetition."""
     low, middle, high = np.percentile(repetitions, [25, 50, 75])
     return float((high - low) / middle) if middle > 0 else 0.0
 
@@ -154,7 +157,10 @@ def _own() -> float:
 
 
 def program_digest(program: Program) -> str:
-    """SHA-256 of what a program computes: ops, arguments, shapes; not the numbers in tensors."""
+    """Return the SHA-256 of what a program computes: ops, arguments and shapes.
+
+    The numbers in tensors do not count.
+    """
     text = hashlib.sha256()
     for op in program.ops:
         target = f"{getattr(op.target, '__module__', '')}.{op.target}"
@@ -167,7 +173,7 @@ def program_digest(program: Program) -> str:
 
 @cache
 def machine() -> dict[str, Any]:
-    """Return what measured times depend on beside the program."""
+    """Return the properties of this machine that measured times depend on."""
     return {
         "cpu": processor_name(),
         "system": platform.system(),
@@ -177,7 +183,7 @@ def machine() -> dict[str, Any]:
 
 
 def key(*parts: Any) -> str:
-    """Key of what the parts and this machine determine."""
+    """Return the key of what the parts and this machine determine."""
     return hashlib.sha256(repr((parts, sorted(machine().items()))).encode()).hexdigest()
 
 
@@ -186,7 +192,7 @@ _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 
 @contextmanager
 def measured_anew() -> Iterator[None]:
-    """Has everything that is profiled in the block measured anew, each thing once."""
+    """Measure everything that is profiled in the block anew, each thing once."""
     before, _state["not before"] = _state["not before"], datetime.now(UTC)
     try:
         yield
@@ -203,7 +209,7 @@ def kept(
     fits: Callable[[Any], bool],
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """Return a measurement from the cache, or made now and kept.
+    """Return a measurement from the cache; without one, measure and keep it.
 
     One that turns out noisy is made twice, and the quieter one is kept.
 
@@ -241,7 +247,7 @@ def _measured(
 
 
 def _better(old: Conditions, new: Conditions) -> bool:
-    """Whether an old measurement is to be kept beside a new one: it is quieter, and not too old."""
+    """Return whether an old measurement is quieter than the new one, and not too old."""
     current = _state["not before"] <= old.when and datetime.now(UTC) - old.when <= MOST_AGE
     return current and old.disturbance < new.disturbance
 

@@ -1,4 +1,4 @@
-"""What a program's ops are to the cost tables: kind, sizes, type and bytes of each kernel.
+"""A program's ops as the cost tables see them: kind, sizes, type and bytes of each kernel.
 
 An op is one row, or two where it is two kernels of a size (the gradients of a convolution). Bytes
 are of what is really read and written: an expanded tensor once, of an embedding's table the rows
@@ -65,12 +65,12 @@ class Description:
 
     @cached_property
     def rows(self) -> Rows:
-        """One a kernel. [kernels]"""
+        """Return one row a kernel. [kernels]"""
         return self.distinct.take(self.same)
 
 
 def describe(program: Program) -> Description:
-    """Every op of a program as rows of `gnnplace.costs`."""
+    """Return every op of a program as rows of `gnnplace.costs`."""
     values = program.values
     numbers: dict[tuple[Kernel, str], int] = {}
     same: list[int] = []
@@ -86,7 +86,7 @@ def describe(program: Program) -> Description:
 
 
 def rows_of(kernels: Iterable[tuple[Kernel, str]]) -> Rows:
-    """Kernels, each with its type, as rows without seconds."""
+    """Return kernels, each with its type, as rows without seconds."""
     flat = [(*kernel, dtype) for kernel, dtype in kernels]
     columns: Sequence[Sequence[Any]] = list(zip(*flat, strict=True)) or [()] * 8
     return Rows(
@@ -110,7 +110,10 @@ def kernels_of(op: ProgramOp, values: Values) -> list[Kernel]:
 
 
 def op_name(op: ProgramOp) -> str:
-    """What ATen calls an op, without its overload; `attention` and updates by their own names."""
+    """Return ATen's name of an op without its overload.
+
+    `attention` and optimizer updates have names of their own.
+    """
     packet = getattr(op.target, "overloadpacket", None)
     if packet is not None:
         if packet not in _PACKETS:
@@ -130,7 +133,10 @@ _PACKETS: dict[Any, str] = {}
 
 
 def _infos(op: ProgramOp, values: Values) -> Iterator[ValueInfo]:
-    """Of its positional tensors; those that are given by keyword are masks and the like."""
+    """Yield what is known of an op's positional tensors.
+
+    Tensors that are given by keyword are masks and the like.
+    """
     for arg in op.args:
         if isinstance(arg, Ref):
             yield values[arg.name]
@@ -146,7 +152,7 @@ def _moved(op: ProgramOp, values: Values) -> int:
 
 
 def _dtype(op: ProgramOp, values: Values) -> str:
-    """Of the first floating-point tensor among arguments, then results."""
+    """Return the type of the first floating-point tensor among arguments, then results."""
     for name in (*op.reads, *op.results):
         if name is not None and (found := _type_name(values[name].dtype)):
             return found
@@ -157,7 +163,7 @@ _TYPES: dict[torch.dtype, str] = {}
 
 
 def _type_name(dtype: torch.dtype) -> str:
-    """Empty of types that are not floating-point."""
+    """Return the name of a floating-point type, or an empty text for other types."""
     found = _TYPES.get(dtype)
     if found is None:
         found = str(dtype).removeprefix("torch.") if dtype.is_floating_point else ""
@@ -182,7 +188,7 @@ def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
 
 
 def _window(name: str, op: ProgramOp) -> int:
-    """Elements under a pool's window, 0 of other ops."""
+    """Return the elements under a pool's window, 0 of other ops."""
     if name not in POOLS:
         return 0
     sizes = op.args[POOLS[name]]
@@ -191,7 +197,10 @@ def _window(name: str, op: ProgramOp) -> int:
 
 
 def _shape(op: ProgramOp, values: Values) -> tuple[int, ...]:
-    """Of the first tensor that it reads, else makes: rows are along its last dimension."""
+    """Return the shape of the first tensor that an op reads, else makes.
+
+    Rows are along its last dimension.
+    """
     for info in _infos(op, values):
         return info.shape
     for name in op.results:
@@ -201,7 +210,7 @@ def _shape(op: ProgramOp, values: Values) -> tuple[int, ...]:
 
 
 def _product(op: ProgramOp, values: Values) -> list[Kernel]:
-    """mm, bmm, linear and the like: the last two tensors are the factors."""
+    """Return the kernel of mm, bmm, linear and the like, whose last two tensors are the factors."""
     *_, a, b = list(_infos(op, values))[: 3 if "add" in op_name(op) else 2]
     return [_product_of(op, values, a.shape, b.shape[-1])]
 
@@ -244,7 +253,10 @@ def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
 
 
 def _is_depthwise(weight: ValueInfo, groups: int) -> bool:
-    """Whether every channel is convolved by itself: no product, and bytes bound it, as a pool."""
+    """Return whether every channel is convolved by itself.
+
+    That is no matrix product: bytes bound it, as they bound a pool.
+    """
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -266,7 +278,11 @@ def _convolved(
 
 
 def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
-    """Queries and keys are [batch, heads, length, width]; of gradients they come second."""
+    """Return the kernel of an attention, forward or backward.
+
+    Queries and keys are [batch, heads, length, width]. The backward op has them second, after the
+    gradient.
+    """
     infos = list(_infos(op, values))
     name = op_name(op)
     query, key = infos[1:3] if "backward" in name else infos[:2]

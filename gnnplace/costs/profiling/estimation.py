@@ -53,7 +53,7 @@ class KindTimes:
         measured: Whether they were measured on a device of this machine.
         error: The expected deviation of their log; NaN where nothing is known. [ops]
         source: Where each is from, in words. [ops]
-        shares: Of time and of ops that each provenance has, if they were not measured here.
+        shares: Shares of time and of ops that each provenance has, if they were not measured here.
         misaligned: Ops that are slow since a size is no multiple of 8.
     """
 
@@ -95,7 +95,7 @@ def estimated_times(
         cuda_graphs: Launches are captured: nothing is waited for, nor are there gaps.
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     found = describe(program)
     known = tables or shipped()
@@ -127,7 +127,10 @@ def estimated_times(
 
 
 def _layers(program: Program) -> NDArray[np.intp]:
-    """Layer and phase of each op; what is in no numbered module is a layer of its own."""
+    """Return the number of each op's layer and phase.
+
+    Ops in no numbered module are one layer for each phase.
+    """
     numbers: dict[tuple[str, str], int] = {}
     layer_of: dict[tuple[str | None, str], int] = {}
     layers = []
@@ -143,7 +146,7 @@ def _layers(program: Program) -> NDArray[np.intp]:
 
 
 def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str, ...]:
-    """Of an op of two kernels that of the longer one."""
+    """Return where each op's seconds are from; the longer kernel's source for an op of two."""
     order = np.argsort(estimate.seconds, kind="stable")
     chosen = np.zeros(count, dtype=np.intp)
     chosen[found.owner[order]] = order
@@ -154,7 +157,10 @@ def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str
 def _shares(
     found: Description, estimate: OpEstimates, seconds: FloatArray
 ) -> dict[str, tuple[float, float]]:
-    """Of time and of ops with kernels; an op of two kernels counts where its first is."""
+    """Return, by provenance, the shares of time and of ops with kernels.
+
+    An op of two kernels counts where its first is.
+    """
     first = np.zeros(len(seconds), dtype=np.int8)
     first[found.owner[::-1]] = estimate.provenance[::-1]
     kernels = np.flatnonzero(~found.view)
@@ -169,7 +175,7 @@ def _shares(
 
 
 def estimate_ops(program: Program, kind: str) -> FloatArray:
-    """Estimated seconds of every op on a device kind.
+    """Return the estimated seconds of every op on a device kind.
 
     Args:
         program: Its values need no tensors.
@@ -179,7 +185,7 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
         Seconds of each op. [num_ops]
 
     Raises:
-        InputError: no figures of the kind are known.
+        InputError: No figures of the kind are known.
     """
     of_kind = figures(kind)
     seconds = np.full(len(program.ops), of_kind.launch)
@@ -193,13 +199,16 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
 
 
 def op_bytes(program: Program, op: ProgramOp) -> float:
-    """Bytes that an op reads and writes; an op that changes its arguments writes them too."""
+    """Return the bytes that an op reads and writes.
+
+    An op that changes its arguments writes them too.
+    """
     names = [*op.reads, *(r for r in op.results if r is not None)]
     return float(sum(program.values[name].bytes for name in names))
 
 
 def op_flops(program: Program, op: ProgramOp) -> float:
-    """Floating-point operations of an op; 0 where they don't matter beside its bytes."""
+    """Return floating-point operations of an op; 0 where they don't matter beside its bytes."""
     packet = getattr(op.target, "overloadpacket", None)
     formula: Any = _ATTENTION.get(op.target) or flop_registry.get(packet)
     if formula is None:
@@ -213,7 +222,10 @@ def op_flops(program: Program, op: ProgramOp) -> float:
 
 
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Two products of queries, keys and values: 2 * 2 * batch * heads * length^2 * width."""
+    """Return the operations of attention forward: two products.
+
+    They are 4 * batch * heads * length of queries * length of keys * width.
+    """
     batch, heads, length, width = query.shape
     return 4 * batch * heads * length * key.shape[2] * width
 
@@ -221,7 +233,10 @@ def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any)
 def _attention_backward_flops(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
 ) -> int:
-    """Five products: one is computed again, two for each of the two of the forward pass."""
+    """Return the operations of attention backward: five products.
+
+    One is computed again; two are for each of the two of the forward pass.
+    """
     return _attention_flops(query, key) * 5 // 2
 
 

@@ -1,4 +1,4 @@
-"""Which ops `torch.compile` makes one kernel of, and what share of their bytes that kernel moves.
+"""Groups of ops that `torch.compile` fuses, and the share of their bytes that the kernel moves.
 
 Inductor (Ansel et al., PyTorch 2, ASPLOS 2024) fuses ops that bytes bound, a consumer into its
 producer, where both go over as many elements and nothing else stands between. The level of an op is
@@ -29,7 +29,7 @@ Key = tuple[int, str, int]  # level, phase and elements, which ops of a group ha
 
 
 def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
-    """The group of every op by the number of its first op, and the share of bytes that it moves.
+    """Return each op's group, by the number of its first op, and the share of bytes that it moves.
 
     Returns:
         Groups, an op that is fused with none being its own, and shares from 0 to 1. [ops] each
@@ -38,6 +38,7 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     joined = _joined(program, homes)
     source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
     label = components(np.ascontiguousarray(source), np.ascontiguousarray(target), count)
+    # A group is called by its first op.
     first = np.full(count, count)
     np.minimum.at(first, label, np.arange(count))
     groups = first[label].astype(np.intp)
@@ -65,7 +66,7 @@ def _homes(program: Program) -> dict[str, str]:
 
 
 def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
-    """Pairs of producer and consumer that are fused."""
+    """Return pairs of producer and consumer that are fused."""
     levels: dict[str, int] = {}
     maker: dict[str, tuple[int, Key]] = {}
     pairs = []
@@ -85,7 +86,7 @@ def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
 
 
 def _elements(program: Program, op: ProgramOp) -> int:
-    """Of the largest value that an op reads or makes."""
+    """Return the elements of the largest value that an op reads or makes."""
     names = (*op.reads, *filter(None, op.results))
     return max((prod(program.values[name].shape) for name in names), default=0)
 
@@ -94,7 +95,7 @@ def _share(
     ops: list[ProgramOp], own: set[int], size: dict[str, float], homes: dict[str, str],
     readers: dict[str, set[int]],
 ) -> float:  # fmt: skip
-    """Bytes that go in and out of a group, of those of its ops, whose numbers are `own`."""
+    """Return the share of its ops' bytes that go in and out of a group."""
     made = {name for op in ops for name in op.results if name}
     read = {homes.get(name, name) for op in ops for name in op.reads} - made
     kept = [name for name in made if not readers.get(name) or readers[name] - own]

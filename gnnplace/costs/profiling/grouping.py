@@ -124,7 +124,10 @@ def group_graph(
 
 
 def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGraph, BoolArray]:
-    """The graph with one tensor for those of a group that share memory; which are but orders."""
+    """Return the graph with one tensor for those of a group that share memory, and the orders.
+
+    The second result says which tensors are orders alone. [num_tensors]
+    """
     graph = fine.graph
     own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
     key = own * (int(group.max()) + 1) + group[graph.producer]
@@ -148,7 +151,7 @@ def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGrap
 def _classes(
     colocate: tuple[str | None, ...], group: IntArray, count: int
 ) -> tuple[str | None, ...]:
-    """Class of each group: classes that meet in a group are united under the first name."""
+    """Return the class of each group; classes that meet in a group unite under the first name."""
     names = list(dict.fromkeys(name for name in colocate if name is not None))
     index = {name: i for i, name in enumerate(names)}
     label = np.array([-1 if name is None else index[name] for name in colocate], dtype=np.int32)
@@ -164,11 +167,11 @@ class Units:
     """What may be on devices of its own.
 
     Attributes:
-        names: qualified names of the units, in the order of capture; "" is the whole model.
-        of_op: unit on whose device each op of the program runs; None where that is any. [num_ops]
-        inside: whether the op is the unit's own code, not that of a module around. [num_ops]
-        free: whether the op is the model's own and may be anywhere. [num_ops]
-        ties: pairs of units that must share a device, and why.
+        names: Qualified names of the units, in the order of capture; "" is the whole model.
+        of_op: Unit on whose device each op of the program runs; None where that is any. [num_ops]
+        inside: Whether the op is the unit's own code, not that of a module around. [num_ops]
+        free: Whether the op is the model's own and may be anywhere. [num_ops]
+        ties: Pairs of units that must share a device, and why.
     """
 
     names: tuple[str, ...]
@@ -179,7 +182,7 @@ class Units:
 
     @cached_property
     def classes(self) -> dict[str, str]:
-        """For each unit the first of those that share its device."""
+        """Return, for each unit, the first of those that share its device."""
         from scipy.cluster.hierarchy import DisjointSet  # late: a tenth of a second
 
         same = DisjointSet(self.names)
@@ -192,7 +195,10 @@ class Units:
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """The class of each op, the first one's if it is free; None of the loss's. [num_ops]"""
+        """Return the class of each op, None for the loss. [num_ops]
+
+        An op that is free has the class of the first unit.
+        """
         first = next((unit for unit in self.of_op if unit is not None), None)
         units = (first if free else unit for unit, free in zip(self.of_op, self.free, strict=True))
         return tuple(None if unit is None else self.classes[unit] for unit in units)
@@ -202,11 +208,11 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
     """Return the units of a captured model.
 
     Args:
-        program: a training step or inference, as captured (not cut into micro-batches).
-        no_split: names of classes whose modules are never split.
+        program: A training step or inference, as captured (not cut into micro-batches).
+        no_split: Names of classes whose modules are never split.
 
     Raises:
-        InputError: no module is of such a class; shows those that are like it.
+        InputError: No module is of such a class; the message shows similar ones.
     """
     whole = _leaves(program) | _holders(program) | _of_classes(program, no_split)
     while True:
@@ -217,10 +223,10 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
 
 
 def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None, ...]:
-    """The outermost module of some classes that each op is in; None where it is in none. [num_ops]
+    """Return the outermost module of some classes that each op is in, or None. [num_ops]
 
     Raises:
-        InputError: no module is of such a class; shows those that are like it.
+        InputError: No module is of such a class; the message shows similar ones.
     """
     walk = _Walk(program, _of_classes(program, no_split))
     return tuple(walk.unit_of(op.module or "") for op in program.ops)
@@ -238,7 +244,7 @@ def _leaves(program: Program) -> set[str]:
 
 
 def _holders(program: Program) -> set[str]:
-    """Modules with parameters or buffers of their own."""
+    """Return the modules that have parameters or buffers of their own."""
     read = (entry.source for entry in program.inputs.values() if entry.kind in HELD)
     return {name.rpartition(".")[0] for name in (*program.state, *read)}
 
@@ -262,11 +268,11 @@ class _Walk:
     """One walk over the forward pass with some modules as units.
 
     Args:
-        program: the captured model.
-        whole: modules that are not split; the outermost are the units.
+        program: The captured model.
+        whole: Modules that are not split; the outermost are the units.
 
     Attributes:
-        closed: modules whose own code mixes its arguments with what their units make.
+        closed: Modules whose own code mixes its arguments with what their units make.
     """
 
     def __init__(self, program: Program, whole: set[str]) -> None:
@@ -283,13 +289,13 @@ class _Walk:
         self._of_op: list[str | None] = []
 
     def walk(self) -> _Walk:
-        """Goes through the program once."""
+        """Walk through the program once, and find the unit of each op."""
         self._tie_shared()
         self._of_op = [self._placed(op) for op in self.program.ops]
         return self
 
     def _tie_shared(self) -> None:
-        """Units that hold one tensor under several names share a device."""
+        """Tie units that hold one tensor under several names to one device."""
         for name, first in self.program.state.items():
             mine, other = (self.unit_of(each.rpartition(".")[0]) for each in (first, name))
             if mine != other and mine is not None and other is not None:
@@ -317,7 +323,7 @@ class _Walk:
         return unit
 
     def _mine(self, op: ProgramOp) -> bool:
-        """Whether an op is the model's code, not that of its loss."""
+        """Return whether an op is the model's code, not that of its loss."""
         known = not self.program.modules or (op.module or "") in self.program.modules
         return known and not op.beside
 

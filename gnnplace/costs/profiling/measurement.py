@@ -32,18 +32,18 @@ Step = Callable[[dict[str, torch.Tensor], Callable[[], None]], None]
 
 
 def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, float]:
-    """Median seconds of every op over several warm steps, and how much whole steps differ.
+    """Return the median seconds of every op over warm steps, and how much whole steps differ.
 
     Args:
-        program: With its initial tensors, which stay as they are.
+        program: A program with its initial tensors, which stay as they are.
         device: "cpu", or a CUDA device such as "cuda:0".
 
     Returns:
         Seconds of each op [num_ops]; interquartile range over median of the steps' seconds.
 
     Raises:
-        InputError: the program was captured without tensors.
-        ExecutionError: an op failed on the device.
+        InputError: The program was captured without tensors.
+        ExecutionError: An op failed on the device.
     """
     if not program.initial:
         raise InputError(f"{program.name}: captured without tensors; its ops can't be measured")
@@ -57,7 +57,7 @@ def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, floa
 
 
 def _measure(program: Program, device: torch.device) -> FloatArray:
-    """Seconds of each op in each step. [steps, num_ops]"""
+    """Return the seconds of each op in each step. [steps, num_ops]"""
     start, rows = time.perf_counter(), []
     set_step(0)
     with torch.inference_mode():
@@ -76,7 +76,7 @@ def _measure(program: Program, device: torch.device) -> FloatArray:
 
 
 def _cpu_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
-    """Seconds between ticks, less what a tick itself takes."""
+    """Return the seconds between ticks of a step, less what a tick itself takes. [num_ops]"""
     stamps: list[int] = []
 
     def tick(append: Callable[[int], None] = stamps.append) -> None:
@@ -91,7 +91,7 @@ def _cpu_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
 
 
 def _cuda_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
-    """Seconds between events of the current stream."""
+    """Return the seconds between events of the current stream."""
     events: list[torch.cuda.Event] = []
 
     def tick() -> None:

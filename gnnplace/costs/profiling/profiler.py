@@ -83,9 +83,9 @@ def profile(
         The problem; its `members` name ops of the program (or of `microbatched(program, M)`).
 
     Raises:
-        InputError: a device kind that is neither here nor known, or a pattern without a module.
-        InfeasibleError: constraints contradict each other.
-        ExecutionError: an op failed while it was measured.
+        InputError: A device kind that is neither here nor known, or a pattern without a module.
+        InfeasibleError: Constraints contradict each other.
+        ExecutionError: An op failed while it was measured.
     """
     fine = program_graph(program)
     asked = _resolved(program, fine, constraints or Constraints(), progress)
@@ -129,14 +129,16 @@ def profile(
 
 
 def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> FloatArray:
-    """Mean seconds of every op of `program` over its copies in the micro-batched `whole`."""
+    """Return the mean seconds of every op of `program` over its copies in the cut `whole`."""
     origin = [program.op_index[base_name(op.name)] for op in whole.ops]
     total = np.bincount(origin, seconds, len(program.ops))
     return np.asarray(total / np.bincount(origin, minlength=len(program.ops)))
 
 
 def group_ops(program: Program, groups: int | None) -> IntArray:
-    """Group of each op; the same for every capture of the model, on every machine.
+    """Return the group of each op. [num_ops]
+
+    It is the same for every capture of the model, on every machine.
 
     Args:
         program: The program whose ops are grouped.
@@ -150,7 +152,7 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
 def _resolved(
     program: Program, fine: ProgramGraph, constraints: Constraints, progress: Progress | None = None
 ) -> Resolved:
-    """Return what constraints match of a program; modules stay whole where they ask for that."""
+    """Return the ops that constraints match; modules stay whole where constraints ask for that."""
     units = None
     if constraints.by_module:
         units = find_units(program, constraints.no_split).labels
@@ -160,7 +162,7 @@ def _resolved(
 
 
 def _grouped(fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None) -> IntArray:
-    """Groups, none with ops of two phases or on both sides of a border. [num_ops]"""
+    """Return the group of each op; none has ops of two phases or of both sides of a border."""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsen(
         fine.graph,
@@ -179,16 +181,17 @@ def op_times(
     tables: CostTables | None = None,
     progress: Progress | None = None,
 ) -> KindTimes:
-    """Seconds of each op on a kind, and where they are from.
+    """Return the seconds of each op on a kind, and where they are from.
 
     A kind of this machine is measured, unless the user gave a table of it.
 
     Raises:
-        InputError: the kind is neither on this machine nor known.
-        ExecutionError: an op failed while it was measured.
+        InputError: The kind is neither on this machine nor known.
+        ExecutionError: An op failed while it was measured.
     """
     device = local_device(kind)
     given = tables is not None and kind in tables.given
+    # A program without tensors cannot run here, and a table of the user's wins over measuring.
     if kind == "cpu" and not program.initial and not given:
         seconds = estimate_ops(program, kind)
         return KindTimes(seconds, False, np.full(len(seconds), np.nan), ())
@@ -232,13 +235,16 @@ def _estimated(
 def _mean_error(
     group: IntArray, seconds: FloatArray, error: FloatArray, total: FloatArray
 ) -> FloatArray:
-    """Errors of one source go together, so that a group's is the mean of its ops', by time."""
+    """Return the error of each group: the mean of its ops', weighted by time.
+
+    Errors of one source are correlated, so that they do not cancel out.
+    """
     weighed = np.bincount(group, seconds * error, len(total))
     return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
 
 
 def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tuple[str, ...]:
-    """Of each group that of its longest op."""
+    """Return, for each group, the source of its longest op."""
     chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")
     chosen[group[order]] = order
@@ -246,14 +252,14 @@ def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tup
 
 
 def _are_seconds(value: Any, count: int) -> bool:
-    """Whether plain data is a time for each of so many ops."""
+    """Return whether plain data is a time for each of so many ops."""
     if not isinstance(value, list) or len(value) != count:
         return False
     return all(isinstance(second, int | float) and 0 <= second < np.inf for second in value)
 
 
 def any_local(cluster: Cluster) -> bool:
-    """Whether this machine has a device of one of the cluster's kinds."""
+    """Return whether this machine has a device of one of the cluster's kinds."""
     return any(local_device(kind) is not None for kind in cluster.kinds)
 
 
@@ -286,9 +292,9 @@ def profile_model(
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: a line of the log that cannot be read.
-        InputError: there is no such model or cluster.
-        CaptureError: the model cannot be captured.
+        FormatError: A line of the log cannot be read.
+        InputError: There is no such model or cluster.
+        CaptureError: The model cannot be captured.
     """
     options, cluster = options or CaptureOptions(), resolve_cluster(cluster)
     if links is not None:
@@ -338,8 +344,8 @@ def capture_for(
         progress: Called with a line before.
 
     Raises:
-        InputError: there is no such model or cluster.
-        CaptureError: the model cannot be captured.
+        InputError: There is no such model or cluster.
+        CaptureError: The model cannot be captured.
     """
     check_installed("torch")
     (progress or str)(f"capturing the step of {model}")
@@ -358,7 +364,7 @@ def read_or_profile(
     """Return the problem of a problem file or of a model on a cluster.
 
     Raises:
-        InputError: neither a file nor a model.
+        InputError: What is given is neither a file nor a model.
     """
     if is_problem_file(what):
         problem = read_on_cluster(what, cluster, options.microbatches)
@@ -367,7 +373,7 @@ def read_or_profile(
 
 
 def estimated_problem(program: Program, options: CaptureOptions) -> Problem:
-    """A captured model as a problem on one CPU, with estimated times; nothing is measured."""
+    """Return a captured model as a problem on one CPU, with estimated times and no measurement."""
     host = Device(name="cpu:0", kind="cpu", memory=HOST_MEMORY)
     return profile(
         replace(program, initial={}),

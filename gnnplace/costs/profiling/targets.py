@@ -1,4 +1,4 @@
-"""What to place on: clusters by what they are called, problem files on other clusters.
+"""Targets of placement: clusters by their names, and problem files on other clusters.
 
 The devices of this machine are ``auto``, ``cpu:N`` and ``cuda:N``; one link between its workers is
 measured for all. Torch is imported where something is measured, not before.
@@ -43,7 +43,7 @@ def resolve_cluster(cluster: str | Cluster) -> Cluster:
     """Return a cluster by ``cpu:N``, ``cuda:N``, ``auto``, a preset's name or a YAML file.
 
     Raises:
-        InputError: none of these; says what there is.
+        InputError: It is none of these; the message says what there is.
     """
     if isinstance(cluster, Cluster):
         return cluster
@@ -63,7 +63,7 @@ def detect(spec: str) -> Cluster:
         The cluster; links between its workers are measured, or taken from the cache on disk.
 
     Raises:
-        InputError: no such spec, or more GPUs than there are.
+        InputError: There is no such spec, or it asks for more GPUs than there are.
     """
     match = SPEC.fullmatch(spec)
     if match is None:
@@ -104,7 +104,7 @@ def _cuda(count: int | None, spec: str) -> Cluster:
 
 
 def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
-    """Links between GPUs as workers use them: staged in the host's memory."""
+    """Return the links between GPUs as workers use them: staged in the host's memory."""
     import torch
 
     names = [device.name for device in devices]
@@ -119,7 +119,9 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
 def _measured_links(
     names: Sequence[str], key: tuple[Any, ...], pair: Sequence[torch.device] | None = None
 ) -> tuple[Link, ...]:
-    """Links between workers of these names; one pair is measured, the others are like it.
+    """Return the links between workers of these names.
+
+    One pair is measured, the others are like it.
 
     Args:
         names: The names of the workers' devices.
@@ -132,7 +134,10 @@ def _measured_links(
     from gnnplace.run.workers import measure_link
 
     def measure() -> tuple[dict[str, Any], float]:
-        """One link as plain data, and no noise: it is fitted to medians of many messages."""
+        """Measure one link and return it as plain data with a noise of 0.
+
+        There is no noise because it is fitted to medians of many messages.
+        """
         return measure_link(pair).model_dump(exclude={"source", "target"}), 0.0
 
     what = "the links between workers"
@@ -141,7 +146,7 @@ def _measured_links(
 
 
 def _is_link(entry: Any) -> bool:
-    """Whether plain data is that of a link."""
+    """Return whether plain data is that of a link."""
     try:
         Link(source="a", target="b", **entry)
     except (TypeError, ValueError):
@@ -150,14 +155,14 @@ def _is_link(entry: Any) -> bool:
 
 
 def gpu_kind(name: str) -> str:
-    """Kind of a GPU's product name: "NVIDIA H100 80GB HBM3" -> "h100"."""
+    """Return the kind of a GPU by its product name: "NVIDIA H100 80GB HBM3" gives "h100"."""
     words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " "))
     return words[0] if words else name.lower().replace(" ", "-")
 
 
 @cache
 def gpu_names() -> tuple[tuple[str, float], ...]:
-    """Product name and free bytes of each CUDA device.
+    """Return the product name and free bytes of each CUDA device.
 
     The driver's tool is asked instead of torch: once this process has used CUDA it cannot be
     forked into workers.
@@ -175,7 +180,7 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
     """Return the same graph and times on another cluster.
 
     Raises:
-        InputError: a pin, or a kind that no op has a time for.
+        InputError: The problem pins or forbids devices, or no op has a time for a kind of device.
     """
     missing = [kind for kind in cluster.kinds if kind not in problem.time]
     if missing:
@@ -192,18 +197,18 @@ def on_cluster(problem: Problem, cluster: Cluster) -> Problem:
 
 
 def is_problem_file(what: str) -> bool:
-    """Whether ``what`` names a problem file and not a model."""
+    """Return whether ``what`` names a problem file and not a model."""
     if what.startswith("hf:") or what.endswith(".py"):  # a configuration, a module
         return False
     return what.endswith(".json") or Path(what).is_file()
 
 
 def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int = 1) -> Problem:
-    """Return a problem file, on another cluster and cut into micro-batches where that is asked for.
+    """Read a problem file; put it on another cluster and cut it into micro-batches, if asked.
 
     Raises:
-        FormatError: the file is malformed.
-        InputError: no op has a time for a device of the cluster.
+        FormatError: The file is malformed.
+        InputError: No op has a time for a device of the cluster.
     """
     problem = read_problem(path)
     if cluster is not None:

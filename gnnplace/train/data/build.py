@@ -53,14 +53,14 @@ def build_data(
     """Capture a recipe's models into a folder; graphs that are there already are kept.
 
     Args:
-        folder: made if it is not there.
-        recipe_name: the name of the recipe that says what is captured.
-        models: names of models or families; all by default.
-        progress: called with a line for each model.
+        folder: Made if it is not there.
+        recipe_name: The name of the recipe that says what is captured.
+        models: Names of models or families; all by default.
+        progress: Called with a line for each model.
 
     Raises:
-        InputError: an unknown recipe, model or family, or a folder that cannot be made.
-        CaptureError: a model cannot be captured.
+        InputError: A recipe, model or family is unknown, or the folder cannot be made.
+        CaptureError: A model cannot be captured.
     """
     if recipe_name == RELEASE:
         pairs = build_release(folder, progress=progress)
@@ -73,10 +73,10 @@ def build_data(
 def select(
     names: Sequence[str], models: Sequence[CapturedModel] = STORE.models
 ) -> tuple[CapturedModel, ...]:
-    """Models by their names or those of their families; all if none are given.
+    """Return models by their names or those of their families; all if none are given.
 
     Raises:
-        InputError: there is no such model or family.
+        InputError: There is no such model or family.
     """
     families = list(dict.fromkeys(model.family for model in models))
     known = {model.name for model in models} | set(families)
@@ -92,14 +92,14 @@ def build_store(
     """Capture what is missing in ``folder`` and write its card and checksums.
 
     Args:
-        folder: made if it is not there.
-        models: the models to capture.
-        say: called with a line of progress.
-        of: the recipe, for the card.
+        folder: Made if it is not there.
+        models: The models to capture.
+        say: Called with a line of progress.
+        of: The recipe, for the card.
 
     Raises:
-        InputError: the folder cannot be made.
-        CaptureError: a model cannot be captured.
+        InputError: The folder cannot be made.
+        CaptureError: A model cannot be captured.
     """
     target = Path(folder)
     try:
@@ -121,7 +121,7 @@ def build_store(
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
-    """Whether the file is a graph of the same model."""
+    """Return whether the file is a graph of the same model."""
     if not path.is_file():
         return False
     try:
@@ -135,7 +135,7 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
     """Capture one model's training step.
 
     Raises:
-        CaptureError: naming the module that cannot be captured.
+        CaptureError: A module cannot be captured; the message names it.
     """
     options = CaptureOptions(optimizer=model.optimizer)
     program = capture_model(model.spec, options=options, fake=model.fake)
@@ -173,13 +173,13 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
 
 
 def _launches(program: Program, kind: str) -> FloatArray:
-    """Seconds that launching each op takes, as the roofline counts them. [num_ops]"""
+    """Return the seconds that launching each op takes, as the roofline counts them. [num_ops]"""
     costs = [kind == "cpu" or not op.view for op in program.ops]
     return figures(kind).launch * np.array(costs, dtype=np.float64)
 
 
 def description_of(recipe_of_set: Recipe) -> DataSetCard:
-    """Return what the machine-readable description of a recipe's graphs says."""
+    """Return the contents of the machine-readable description of a recipe's graphs."""
     return DataSetCard(
         name=f"gnnplace-{recipe_of_set.name}",
         description=f"Captured training steps as graphs of ops. {recipe_of_set.about}",
@@ -193,7 +193,7 @@ def description_of(recipe_of_set: Recipe) -> DataSetCard:
 
 
 def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
-    """The text of a card: what, how, with what, licence, figures by part of the split, gaps."""
+    """Return the text of a card: content, costs, tools, licence, figures by split part, gaps."""
     kinds = list(dict.fromkeys(kind for graph in graphs for kind in graph.kinds))
     lines = [
         f"# Captured training graphs: {of.name}",

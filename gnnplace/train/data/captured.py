@@ -48,7 +48,7 @@ PARTS = (TRAIN, VALIDATION, TEST)
 
 @cache
 def listed() -> dict[str, Any]:
-    """Return what ``models.yaml`` says: recipes, the split of their families, models by recipe."""
+    """Return the contents of ``models.yaml``: recipes, the split of families, models by recipe."""
     text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
@@ -83,7 +83,7 @@ class CapturedModel:
 
     @property
     def part(self) -> str:
-        """Part of the split that the graph is in."""
+        """Return the part of the split that the graph is in."""
         return SPLIT.get(self.family) or MORE_SPLIT[self.family]
 
 
@@ -119,10 +119,10 @@ class CapturedStore:
     """The graphs of a folder that ``gnnplace data build`` made; each is read once.
 
     Args:
-        folder: the folder of the graphs' files.
+        folder: The folder of the graphs' files.
 
     Raises:
-        InputError: there are none.
+        InputError: There are none.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -138,8 +138,8 @@ class CapturedStore:
         """Return the graph of that name, as it was captured.
 
         Raises:
-            InputError: there is none.
-            FormatError: its file is damaged.
+            InputError: There is none.
+            FormatError: Its file is damaged.
         """
         if name not in self.names:
             raise InputError(f"captured graph {name!r}: unknown; graphs: {', '.join(self.names)}")
@@ -148,7 +148,7 @@ class CapturedStore:
         return self._read[name]
 
     def part(self, part: str) -> tuple[str, ...]:
-        """Names of the graphs of a part of the split: train, validation or test."""
+        """Return the names of the graphs of a part of the split: train, validation or test."""
         return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
 
 
@@ -193,7 +193,7 @@ def captured_problem(
         draws: What it is drawn from; the defaults of ``CapturedDraws`` without it.
 
     Raises:
-        InputError: no such graph, cluster or memory.
+        InputError: There is no such graph, cluster or memory.
     """
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     graph = store.graph(name)
@@ -224,11 +224,11 @@ class Draw:
     """What was drawn for a problem.
 
     Attributes:
-        devices: the number of devices.
-        cluster: the type of the cluster, one of ``CLUSTERS``.
-        microbatches: shares of the batch, M.
-        memory: how much memory devices have, ``ample`` or ``tight``.
-        scale: the batch over the captured one.
+        devices: The number of devices.
+        cluster: The type of the cluster, one of ``CLUSTERS``.
+        microbatches: Shares of the batch, M.
+        memory: How much memory devices have, ``ample`` or ``tight``.
+        scale: The batch over the captured one.
     """
 
     devices: int
@@ -244,7 +244,7 @@ class Draw:
 
 
 def _pick(options: Sequence[T], rng: Generator) -> T:
-    """One of ``options``; takes one random number however many there are."""
+    """Return one of ``options``, drawing one random number however many there are."""
     return options[int(rng.random() * len(options))]
 
 
@@ -268,11 +268,11 @@ def share_of(
     """Return the problem of a share of the batch.
 
     Args:
-        graph: the captured graph.
-        name: the problem's.
-        cluster: its devices.
-        share: of the captured batch.
-        costs: for each kind of device the kind whose costs of the graph it has, and their factor.
+        graph: The captured graph.
+        name: The name of the problem.
+        cluster: Its devices.
+        share: The part of the captured batch.
+        costs: For each kind of device the kind whose costs of the graph it has, and their factor.
     """
     of_op = np.where(graph.phase == UPDATE, 1.0, share)
     time = {}
@@ -292,7 +292,10 @@ def share_of(
 
 
 def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
-    """The graph with the tensors of a share of the batch; gradients of parameters stay whole."""
+    """Return the graph with the tensors of a share of the batch.
+
+    Gradients of parameters stay whole.
+    """
     graph = captured.graph
     taken = np.zeros(graph.num_tensors, dtype=bool)
     np.logical_or.at(taken, graph.consumption_tensor, captured.phase[graph.consumer] != UPDATE)
@@ -305,12 +308,15 @@ def with_memory(problem: Problem, memory: float) -> Problem:
 
 
 def ample_memory(problem: Problem) -> float:
-    """Bytes of each device that everything fits into twice."""
+    """Return the bytes of each device such that everything fits twice on one."""
     return 2.0 * float(problem.state.sum() + problem.graph.size.sum())
 
 
 def tight_memory(problem: Problem) -> float:
-    """Bytes of each device that chunks fit into and everything on one does not; see the module."""
+    """Return the bytes of each device that chunks fit into and everything on one does not.
+
+    See the module.
+    """
     space = SearchSpace(problem)
     on_one = np.zeros(problem.num_ops, dtype=np.int32)
     needed = space.simulator.run(on_one, space.turn_order).peak_memory.max()
@@ -320,7 +326,7 @@ def tight_memory(problem: Problem) -> float:
 
 
 def _chunks(space: SearchSpace) -> IntArray:
-    """Contiguous chunks of units with equal bytes of state and outputs. [U]"""
+    """Return contiguous chunks of units with equal bytes of state and outputs. [U]"""
     problem, count = space.problem, space.problem.num_devices
     made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)
     need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[space.unit_order]

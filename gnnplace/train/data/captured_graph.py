@@ -38,16 +38,16 @@ class CapturedGraph:
     """A captured training step.
 
     Attributes:
-        origin: what it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
+        origin: What it was captured from: at least ``name``, ``family``, ``part``, ``spec``,
             ``optimizer`` and ``versions``.
-        graph: ops and tensors; bytes are those of the whole batch.
-        kinds: device kinds that costs are known for.
-        work: seconds of each op on each kind for the whole batch, without launches.
+        graph: Ops and tensors; bytes are those of the whole batch.
+        kinds: Device kinds that costs are known for.
+        work: Seconds of each op on each kind for the whole batch, without launches.
             [num_kinds, num_ops]
-        launch: seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
-        state: bytes that stay for the whole step. [num_ops]
+        launch: Seconds that launching it takes, whatever the batch. [num_kinds, num_ops]
+        state: Bytes that stay for the whole step. [num_ops]
         phase: FORWARD, BACKWARD or UPDATE, as in a problem. [num_ops]
-        unit: class of ops that share a device, -1 if none. [num_ops]
+        unit: Class of ops that share a device, -1 if none. [num_ops]
     """
 
     origin: dict[str, Any]
@@ -61,21 +61,23 @@ class CapturedGraph:
 
     @property
     def name(self) -> str:
-        """Name of the graph."""
+        """Return the name of the graph."""
         return str(self.origin["name"])
 
     @property
     def num_ops(self) -> int:
-        """Number of ops n."""
+        """Return the number of ops n."""
         return self.graph.num_ops
 
     @cached_property
     def colocate(self) -> tuple[str | None, ...]:
-        """Class of each op as in a problem, or None. [num_ops]"""
+        """Return the class of each op as in a problem, or None. [num_ops]"""
         return tuple(None if unit < 0 else f"unit{unit}" for unit in self.unit.tolist())
 
     def coarsened(self, target: int) -> CapturedGraph:
-        """The graph with about ``target`` groups as its ops; itself where it has no more ops.
+        """Return the graph with about ``target`` groups as its ops.
+
+        It is the graph itself if that has no more ops.
 
         Groups depend on structure and the costs on the first kind alone.
         """
@@ -103,7 +105,7 @@ def _summed(costs: FloatArray, group: IntArray, count: int) -> FloatArray:
 
 
 def op_names(count: int) -> list[str]:
-    """Names of ops whose own are unknown."""
+    """Return numbered names for ops whose own names are unknown."""
     return [f"op{i}" for i in range(count)]
 
 
@@ -111,7 +113,7 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
     """Write a graph's file: to a temporary file beside ``path`` that is renamed over it.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to.
+        InputError: The folder does not exist or cannot be written to.
     """
     graph = captured.graph
     header = {"format": FORMAT, "version": VERSION, "kinds": captured.kinds, **captured.origin}
@@ -133,7 +135,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
     """Read a graph's file.
 
     Raises:
-        FormatError: the file is missing, is not one of ours, or of another version.
+        FormatError: The file is missing, is not one of ours, or of another version.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -152,7 +154,7 @@ def read_captured(path: str | Path) -> CapturedGraph:
 
 
 def _header_fault(header: dict[str, Any]) -> str:
-    """Return what is wrong with a header, if anything."""
+    """Return the fault of a header, or an empty text without one."""
     for key in ("name", "family", "part"):
         if not isinstance(header.get(key), str):
             return f"header.{key}: must be text"
@@ -163,7 +165,7 @@ def _header_fault(header: dict[str, Any]) -> str:
 
 
 def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
-    """Return what is wrong with the types, shapes and ranges of a file's arrays, if anything."""
+    """Return the fault in types, shapes and ranges of a file's arrays; empty without one."""
     for key in (*INDICES, "phase", *COSTS, "size"):
         kinds = "iu" if key in (*INDICES, "phase") else "iuf"
         if key not in arrays or arrays[key].dtype.kind not in kinds:

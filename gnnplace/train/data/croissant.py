@@ -70,7 +70,7 @@ class DataSetCard:
     """What a description says of a data set beside its files.
 
     Attributes:
-        name: Of the data set.
+        name: The name of the data set.
         description: One sentence or two.
         collection: How the data came about.
         limitations: What they do not cover.
@@ -98,7 +98,7 @@ def write_croissant(
     """Write the description of a folder's files.
 
     Args:
-        folder: Of the data set.
+        folder: The folder of the data set.
         files: The files that it has.
         card: What it is.
         records: A CSV file among them whose lines are described as records; empty for none.

@@ -37,8 +37,8 @@ def checksums(folder: str | Path, names: Iterable[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of every graph's file by its name, sorted.
 
     Args:
-        folder: Of the graphs, which are files ``.npz``.
-        names: Of further files, that are looked at if they are there.
+        folder: The folder of the graphs, which are files ``.npz``.
+        names: Names of further files, which count if they are there.
     """
     further = [path for path in (Path(folder) / name for name in names) if path.is_file()]
     files = sorted({*Path(folder).glob("*.npz"), *further})
@@ -58,7 +58,7 @@ def verify(folder: str | Path) -> int:
         How many there are.
 
     Raises:
-        FormatError: naming the first file that is missing, changed or not listed.
+        FormatError: A file is missing, changed or not listed; the message names the first.
     """
     listed = _read_sums(Path(folder) / SUMS)
     present = checksums(folder, listed)
@@ -91,7 +91,7 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
     """Return the dataset of that name, asked for from the folder ``start``.
 
     Raises:
-        InputError: there is none.
+        InputError: There is none.
     """
     if name == STORE.name:
         return shipped_store()
@@ -117,15 +117,15 @@ def dataset_problem(
     """Return a captured graph on a cluster of kinds that it has costs for.
 
     Args:
-        graph: the graph of a dataset.
-        cluster: a preset or any other.
-        microbatches: shares of the batch; costs as in ``captured``.
-        groups: ops to aim at before micro-batches; None: as captured.
+        graph: The graph of a dataset.
+        cluster: A preset or any other.
+        microbatches: Shares of the batch; costs as in ``captured``.
+        groups: Ops to aim at before micro-batches; None: as captured.
         memory: ``ample``: what the cluster's devices have; ``tight``: 1.3 fair shares, as in
             ``captured``, whatever they have.
 
     Raises:
-        InputError: a kind that the graph has no costs for, another memory, no micro-batch.
+        InputError: A kind that the graph has no costs for, another memory, no micro-batch.
     """
     missing = [kind for kind in cluster.kinds if kind not in graph.kinds]
     if missing:

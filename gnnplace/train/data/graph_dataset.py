@@ -51,20 +51,20 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     P placements, and ``step_time`` and ``measured`` [1, P], their seconds.
 
     Args:
-        dataset: name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
+        dataset: Name of a dataset (``find_dataset``), a folder of graphs, or the file of a split of
             a release (``release``), such as ``train.npz``.
-        root: where what is processed is kept.
-        start: folder that the dataset is asked for from.
-        cluster: a preset's name, whose kinds the graphs have costs for.
-        microbatches: shares of the batch, on a cluster.
-        groups: ops to aim at before micro-batches, on a cluster; None: as captured.
-        transform: the transform of every graph that is taken.
-        pre_transform: the transform of every graph before it is kept.
-        pre_filter: which graphs are kept.
+        root: Where what is processed is kept.
+        start: Folder that the dataset is asked for from.
+        cluster: A preset's name, whose kinds the graphs have costs for.
+        microbatches: Shares of the batch, on a cluster.
+        groups: Ops to aim at before micro-batches, on a cluster; None: as captured.
+        transform: The transform of every graph that is taken.
+        pre_transform: The transform of every graph before it is kept.
+        pre_filter: Which graphs are kept.
 
     Raises:
-        InputError: no such dataset or cluster, or a graph has no costs for a kind of device.
-        FormatError: a graph's file is damaged.
+        InputError: No such dataset or cluster, or a graph has no costs for a kind of device.
+        FormatError: A graph's file is damaged.
     """
 
     def __init__(
@@ -92,19 +92,19 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the store's graphs; ``graph`` is an index of this."""
+        """Return the names of the store's graphs; ``graph`` is an index of this."""
         return self.store.names
 
     @property
     def processed_file_names(self) -> list[str]:
-        """One file, whose name carries the hash."""
+        """Return the name of the one processed file, which carries the hash."""
         return [f"{self.store.folder.stem}-{self.key}.npz"]
 
     def problem(self, index: int) -> Problem:
         """Return the graph with this index in ``names`` on the cluster.
 
         Raises:
-            InputError: there is no cluster, or the graph has no costs for one of its kinds.
+            InputError: There is no cluster, or the graph has no costs for one of its kinds.
         """
         if self.cluster is None:
             raise InputError("GraphDataset: give cluster, such as 'nvlink-v100-4', for problems")
@@ -180,7 +180,7 @@ def to_data(captured: CapturedGraph, index: int) -> Data:
 def content_key(
     sums: dict[str, str], pre_transform: Transform | None = None, pre_filter: Filter | None = None
 ) -> str:
-    """Hash of everything that a processed file depends on, 16 hexadecimal digits."""
+    """Return a hash of all that a processed file depends on, 16 hexadecimal digits."""
     hashed = hashlib.sha256(repr(sorted(sums.items())).encode())
     for part in (to_data, GraphDataset.process, pre_transform, pre_filter):
         hashed.update(_describe(part).encode() + b"\0")
@@ -189,7 +189,7 @@ def content_key(
 
 
 def _describe(part: Any) -> str:
-    """Code and settings of a function or of an object that is called.
+    """Return code and settings of a function or of an object that is called.
 
     What a function has from around it counts too, and so do the parts of a composition; where the
     code cannot be read, the object's text stands for it, which at worst processes anew.

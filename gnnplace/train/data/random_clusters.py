@@ -27,7 +27,7 @@ def check_cluster(cluster_type: str) -> None:
     """Check that there is such a type.
 
     Raises:
-        InputError: there is none; the names are listed.
+        InputError: There is none; the names are listed.
     """
     if cluster_type not in CLUSTERS:
         raise InputError(f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}")
@@ -39,12 +39,12 @@ def make_cluster(
     """Return a cluster of kinds ``fast`` and, where it is mixed, ``slow``.
 
     Args:
-        cluster_type: the type of the cluster, one of ``CLUSTERS``.
-        count: the number of devices.
-        bandwidth: bytes a second that the type's factors scale.
-        latency: seconds of a message.
-        memory: bytes of each device.
-        rng: draws how many are slow.
+        cluster_type: The type of the cluster, one of ``CLUSTERS``.
+        count: The number of devices.
+        bandwidth: Bytes a second that the type's factors scale.
+        latency: Seconds of a message.
+        memory: Bytes of each device.
+        rng: Draws how many are slow.
     """
     slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
     kinds = ["fast"] * (count - slow) + ["slow"] * slow
@@ -62,7 +62,7 @@ def make_cluster(
 
 
 def _channel(cluster_type: str, here: int, there: int) -> tuple[str | None, float]:
-    """Channel of a link and how much faster than the drawn bandwidth it is."""
+    """Return the channel of a link and its bandwidth over the drawn one."""
     if cluster_type == "shared":
         return "bus", 2.0
     if cluster_type == "two-tier" and here != there:

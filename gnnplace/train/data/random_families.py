@@ -61,7 +61,10 @@ class Sketch:
 
 
 def layered(rng: Generator, size: int) -> Sketch:
-    """Layers of random width; each op takes one to three ops of the layer before, or skips."""
+    """Draw layers of random width.
+
+    Each op takes one to three ops of the layer before, or skips.
+    """
     sketch, before, width = Sketch(), [-1], int(rng.integers(2, 10))
     before = [sketch.add([]) for _ in range(width)]
     while len(sketch.inputs) < size:
@@ -74,7 +77,7 @@ def layered(rng: Generator, size: int) -> Sketch:
 
 
 def erdos_renyi(rng: Generator, size: int) -> Sketch:
-    """Every earlier op of a window is an input with the same probability."""
+    """Draw a graph in which every earlier op of a window is an input with the same probability."""
     sketch, window = Sketch(), int(rng.integers(5, 40))
     share = rng.uniform(1.0, 3.0) / window
     for i in range(size):
@@ -87,7 +90,7 @@ def erdos_renyi(rng: Generator, size: int) -> Sketch:
 
 
 def inception(rng: Generator, size: int) -> Sketch:
-    """Blocks of parallel branches of different lengths, joined again."""
+    """Draw blocks of parallel branches of different lengths, joined again."""
     sketch = Sketch()
     join = sketch.block(sketch.add([]), 2)
     while len(sketch.inputs) < size:
@@ -98,7 +101,7 @@ def inception(rng: Generator, size: int) -> Sketch:
 
 
 def transformer(rng: Generator, size: int) -> Sketch:
-    """Layers of attention (in heads or whole) and a feed-forward block, with residuals."""
+    """Draw layers of attention (in heads or whole) and feed-forward blocks, with residuals."""
     sketch = Sketch()
     x, heads = sketch.layer([sketch.add([])]), int(rng.integers(1, 7))
     while len(sketch.inputs) < size:
@@ -113,7 +116,7 @@ def transformer(rng: Generator, size: int) -> Sketch:
 
 
 def chain(rng: Generator, size: int) -> Sketch:
-    """Layers one after the other, some with residuals over a few of them."""
+    """Draw layers one after the other, some with residuals over a few of them."""
     sketch = Sketch()
     x, residual = sketch.add([]), rng.random() < 0.5
     while len(sketch.inputs) < size:
@@ -123,7 +126,7 @@ def chain(rng: Generator, size: int) -> Sketch:
 
 
 def mixture(rng: Generator, size: int) -> Sketch:
-    """Layers whose tokens go through parallel experts."""
+    """Draw layers whose tokens go through parallel experts."""
     sketch, experts = Sketch(), int(rng.integers(2, 9))
     x = sketch.layer([sketch.add([])])
     while len(sketch.inputs) < size:
@@ -135,14 +138,17 @@ def mixture(rng: Generator, size: int) -> Sketch:
 
 
 def grid(rng: Generator, size: int) -> Sketch:
-    """Return a recurrent network unrolled: ops of a layer share weights over time."""
+    """Draw a recurrent network unrolled over time: ops of a layer share weights."""
     sketch, layers = Sketch(), int(rng.integers(2, 7))
     _cells(sketch, layers, max(2, size // (2 * layers)), "cell", [])
     return sketch
 
 
 def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int]) -> list[list[int]]:
-    """Cells over time: outputs of each layer's steps. ``start`` goes into every first cell."""
+    """Add cells unrolled over time and return the outputs of each layer's steps.
+
+    ``start`` is an input of the first layer's cell in every step.
+    """
     outputs: list[list[int]] = [[] for _ in range(layers)]
     for _ in range(steps):
         below = sketch.add(start, heavy=0.5)
@@ -154,7 +160,10 @@ def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int])
 
 
 def seq2seq(rng: Generator, size: int) -> Sketch:
-    """Encoder and decoder unrolled over time, attention, an output layer for each step."""
+    """Draw an encoder and a decoder unrolled over time.
+
+    The decoder has attention and an output layer for each step.
+    """
     sketch, layers = Sketch(), int(rng.integers(1, 5))
     steps = max(2, size // (4 * layers + 4))
     encoder = _cells(sketch, layers, steps, "encoder", [])
@@ -167,7 +176,7 @@ def seq2seq(rng: Generator, size: int) -> Sketch:
 
 
 def nas(rng: Generator, size: int) -> Sketch:
-    """Cells of random pairwise ops over the two cells before, as in searched architectures."""
+    """Draw cells of random pairwise ops over the two cells before, as in searched architectures."""
     sketch = Sketch()
     before = [sketch.layer([sketch.add([])])] * 2
     while len(sketch.inputs) < size:
@@ -180,7 +189,7 @@ def nas(rng: Generator, size: int) -> Sketch:
 
 
 def two_tower(rng: Generator, size: int) -> Sketch:
-    """Two to four chains that meet at the end."""
+    """Draw two to four chains that meet at the end."""
     sketch, towers = Sketch(), int(rng.integers(2, 5))
     shares = rng.dirichlet(np.full(towers, 4.0))
     lengths = [max(1, int(share * size / 2)) for share in shares]
@@ -190,7 +199,7 @@ def two_tower(rng: Generator, size: int) -> Sketch:
 
 
 def series_parallel(rng: Generator, size: int) -> Sketch:
-    """Series and parallel compositions, drawn recursively."""
+    """Draw series and parallel compositions recursively."""
     sketch = Sketch()
     _compose(sketch, rng, sketch.add([]), size)
     return sketch
@@ -262,7 +271,7 @@ def random_problem(family: str, seed: int, draws: RandomDraws | None = None) -> 
         draws: What it is drawn from; the defaults of ``RandomDraws`` without it.
 
     Raises:
-        InputError: there is no such family or cluster; the names are listed.
+        InputError: There is no such family or cluster; the names are listed.
     """
     if family not in FAMILIES:
         raise InputError(f"family {family!r}: unknown; families: {', '.join(FAMILIES)}")
@@ -326,7 +335,7 @@ def _forward_graph(draft: CostedSketch) -> GraphParts:
 
 
 def _state(draft: CostedSketch, times: float) -> FloatArray:
-    """Bytes of parameters, on the first op that has them."""
+    """Return the bytes of parameters' state, on the first op that has them. [n]"""
     first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
     state = np.zeros(len(draft.seconds))
     for i in first.values():
@@ -343,7 +352,7 @@ def _consumers(sketch: Sketch) -> list[list[int]]:
 
 
 def _training_graph(draft: CostedSketch) -> GraphParts:
-    """Forward ops, then their backward ops in reverse, then one update for each weight.
+    """Return forward ops, their backward ops in reverse, then one update for each weight.
 
     A backward op costs twice its forward op; it takes the gradients of its op's consumers and the
     activations that its op took (or made, where it took none).
@@ -353,6 +362,7 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     backward = {i: 2 * n - 1 - i for i in range(n)}
     weights = list(dict.fromkeys(w for w in sketch.weight if w is not None))
     update = {w: 2 * n + k for k, w in enumerate(weights)}
+    # An output goes to its consumers, and is kept for their backward ops.
     takers = [consumers[i] + [backward[c] for c in consumers[i]] for i in range(n)]
     for i in range(n):
         if not sketch.inputs[i] or not consumers[i]:
@@ -360,6 +370,7 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     tensors: list[tuple[int, float, list[int]]] = [
         (i, float(draft.size[i]), takers[i]) for i in range(n)
     ]
+    # Backward ops make a gradient for each input, and one for the weight's update.
     for i in range(n):
         tensors += [(backward[i], float(draft.size[j]), [backward[j]]) for j in sketch.inputs[i]]
         weight = sketch.weight[i]
@@ -405,12 +416,15 @@ def _on_cluster(
 
 
 def _unless(given: float | None, drawn: float) -> float:
-    """What is given, else what was drawn: the numbers that follow are the same either way."""
+    """Return what is given, else what was drawn.
+
+    The value is drawn in any case, so that the numbers that follow are the same either way.
+    """
     return drawn if given is None else given
 
 
 def _memory(parts: GraphParts, count: int, rng: Generator) -> float:
-    """Bytes of each device: ample, or one and a half to three fair shares of everything."""
+    """Return the bytes of each device: ample, or 1.5 to 3 fair shares of everything."""
     everything = float(parts.state.sum() + parts.graph.size.sum())
     largest = float(parts.state.max() + 4 * parts.graph.size.max(initial=0.0))
     if rng.random() < 0.7:

@@ -43,7 +43,7 @@ EACH = 32  # graphs of a sampled family
 
 
 def varied_sizes(family: str, name: str) -> str:
-    """Sizes of a model of a family, as a model's spec has them behind its question mark."""
+    """Draw the sizes of a family's model, as a model's spec has them behind its question mark."""
     draw = random.Random(name)
     sizes: Sizes = {"batch": draw.choice((16, 32, 64, 128))}
     sizes |= FAMILIES[family](draw)
@@ -116,10 +116,10 @@ class Recipe:
     """What a dataset is made of.
 
     Attributes:
-        name: the name of the dataset and its folder.
-        about: one sentence for its card.
-        gaps: what is known to be missing, for its card.
-        models: the models to capture.
+        name: The name of the dataset and its folder.
+        about: One sentence for its card.
+        gaps: What is known to be missing, for its card.
+        models: The models to capture.
     """
 
     name: str
@@ -136,7 +136,10 @@ def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
 
 
 def _varied() -> tuple[CapturedModel, ...]:
-    """Graphs of families with branches; the sizes of each are drawn from its name, none twice."""
+    """Return graphs of families with branches.
+
+    The sizes of each are drawn from its name. No two graphs have the same.
+    """
     found: dict[str, CapturedModel] = {}
     for family, count in COUNTS.items():
         for name in (f"varied-{family}-{i:02}" for i in range(count)):
@@ -146,7 +149,7 @@ def _varied() -> tuple[CapturedModel, ...]:
 
 
 def _sizes(family: str, number: int) -> str:
-    """Sizes of a sampled family's graph, drawn from its number."""
+    """Return the sizes of a sampled family's graph, drawn from its number."""
     draw = random.Random(f"{family} {number}")
     if family == "searched-cnn":
         sizes = {"batch": 64, "architecture": number, "nodes": draw.randint(4, 7)}
@@ -183,7 +186,7 @@ def recipe(name: str) -> Recipe:
     """Return the recipe of that name.
 
     Raises:
-        InputError: there is none; the names are listed.
+        InputError: There is none; the names are listed.
     """
     if name not in RECIPES:
         raise InputError(f"recipe {name!r}: unknown; recipes: {', '.join(RECIPES)}")

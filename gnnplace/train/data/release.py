@@ -62,11 +62,11 @@ class PlacedGraph:
     """A captured graph with placements on one cluster.
 
     Attributes:
-        graph: the graph as it was captured, without groups.
-        cluster: name of a preset.
-        placers: who made each placement. [P]
-        device: of each op by each placement. [n, P]
-        step_time: predicted seconds. [P]
+        graph: The graph as it was captured, without groups.
+        cluster: Name of a preset.
+        placers: Who made each placement. [P]
+        device: The device of each op by each placement. [n, P]
+        step_time: Predicted seconds. [P]
     """
 
     graph: CapturedGraph
@@ -86,16 +86,16 @@ def build_release(
     """Write the release of data sets into a folder.
 
     Args:
-        folder: made if it is not there.
-        names: of the data sets whose graphs are released.
-        start: folder that they are asked for from.
-        progress: called with a line for each graph.
+        folder: Made if it is not there.
+        names: Names of the data sets whose graphs are released.
+        start: Folder that they are asked for from.
+        progress: Called with a line for each graph.
 
     Returns:
         How many pairs there are.
 
     Raises:
-        InputError: a data set is missing, or the folder cannot be made.
+        InputError: A data set is missing, or the folder cannot be made.
     """
     target = Path(folder)
     try:
@@ -200,16 +200,16 @@ class ReleaseStore:
     """The graphs of a split, as a folder of captured graphs has them, and their placements.
 
     Attributes:
-        names: of the graphs.
-        device: devices of every graph's ops by each placement, by name. [n, P]
-        step_time: predicted seconds, by name. [P]
-        measured: measured seconds, nan where there are none, by name. [P]
+        names: Names of the graphs.
+        device: Devices of every graph's ops by each placement, by name. [n, P]
+        step_time: Predicted seconds, by name. [P]
+        measured: Measured seconds, nan where there are none, by name. [P]
 
     Args:
-        path: the file of the split.
+        path: The file of the split.
 
     Raises:
-        FormatError: it is missing or no split of a release.
+        FormatError: It is missing or no split of a release.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -238,7 +238,7 @@ class ReleaseStore:
         """Return the graph of that name.
 
         Raises:
-            InputError: there is none.
+            InputError: There is none.
         """
         if name not in self.names:
             raise InputError(f"graph {name!r}: not in {self.folder.name}")
@@ -275,7 +275,7 @@ class ReleaseStore:
         )
 
     def part(self, part: str) -> tuple[str, ...]:
-        """Names of the graphs of a part of the split: train, validation or test."""
+        """Return the names of the graphs of a part of the split: train, validation or test."""
         return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
 
 
