@@ -79,11 +79,11 @@ class StageSetting(NamedTuple):
 
     Attributes:
         stage: The stage.
-        costs: Of every segment of the model on its mesh.
-        degrees: How its mesh cuts a replica's work.
-        group: The replicas that add up its gradients.
-        framework: On the slowest of its devices.
-        parameters: On one device.
+        costs: Costs of every segment of the model on the stage's mesh.
+        degrees: How the mesh cuts a replica's work.
+        group: The replicas that add up the stage's gradients.
+        framework: The framework, on the slowest of the stage's devices.
+        parameters: The stage's parameters on one device.
     """
 
     stage: Stage
@@ -95,12 +95,12 @@ class StageSetting(NamedTuple):
 
     @property
     def run(self) -> slice:
-        """The segments of the stage."""
+        """Return the segments of the stage."""
         return slice(self.stage.first, self.stage.last)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stage is the whole model."""
+        """Return whether the stage is the whole model."""
         return self.stage.first == 0 and self.stage.last == len(self.costs.forward)
 
 
@@ -108,9 +108,9 @@ class StagePasses(NamedTuple):
     """Seconds of a stage's passes of one micro-batch.
 
     Attributes:
-        forward: Of the forward pass.
-        backward: Of the backward pass, what is computed again and weights' gradients included.
-        exposed: Of both, what sharded parameters exchange and do not hide.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass, with recomputation and the gradients of weights.
+        exposed: Seconds of both that exchanges of sharded parameters add and compute does not hide.
     """
 
     forward: float
@@ -120,7 +120,7 @@ class StagePasses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FrameworkPricer(Pricer):
-    """Prices stages of a chain as its framework trains them; attributes as of `Pricer`."""
+    """The pricer of a chain's stages as its framework trains them; attributes as of `Pricer`."""
 
     has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
     allows_rest: ClassVar[bool] = True
@@ -130,7 +130,7 @@ class FrameworkPricer(Pricer):
 
     @property
     def framework(self) -> Framework:
-        """The framework whose terms the chain was made for."""
+        """Return the framework whose terms the chain was made for."""
         assert self.chain.framework is not None
         return self.chain.framework
 
@@ -164,7 +164,7 @@ class FrameworkPricer(Pricer):
 
     @cached_property
     def _kinds(self) -> tuple[Hashable, ...]:
-        """Kinds of the segments, of which those of a kind cost the same. [segments]"""
+        """Return the kind of every segment; segments of one kind cost the same. [segments]"""
         return tuple(segment.kind for segment in self.chain.segments)
 
     def _priced(self, stage: Stage) -> StageCost | None:
@@ -412,12 +412,15 @@ class FrameworkPricer(Pricer):
 
     @cached_property
     def _is_layer(self) -> BoolArray:
-        """Whether each segment is in a layer. [segments]"""
+        """Return whether each segment is in a layer. [segments]"""
         return np.asarray(self.chain.layers >= 0)
 
     @cached_property
     def _layers_before(self) -> IntArray:
-        """Layers that begin before each segment; stages begin with a layer. [segments + 1]"""
+        """Return the number of layers that begin before each segment. [segments + 1]
+
+        Stages begin with a layer.
+        """
         layers = self.chain.layers
         begins = np.concatenate([[True], layers[1:] != layers[:-1]]) & self._is_layer
         return np.concatenate([[0], np.cumsum(begins)])
@@ -538,12 +541,14 @@ class FrameworkPricer(Pricer):
     def floored(
         self, forward: Seconds, backward: Seconds, host: Seconds
     ) -> tuple[Seconds, Seconds]:
-        """Return the seconds of both passes, which last as long as the host needs to launch them.
+        """Return the seconds of both passes, which last as long as the host's launches at least.
+
+        Each of the three is a number or an array of numbers.
 
         Args:
-            forward: Seconds of the forward pass's kernels; a number, or an array of them.
-            backward: Of the backward pass's, likewise.
-            host: That the host takes for both, likewise.
+            forward: Seconds of the forward pass's kernels.
+            backward: Seconds of the backward pass's kernels.
+            host: Seconds that the host takes to launch both passes.
         """
         share = self.framework.constants["host_forward"]
         return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)

@@ -35,10 +35,10 @@ class Segment:
     """A run of calls.
 
     Attributes:
-        name: of its first call.
-        members: names of its calls, in order.
-        modules: paths of the modules that they are in, each once.
-        kind: number of its structure; equal segments cost the same.
+        name: Of its first call.
+        members: Names of its calls, in order.
+        modules: Paths of the modules that they are in, each once.
+        kind: Number of its structure; equal segments cost the same.
     """
 
     name: str
@@ -72,9 +72,9 @@ def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[l
     """Recomputed segments by the run that keeps one input.
 
     Args:
-        layers: number of the layer of every segment of the model. [segments]
-        again: the segments of one stage that are recomputed.
-        together: neighbours of so many layers are one run; 0: every segment is one.
+        layers: Number of the layer of every segment of the model. [segments]
+        again: The segments of one stage that are recomputed.
+        together: Neighbours of so many layers are one run; 0: every segment is one.
     """
     recomputed = np.array(sorted(again), dtype=np.int32)
     if not len(recomputed):
@@ -107,9 +107,9 @@ class Tied:
     """A trained parameter that several segments read, such as a table of embedding and head.
 
     Attributes:
-        name: the name of the parameter.
-        segments: that read it, in order.
-        elements: the number of its elements.
+        name: The name of the parameter.
+        segments: That read it, in order.
+        elements: The number of its elements.
     """
 
     name: str
@@ -141,23 +141,23 @@ class SplitChoice:
             split); "context", no weight is (tokens, or heads of attention, are); "experts", as
             that, and every shard has its experts, to which rows are sent; "examples", these are
             cut, and rows are sent to experts. Of the inner axis of the shards, if there are two.
-        outer: that of the outer axis; empty where there is one.
-        border: what crosses cuts, over the shards: "whole", or cut along its "tokens", its second
+        outer: That of the outer axis; empty where there is one.
+        border: What crosses cuts, over the shards: "whole", or cut along its "tokens", its second
             axis, or its "examples", where it has them and there are equal parts. Of two axes a word
             each, such as "examples,tokens", or one for both.
-        state: seconds a micro-batch that a byte of state is worth.
-        saved: seconds that a byte kept of one micro-batch is worth.
-        once: part of what comes once a step that a micro-batch bears.
-        zero: stage of ZeRO that `state` is counted with.
-        replicas: that it is over.
-        regather: keep the part of what shards gather, and gather it again (Korthikanti et al.,
+        state: Seconds a micro-batch that a byte of state is worth.
+        saved: Seconds that a byte kept of one micro-batch is worth.
+        once: Part of what comes once a step that a micro-batch bears.
+        zero: Stage of ZeRO that `state` is counted with.
+        replicas: That it is over.
+        regather: Keep the part of what shards gather, and gather it again (Korthikanti et al.,
             2022, arXiv 2205.05198, section 4.2.2).
-        context: shards of the outer axis that cut tokens, of a model that is known by its sizes.
-        experts: devices of the outer axis, and of the replicas that it stands for, with unlike
+        context: Shards of the outer axis that cut tokens, of a model that is known by its sizes.
+        experts: Devices of the outer axis, and of the replicas that it stands for, with unlike
             experts, likewise.
-        expert_shards: of the matrices of an expert, likewise; 0: as many as of every matrix. Of
+        expert_shards: Of the matrices of an expert, likewise; 0: as many as of every matrix. Of
             fewer each part of the shards has experts of its own.
-        labels: of every call by name, for each axis, where they are given and not chosen.
+        labels: Of every call by name, for each axis, where they are given and not chosen.
     """
 
     style: str = FREE
@@ -279,38 +279,38 @@ class SegmentCosts:
     """What segments take on one device of a mesh; a micro-batch.
 
     Attributes:
-        forward: seconds of the forward pass, collectives of the shards included. [segments]
-        backward: seconds of the gradients of activations, likewise. [segments]
-        weights: seconds of the gradients of weights that can wait. [segments]
-        update: seconds of the optimizer's step, once. [segments]
-        saved: bytes that are kept for the backward pass. [segments]
-        entering: bytes of what a segment reads of those before it; kept where it is recomputed.
+        forward: Seconds of the forward pass, collectives of the shards included. [segments]
+        backward: Seconds of the gradients of activations, likewise. [segments]
+        weights: Seconds of the gradients of weights that can wait. [segments]
+        update: Seconds of the optimizer's step, once. [segments]
+        saved: Bytes that are kept for the backward pass. [segments]
+        entering: Bytes of what a segment reads of those before it; kept where it is recomputed.
             [segments]
-        working: bytes of the largest values at work. [segments]
-        parameters: elements of its parameters on this device that are trained. [segments]
-        error: expected relative error of the seconds. [segments]
-        frozen: elements of its parameters on this device that are not trained. [segments]
-        tied: elements of `parameters` that other segments read too. [segments]
-        attention: seconds of `forward` of what selective recomputation takes again. [segments]
-        scores: bytes of `saved` that this frees. [segments]
-        gathered: seconds of `weights` that gather again what shards gathered. [segments]
-        whole: bytes that `saved` lacks by it. [segments]
-        summed: elements of `parameters` that several shards have alike, and whose gradients are
+        working: Bytes of the largest values at work. [segments]
+        parameters: Elements of its parameters on this device that are trained. [segments]
+        error: Expected relative error of the seconds. [segments]
+        frozen: Elements of its parameters on this device that are not trained. [segments]
+        tied: Elements of `parameters` that other segments read too. [segments]
+        attention: Seconds of `forward` of what selective recomputation takes again. [segments]
+        scores: Bytes of `saved` that this frees. [segments]
+        gathered: Seconds of `weights` that gather again what shards gathered. [segments]
+        whole: Bytes that `saved` lacks by it. [segments]
+        summed: Elements of `parameters` that several shards have alike, and whose gradients are
             sums over these: over the shards; of two axes over the inner one, the outer one, both.
             [1 or 3, segments]
 
     Of a source that knows a framework's terms besides:
 
     Attributes:
-        recomputed: seconds of what full recomputation computes again. [segments]
-        host: seconds that the host takes to launch both passes. [segments]
-        loss: bytes of `working` that the loss has. [segments]
-        experts: elements of `parameters` that are experts'. [segments]
-        matrices: elements of `parameters` that are in matrices of layers, experts' too. [segments]
-        largest: elements of the largest matrix. [segments]
-        frozen_bytes: bytes of its parameters on this device that are not trained. [segments]
-        frozen_experts: bytes of `frozen_bytes` that are experts'. [segments]
-        unpacked: bytes of the largest frozen matrix that is unpacked at work. [segments]
+        recomputed: Seconds of what full recomputation computes again. [segments]
+        host: Seconds that the host takes to launch both passes. [segments]
+        loss: Bytes of `working` that the loss has. [segments]
+        experts: Elements of `parameters` that are experts'. [segments]
+        matrices: Elements of `parameters` that are in matrices of layers, experts' too. [segments]
+        largest: Elements of the largest matrix. [segments]
+        frozen_bytes: Bytes of its parameters on this device that are not trained. [segments]
+        frozen_experts: Bytes of `frozen_bytes` that are experts'. [segments]
+        unpacked: Bytes of the largest frozen matrix that is unpacked at work. [segments]
 
     Those with a default may be given for one segment, and are the same for all then.
     """
@@ -369,10 +369,10 @@ class CostSource(Protocol):
         """Costs on a kind of device; None where the model cannot be cut so.
 
         Args:
-            kind: the kind of device.
-            axes: devices that layers are split over, along each axis of the shards.
-            examples: of a micro-batch on each replica.
-            choice: how the split over them is chosen.
+            kind: The kind of device.
+            axes: Devices that layers are split over, along each axis of the shards.
+            examples: Of a micro-batch on each replica.
+            choice: How the split over them is chosen.
         """
         ...
 
@@ -387,27 +387,27 @@ class Chain:
     """A model to plan for.
 
     Attributes:
-        name: the name of the model.
-        fingerprint: a hash of its structure.
-        segments: runs of calls, in their order.
-        border: bytes an example of what crosses the cut before each segment, and after the last,
+        name: The name of the model.
+        fingerprint: A hash of its structure.
+        segments: Runs of calls, in their order.
+        border: Bytes an example of what crosses the cut before each segment, and after the last,
             where nothing does. [segments + 1]
-        source: what prices the segments.
-        batch: examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: of `costs.optimizers`.
-        tied: parameters that several segments read.
-        mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
-        loss: of a step: the mean of those of its micro-batches, or their sum.
-        notices: what is priced otherwise than it runs, each in one line.
-        allowed: whether each segment may be on each device of the cluster that is planned for;
+        source: What prices the segments.
+        batch: Examples of a step.
+        precision: Of parameters and passes, in Lightning's words.
+        optimizer: Of `costs.optimizers`.
+        tied: Parameters that several segments read.
+        mixes: Why the batch cannot be cut into micro-batches or replicas; empty where it can.
+        loss: Of a step: the mean of those of its micro-batches, or their sum.
+        notices: What is priced otherwise than it runs, each in one line.
+        allowed: Whether each segment may be on each device of the cluster that is planned for;
             None: all may. [segments, devices]
-        joined: why layers that could be apart stay in one stage; empty where none do.
-        inputs: of the model: name or None, shape and type of each; none where they are nested.
-        framework: whose terms price its stages; None: exchanges are bare and nothing is added.
-        layer: number of every segment's layer, negative outside; None: by names of modules.
+        joined: Why layers that could be apart stay in one stage; empty where none do.
+        inputs: Of the model: name or None, shape and type of each; none where they are nested.
+        framework: Whose terms price its stages; None: exchanges are bare and nothing is added.
+        layer: Number of every segment's layer, negative outside; None: by names of modules.
             [segments]
-        parameters: their number; None where it is not known.
+        parameters: Their number; None where it is not known.
     """
 
     name: str

@@ -201,7 +201,7 @@ def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
     """Whether a plan was made with a model's inputs, where both are known.
 
     Raises:
-        MismatchError: naming the first that differs.
+        MismatchError: Naming the first that differs.
     """
     told = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
     for k, (one, other) in enumerate(zip_longest(told, known if told else ())):
@@ -226,7 +226,7 @@ def inputs_of(file: PlanFile) -> Any:
     """Inputs like those that a plan was made with, all zeros.
 
     Raises:
-        InputError: its file does not have them, or they do not fit this machine.
+        InputError: Its file does not have them, or they do not fit this machine.
     """
     if not file.inputs:
         raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
@@ -272,10 +272,10 @@ def layers_of(
     """A workload's calls in a precision, with its loss.
 
     Args:
-        workload: model, inputs and loss.
-        precision: of parameters and passes, in Lightning's words.
-        as_run: keep the dropout of attention, with the rules that it would have without.
-        proven: refuse a step that is more than its calls.
+        workload: Model, inputs and loss.
+        precision: Of parameters and passes, in Lightning's words.
+        as_run: Keep the dropout of attention, with the rules that it would have without.
+        proven: Refuse a step that is more than its calls.
     """
     model = workload.model
     if precision in TYPES:
@@ -351,7 +351,7 @@ def batch_of(workload: Workload) -> int:
     """Examples of a workload's inputs: the first dimension of its first tensor.
 
     Raises:
-        InputError: no input has one.
+        InputError: No input has one.
     """
     for leaf in pytree.tree_leaves(workload.inputs):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
@@ -365,7 +365,7 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
     """The workload with so many examples: its own, again and again.
 
     Raises:
-        InputError: not a positive number.
+        InputError: Not a positive number.
     """
     if batch is None:
         return workload

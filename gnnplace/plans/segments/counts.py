@@ -45,10 +45,10 @@ class Counts:
     """What the means of a loss count.
 
     Attributes:
-        graph: the model's calls on one micro-batch.
-        calls: those that make what is counted, in order.
-        counted: the counts.
-        means: whether all terms of the loss are means over one of them, so that weights repair it.
+        graph: The model's calls on one micro-batch.
+        calls: Those that make what is counted, in order.
+        counted: The counts.
+        means: Whether all terms of the loss are means over one of them, so that weights repair it.
     """
 
     graph: CallGraph
@@ -78,10 +78,10 @@ class Counts:
         """What every micro-batch of every replica weighs.
 
         Args:
-            table: counts of all. [micro-batches of all replicas, counts]
+            table: Counts of all. [micro-batches of all replicas, counts]
 
         Raises:
-            InputError: counts differ and no weight repairs the loss, or one counts nothing.
+            InputError: Counts differ and no weight repairs the loss, or one counts nothing.
         """
         if bool((table == table[0]).all()):
             return [1.0] * len(table)
@@ -145,8 +145,8 @@ def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
     """Whether the loss is of degree one in what `counted` calls divide by, and has no other term.
 
     Args:
-        graph: the model's calls.
-        counted: indices of calls that are means over counts.
+        graph: The model's calls.
+        counted: Indices of calls that are means over counts.
     """
     means: set[int] = set()
     for index, call in enumerate(graph.calls):
@@ -217,7 +217,7 @@ def _added(graph: CallGraph, divisor: int) -> int:
     """The count behind a divisor, which adds up over the shares of a batch.
 
     Raises:
-        OtherLossError: the divisor is something else, such as a count plus one.
+        OtherLossError: The divisor is something else, such as a count plus one.
     """
     made, value = {v: call for call in graph.calls for v in call.results}, divisor
     while (call := made.get(value)) is not None and call.kind not in ADDED:

@@ -37,13 +37,13 @@ class Cuts:
     """A model's calls as segments.
 
     Attributes:
-        runs: first call and the call after the last, of every segment.
-        segments: their names and kinds.
-        crossing: values that cross the cut before every segment; none before the first. [segments]
-        derived: values that come from parameters: the others every stage makes for itself.
-        aside: calls that make only such others; in no segment.
-        tied: parameters that several segments read.
-        shared: buffers that the forward pass changes and that calls apart from each other use.
+        runs: First call and the call after the last, of every segment.
+        segments: Their names and kinds.
+        crossing: Values that cross the cut before every segment; none before the first. [segments]
+        derived: Values that come from parameters: the others every stage makes for itself.
+        aside: Calls that make only such others; in no segment.
+        tied: Parameters that several segments read.
+        shared: Buffers that the forward pass changes and that calls apart from each other use.
     """
 
     runs: tuple[tuple[int, int], ...]

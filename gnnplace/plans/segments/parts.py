@@ -45,10 +45,10 @@ class Times:
     """Seconds of a pass through a part of a call.
 
     Attributes:
-        kernels: of its kernels and the gaps after them.
-        early: of the host, in the forward pass.
-        late: of the host, in the backward pass.
-        missed: of the kernels, times their expected relative error.
+        kernels: Of its kernels and the gaps after them.
+        early: Of the host, in the forward pass.
+        late: Of the host, in the backward pass.
+        missed: Of the kernels, times their expected relative error.
     """
 
     kernels: float
@@ -62,8 +62,8 @@ class Part:
     """A part of a call and what its passes take on a kind of device.
 
     Attributes:
-        recorded: the kernels of its passes.
-        times: what each of `PASSES` takes.
+        recorded: The kernels of its passes.
+        times: What each of `PASSES` takes.
     """
 
     recorded: Recorded
@@ -90,12 +90,12 @@ class Parts:
     """Kernels and times of the parts of a model's calls.
 
     Attributes:
-        layers: the model's calls, rules and operations, of the whole batch.
-        batch: the number of examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        tables: measured seconds of kernels that predictions are made from.
-        floor: of the host; by default eager PyTorch's on GPUs.
-        fullest: how many times the mean's rows the fullest device of several with experts has.
+        layers: The model's calls, rules and operations, of the whole batch.
+        batch: The number of examples of a step.
+        precision: Of parameters and passes, in Lightning's words.
+        tables: Measured seconds of kernels that predictions are made from.
+        floor: Of the host; by default eager PyTorch's on GPUs.
+        fullest: How many times the mean's rows the fullest device of several with experts has.
     """
 
     layers: LayerGraph
@@ -246,8 +246,8 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     """The part whose sizes are `at` of the way from one to another; None: their ops differ.
 
     Args:
-        first: a recording at one corner.
-        second: another one of the same call.
+        first: A recording at one corner.
+        second: Another one of the same call.
         at: 0 is the first, 1 the second; beyond is beyond.
     """
     passes = []

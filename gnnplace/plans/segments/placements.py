@@ -42,10 +42,10 @@ def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) ->
     """Layout over the shards of what crosses a cut, whole where there are no equal parts.
 
     Args:
-        word: what a plan's file says of it, for all shards or for each of their axes.
-        shape: of what crosses.
-        axes: shards along each of their axes.
-        examples: of a micro-batch: what has as many on its first axis has examples.
+        word: What a plan's file says of it, for all shards or for each of their axes.
+        shape: Of what crosses.
+        axes: Shards along each of their axes.
+        examples: Of a micro-batch: what has as many on its first axis has examples.
     """
     left, places = list(shape), []
     for one, count in zip(border_words(word, len(axes)), axes, strict=True):
@@ -81,9 +81,9 @@ def placements_of(
     """What a plan's file says of calls that are split.
 
     Args:
-        graph: the calls of the model.
-        rules: how each of its calls may be split.
-        split: label of each call that is split, by index.
+        graph: The calls of the model.
+        rules: How each of its calls may be split.
+        split: Label of each call that is split, by index.
     """
     found: dict[str, list[str]] = {}
     for i in sorted(split):
@@ -121,13 +121,13 @@ def configuration_of(rule: Rule, words: Sequence[str], axes: Mesh, where: str) -
     """The labels whose split gives a call's result its places; None along an axis: whole there.
 
     Args:
-        rule: how the call may be split.
-        words: of its result's places.
-        axes: shards along each of their axes.
-        where: the key path, for messages.
+        rule: How the call may be split.
+        words: Of its result's places.
+        axes: Shards along each of their axes.
+        where: The key path, for messages.
 
     Raises:
-        MismatchError: the call cannot be split so.
+        MismatchError: The call cannot be split so.
     """
     return tuple(_label_of(rule, word, where) for word in words[-len(axes) :])
 
@@ -148,12 +148,12 @@ class Layouts:
     """Of the stages of one process.
 
     Attributes:
-        split: label that every call splits over each axis of the shards, or none.
+        split: Label that every call splits over each axis of the shards, or none.
             [calls][axes]
-        homes: layout of every parameter.
-        summed: parameters whose gradients are sums over shards, and over which axes.
-        several: values of parameters that are read in several ways, each brought there.
-        whole: layout of what every shard has.
+        homes: Layout of every parameter.
+        summed: Parameters whose gradients are sums over shards, and over which axes.
+        several: Values of parameters that are read in several ways, each brought there.
+        whole: Layout of what every shard has.
     """
 
     split: tuple[Configuration, ...]
@@ -167,7 +167,7 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
     """Whether a plan's stages have a model's calls, modules and segments.
 
     Raises:
-        MismatchError: naming the key path and the first that differs.
+        MismatchError: Naming the key path and the first that differs.
     """
     own = [name for segment in segments for name in segment.members]
     told = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
@@ -199,12 +199,12 @@ def check_placements(
     """Whether calls and parameters can be split as a plan's stages say.
 
     Args:
-        graph: the model's calls.
-        rules: how each may be split, on one micro-batch.
-        entries: the stages, which have these calls.
+        graph: The model's calls.
+        rules: How each may be split, on one micro-batch.
+        entries: The stages, which have these calls.
 
     Raises:
-        MismatchError: naming the key path, and what the call or the parameter can be.
+        MismatchError: Naming the key path, and what the call or the parameter can be.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
     for k, entry in enumerate(entries):
@@ -238,12 +238,12 @@ def layouts_of(
     """Layouts of a process's stages.
 
     Args:
-        layers: the model's calls and their rules.
-        pieces: stages of the process.
-        entries: the same in the plan.
+        layers: The model's calls and their rules.
+        pieces: Stages of the process.
+        entries: The same in the plan.
 
     Raises:
-        MismatchError: a placement that the call cannot have.
+        MismatchError: A placement that the call cannot have.
     """
     graph, axes = layers.calls, entries[0].axes
     split: list[Configuration] = [(None,) * len(axes)] * len(graph.calls)

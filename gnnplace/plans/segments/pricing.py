@@ -83,13 +83,13 @@ class ModelCosts:
     """Prices a model's segments; a `plans.segments.chain.CostSource`.
 
     Attributes:
-        layers: the model's calls, rules and operations, of the whole batch.
-        cuts: where the calls are cut into segments.
-        fabric: of the cluster, for what shards exchange.
-        batch: the number of examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: the name of the optimizer.
-        parts: kernels and times of parts of calls.
+        layers: The model's calls, rules and operations, of the whole batch.
+        cuts: Where the calls are cut into segments.
+        fabric: Of the cluster, for what shards exchange.
+        batch: The number of examples of a step.
+        precision: Of parameters and passes, in Lightning's words.
+        optimizer: The name of the optimizer.
+        parts: Kernels and times of parts of calls.
     """
 
     is_captured: ClassVar[bool] = True
@@ -167,12 +167,12 @@ class ModelCosts:
         """How parameters and calls of a run of segments are split over shards.
 
         Args:
-            kind: the kind of device.
-            axes: devices that they are split over, along each axis.
-            examples: of a micro-batch on each replica.
-            first: the first segment of the run.
-            last: the segment after the last.
-            choice: how the split is chosen.
+            kind: The kind of device.
+            axes: Devices that they are split over, along each axis.
+            examples: Of a micro-batch on each replica.
+            first: The first segment of the run.
+            last: The segment after the last.
+            choice: How the split is chosen.
         """
         grid = (axes, self.batch // examples)
         found: dict[int, Configuration] = {}
@@ -193,11 +193,11 @@ class ModelCosts:
         """The labels of every call of a plan's stages.
 
         Args:
-            entries: the stages.
-            examples: of a micro-batch on a replica.
+            entries: The stages.
+            examples: Of a micro-batch on a replica.
 
         Raises:
-            MismatchError: a call cannot be split so.
+            MismatchError: A call cannot be split so.
         """
         pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
         rules = {call.name: rule for call, rule in pairs}
@@ -285,13 +285,13 @@ class ModelCosts:
         """Seconds of making attention again from queries, keys and values, and bytes it frees.
 
         Args:
-            number: the segment.
-            split: of each of its calls.
-            parts: of each of its calls.
-            grid: shards along each of their axes, and parts of the batch.
-            kept: bytes kept of a micro-batch.
-            moved: seconds of collectives of attention's forward pass.
-            before: see `_kept`.
+            number: The segment.
+            split: Of each of its calls.
+            parts: Of each of its calls.
+            grid: Shards along each of their axes, and parts of the batch.
+            kept: Bytes kept of a micro-batch.
+            moved: Seconds of collectives of attention's forward pass.
+            before: See `_kept`.
         """
         calls, again = self._calls(number), self.attention[number]
         if not again:

@@ -85,13 +85,13 @@ class Recorded:
     """A part of a call.
 
     Attributes:
-        forward: kernels of the forward pass.
-        backward: those of the gradients of what other calls made; all, where none can wait.
-        whole: those of all gradients.
-        reads: which of the tensors that it reads are kept for the backward pass.
-        results: which of those that it makes are.
-        inner: bytes of others that are kept.
-        sizes: bytes of every tensor at work. [tensors]
+        forward: Kernels of the forward pass.
+        backward: Those of the gradients of what other calls made; all, where none can wait.
+        whole: Those of all gradients.
+        reads: Which of the tensors that it reads are kept for the backward pass.
+        results: Which of those that it makes are.
+        inner: Bytes of others that are kept.
+        sizes: Bytes of every tensor at work. [tensors]
     """
 
     forward: Description

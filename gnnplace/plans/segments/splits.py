@@ -64,13 +64,13 @@ class SegmentProblem(CapturedProblem):
     """The split of one segment over shards.
 
     Attributes:
-        source: what prices its operations.
-        calls: numbers of the calls of the segment.
-        kind: the kind of device.
-        priced: shards along each axis, and parts of the batch.
-        styles: of each axis of the shards; none: the calls have the labels `given`.
-        given: labels of each call, where they are given.
-        before: operations that stand for the border.
+        source: What prices its operations.
+        calls: Numbers of the calls of the segment.
+        kind: The kind of device.
+        priced: Shards along each axis, and parts of the batch.
+        styles: Of each axis of the shards; none: the calls have the labels `given`.
+        given: Labels of each call, where they are given.
+        before: Operations that stand for the border.
     """
 
     source: ModelCosts | None = None
@@ -297,9 +297,9 @@ class SegmentProblem(CapturedProblem):
         """Seconds of collectives.
 
         Args:
-            chosen: number of every operation's configuration.
-            some: calls of which those of the forward pass are told, too.
-            again: whether what others gather and keep is gathered again.
+            chosen: Number of every operation's configuration.
+            some: Calls of which those of the forward pass are told, too.
+            again: Whether what others gather and keep is gathered again.
 
         Returns:
             Of the forward pass, of the backward pass, of `some` and of gathering again.
@@ -342,8 +342,8 @@ def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
     """Styles of the axes of the shards; those of one axis share tables, but where it has examples.
 
     Args:
-        choice: how splits are chosen.
-        alone: what it says itself, whatever the tables are.
+        choice: How splits are chosen.
+        alone: What it says itself, whatever the tables are.
     """
     if choice.outer:
         return (choice.outer, choice.style)

@@ -35,11 +35,11 @@ class StageCalls:
     """The calls of one stage.
 
     Attributes:
-        calls: indices into the graph's calls, in order.
-        entering: values that the stage before hands over.
-        leaving: values that it hands over to the stage after.
-        again: runs of `calls` (positions, the end excluded) that are recomputed.
-        parameters: names of those that it reads, in the order of reading.
+        calls: Indices into the graph's calls, in order.
+        entering: Values that the stage before hands over.
+        leaving: Values that it hands over to the stage after.
+        again: Runs of `calls` (positions, the end excluded) that are recomputed.
+        parameters: Names of those that it reads, in the order of reading.
     """
 
     calls: tuple[int, ...]
@@ -57,12 +57,12 @@ def pieces_of(
     """The stages of a plan.
 
     Args:
-        graph: the calls of one micro-batch.
-        members: names of each stage's calls.
-        again: of each stage, the runs of calls that are recomputed, by their names.
+        graph: The calls of one micro-batch.
+        members: Names of each stage's calls.
+        again: Of each stage, the runs of calls that are recomputed, by their names.
 
     Raises:
-        MismatchError: these are not the model's calls.
+        MismatchError: These are not the model's calls.
     """
     stage_of = _stages(graph, members)
     made = {v: i for i, call in enumerate(graph.calls) for v in call.results}
@@ -85,8 +85,8 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
     """The same calls on a device: what they name of the device that they were recorded on changes.
 
     Args:
-        graph: recorded where the model was, on one device.
-        device: the device that they run on.
+        graph: Recorded where the model was, on one device.
+        device: The device that they run on.
     """
 
     def there(leaf: Any) -> Any:
@@ -131,7 +131,7 @@ def _check_state(graph: CallGraph, own: Sequence[Sequence[int]]) -> None:
     """Refuse stages that share a buffer which one of them changes: each would have its own.
 
     Raises:
-        InputError: naming the buffer and the stages.
+        InputError: Naming the buffer and the stages.
     """
     for name, changing in graph.changed.items():
         users = {*graph.readers(name), *changing}
@@ -253,10 +253,10 @@ def drawn_alike(
     """The random numbers that a plan's run draws, in a model that runs as it is, and its gradients.
 
     Args:
-        base: seed of the run.
-        step: the number of the step.
-        example: number of the micro-batch.
-        attention: whether attention drops; a part of its heads draws other numbers than all.
+        base: Seed of the run.
+        step: The number of the step.
+        example: Number of the micro-batch.
+        attention: Whether attention drops; a part of its heads draws other numbers than all.
     """
     with nullcontext() if attention else _Undropped(), _SharesSeeded(base, step) as draws:
         draws.begin(example)
