@@ -204,7 +204,7 @@ class Shortlist:
         return best
 
     def keep(self, draft: Draft) -> Priced | None:
-        """Time a draft as it is and keep it if it fits; return None if it does not or may not be."""
+        """Time a draft as it is and keep it if it fits; return None if it does not or may not."""
         if draft not in self._seen:
             self._seen.add(draft)
             priced = realized(self.pricer(draft.size), draft)

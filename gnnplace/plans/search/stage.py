@@ -492,7 +492,7 @@ class Pricer:
         return np.maximum(costs.saved - np.where(first, costs.entering, 0.0), 0.0)
 
     def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
-        """Return bytes that recomputation frees of a micro-batch in flight, and its bytes at work."""
+        """Return bytes that recomputation frees of a micro-batch, and bytes that it has at work."""
         if not stage.recompute:
             return 0.0, 0.0
         again = sorted(stage.recompute)

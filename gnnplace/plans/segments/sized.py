@@ -72,10 +72,10 @@ RATIOS = ("forward", "backward", "weights", "saved", "parameters")
 
 @dataclass(eq=False)
 class SizedModelCosts(ModelCosts):
-    """Prices a captured decoder by its sizes; attributes as of `ModelCosts`, and these.
+    """The costs of a captured decoder by its sizes; attributes as of `ModelCosts`, and these.
 
     Attributes:
-        sizes: What prices its layers.
+        sizes: Costs of its layers.
         layer: Number of every segment's layer: 0 for the embedding, 1 and on for the layers, the
             last for the head. [segments]
     """
