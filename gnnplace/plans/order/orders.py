@@ -306,7 +306,7 @@ def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) 
 
     Args:
         line: The pipeline that is ordered: ranks, seconds, messages.
-        actions: Of every rank, in their order.
+        actions: Actions of every rank, in their order.
         ends: Seconds of each rank after its last pass. [P]
     """
     return float(replayed(as_arrays(line), actions.rows, actions.length, np.array(ends)))

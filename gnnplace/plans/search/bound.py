@@ -84,7 +84,7 @@ def _work(space: Space) -> float:
 
 
 def _alike(space: Space) -> dict[MeshKind, Relaxed]:
-    """Return, for every kind of mesh, the least that segments take on it, wherever it lies.
+    """Return the least that segments take on every kind of mesh, wherever it lies.
 
     Kinds with ZeRO 1 are there with ZeRO 0 as well. The kinds with the least work come first.
     """

@@ -267,7 +267,7 @@ class FrameworkPricer(Pricer):
         Gradients of sharded parameters leave with every micro-batch, whole ones stay to be summed.
 
         Args:
-            whole: With nothing on the host.
+            whole: Bytes of the stage with nothing on the host.
         """
         offloading, terms = self.framework.offloading, whole.terms
         if offloading.activations:
@@ -340,7 +340,7 @@ class FrameworkPricer(Pricer):
         gradients once: that is ZeRO 1, but that the replicas' shards stay beside what is gathered.
 
         Args:
-            zero: As the plan says.
+            zero: ZeRO stage of the plan.
             is_whole: Whether the stage is the whole model.
         """
         is_once = zero >= SHARDED and not is_whole and self.framework.traits.gathers_once
@@ -369,9 +369,9 @@ class FrameworkPricer(Pricer):
         """Return the parameters of a run of segments on one device.
 
         Args:
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             run: The segments.
-            elements: Of all their parameters; of tied ones each once.
+            elements: Elements of all their trained parameters, each tied one once.
         """
         experts = float(costs.experts[run].sum())
         return ReplicatedParameters(
@@ -385,7 +385,7 @@ class FrameworkPricer(Pricer):
         )
 
     def _products(self, setting: StageSetting) -> float:
-        """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
+        """Return the seconds of matrix products in the optimizer's step, which ZeRO shares out."""
         return float(setting.costs.update[setting.run].sum()) / setting.group.shards
 
     def replicas(
@@ -494,7 +494,7 @@ class FrameworkPricer(Pricer):
         """Return the seconds of every unit's gather and scatter. [2, units]
 
         Args:
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             group: The replicas that add up the gradients.
             order: The unit of every segment of the run.
             run: The segments.
@@ -641,7 +641,7 @@ class FrameworkPricer(Pricer):
 
         Args:
             zero: ZeRO stage, 2 or 3.
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             group: The replicas that shard parameters.
         """
         everything = slice(0, len(costs.forward))
@@ -722,7 +722,7 @@ class FrameworkPricer(Pricer):
 
         Args:
             chunks: Stages of the rank; a number, or an array of them.
-            following: As of `rank_end`.
+            following: Micro-batches that follow; see `rank_end`.
         """
         return (self.framework.constants["hides_reduce"] + (chunks - 1) * following) / chunks
 

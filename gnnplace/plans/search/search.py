@@ -98,7 +98,7 @@ def search(
         seeds: Plans that are known to be fast; where there are any, micro-batches of their sizes
             alone are searched.
         all_baselines: Whether baselines have micro-batches of every size all the same.
-        progress: Is called with a line for each step.
+        progress: A function that is called with a line for each step.
 
     Raises:
         InputError: Devices that plans would put next to each other have no link.

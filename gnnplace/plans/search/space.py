@@ -249,7 +249,7 @@ def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitCho
     """Yield splits over one axis that a framework has prices of.
 
     Args:
-        shards: Of the mesh.
+        shards: Shards of the mesh.
         server: Devices of a server.
         experts: Parts that the model's experts can be cut into, 0 without any.
     """
@@ -266,8 +266,8 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
     """Yield Megatron's split over one axis and free ones, at several prices of a byte.
 
     Args:
-        pricer: Of a captured model.
-        plain: What its segments take on the mesh.
+        pricer: The pricer of a captured model.
+        plain: Prefix sums of its segments on the mesh.
     """
     once, chain = 1.0 / MANY, pricer.chain
     seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])

@@ -411,7 +411,7 @@ class Pricer:
         chain = self.chain
 
         def seconds(op: str, width: int) -> float:
-            """Of all parameters; those of every other such group go at the same time."""
+            """Return the seconds of one collective for all parameters, `width` bytes each."""
             size = width * parameters
             if not least:
                 return self.fabric.collective(op, size, group, alike)
@@ -561,7 +561,7 @@ class Pricer:
         """Return the bytes of a device of a rank.
 
         Args:
-            costs: Of the rank's stages.
+            costs: Costs of the rank's stages.
             saved: Bytes that are kept for backward passes at the fullest instant.
         """
         terms, working = StateTerms(), 0.0
@@ -606,8 +606,8 @@ class Pricer:
 
         Args:
             tied: The parameter.
-            meshes: Of these ranks.
-            shards: Of the parameter on each.
+            meshes: Meshes of these ranks.
+            shards: Shards of the parameter on each.
             num_devices: Devices of the whole plan.
         """
         size = PARAMETER[self.chain.precision][1] * tied.elements / shards
@@ -617,7 +617,7 @@ class Pricer:
         """Return the seconds of a rank after its last pass.
 
         Args:
-            costs: Of the rank's stages.
+            costs: Costs of the rank's stages.
             zero: Stage of ZeRO.
             following: Micro-batches that pass a stage after the last one of the stage before.
         """

@@ -208,12 +208,12 @@ def record(
 
     Args:
         graph: The graph that has the call.
-        index: The number of the call.
+        index: Index of the call.
         rule: How it can be split.
         split: Label that each dimension of the mesh splits, or None.
         share: The shard, with the rows of the fullest part of experts.
-        precision: Of parameters and passes, in Lightning's words.
-        mode: Makes fake tensors.
+        precision: Precision of parameters and passes, in Lightning's words.
+        mode: The mode that makes fake tensors.
     """
     call = graph.calls[index]
     ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()

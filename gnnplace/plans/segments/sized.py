@@ -124,7 +124,7 @@ class SizedModelCosts(ModelCosts):
         An embedding that is captured with the first layer is of that layer's first segment.
 
         Args:
-            by_layer: Of every layer, the embedding first and the head last. [layers + 2]
+            by_layer: Numbers of the embedding, every layer, and the head. [layers + 2]
             weights: Captured numbers by which segments share. [segments]
         """
         count = len(by_layer)
@@ -147,7 +147,7 @@ class SizedModelCosts(ModelCosts):
         Args:
             kind: The kind of device.
             axes: Devices along each axis of the shards, the outer one first.
-            examples: Of a micro-batch on each replica.
+            examples: Examples of a micro-batch on each replica.
             choice: How the split over them is chosen.
         """
         if choice.labels is None and degrees_of(axes, choice) is not None:
@@ -242,7 +242,7 @@ def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
 
     Args:
         chain: The captured model.
-        sizes: Of the model.
+        sizes: Sizes of the model.
         cluster: The devices that it is planned for.
     """
     has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
@@ -320,7 +320,7 @@ def with_framework(chain: Chain, framework: Framework) -> Chain:
 
     Args:
         chain: The model, priced by its sizes.
-        framework: Whose terms price it instead.
+        framework: The framework whose terms price it instead.
     """
     source = chain.source
     assert isinstance(source, SizedModelCosts)

@@ -437,7 +437,7 @@ class ShardMachine(MeshMachine):
         fabric: The cluster, and what exchanges take on it.
         place: The mesh of the shards.
         parts: Parts of the batch; what is exchanged is smaller by as many times.
-        joined: As of `MeshMachine`.
+        joined: Whether what changes along all axes alike is one collective.
     """
 
     fabric: MeshFabric | None = None

@@ -59,7 +59,7 @@ def pieces_of(
     Args:
         graph: The calls of one micro-batch.
         members: Names of each stage's calls.
-        again: Of each stage, the runs of calls that are recomputed, by their names.
+        again: Names of the calls of every run that is recomputed, for each stage.
 
     Raises:
         MismatchError: These are not the model's calls, or not in their order.
