@@ -372,6 +372,7 @@ def listed(
     queue = RankQueue(arrival, after, flying, limit, late, weights)
     free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
     made = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
+    # An event is a time at which a rank may have something to run.
     events = [(0.0, np.int64(line.rank[0]))]
     done = 0
     while len(events) > 0:
@@ -381,6 +382,7 @@ def listed(
         c, k = _next_pass(line, p, now, queue)
         if c < 0:
             continue
+        # Run the pass, and count what it begins or ends as in flight.
         m = after[c, k]
         after[c, k] += 1
         made[done, 0], made[done, 1], made[done, 2] = c, k, m
@@ -392,6 +394,7 @@ def listed(
             flying[c] += 1
         elif k == W or not line.apart:
             flying[c] -= 1
+        # What the pass makes may wake the rank that it goes to.
         to = _announced(line, arrival, channel, c, k, m, end)
         if to >= 0:
             heapq.heappush(events, (arrival[to, k, m], np.int64(line.rank[to])))

@@ -128,6 +128,7 @@ def _cluster(line: Pipeline, blocking: bool) -> Cluster:
         for pair in ((a, b), (b, a))
         if a != b
     }
+    # Where transfers block, a receiver waits for the longest message of the link.
     wait = {pair: 0.0 for pair in pairs}
     for chunk, seconds in enumerate(line.sent):
         for pair in ((line.rank[chunk], line.rank[chunk + 1]),):

@@ -234,6 +234,7 @@ def _several_hold(
     total, end = sums[ALL, count], slowest * sums[END, count]
     if sums[BOTH, count] > step or microbatches * total + end > speed * step:
         return False
+    # Bytes that all ranks together lack, with what must be in flight at least.
     lack = sums[STATE, count] - ranks * (table.memory[0] - table.working[0].min())
     flying, freed = np.ones(count), 0.0
     for s in range(count):
@@ -245,6 +246,7 @@ def _several_hold(
         return True
     if lack > freed * (1 + 1e-12):
         return False
+    # Every price of a byte bounds the seconds of recomputation from below; take the best bound.
     again = 0.0
     for k in range(table.prices.shape[1] * SCALES):
         price = table.prices[0, k // SCALES] * 0.5 ** (k % SCALES)
@@ -307,6 +309,7 @@ def _mixed_hold(
     count, devices = before.shape[0] - 1, before.shape[1] - 1
     if before[count, devices] == np.inf:
         return False
+    # Least seconds of F + I by first segment and first device; devices may stay idle.
     after = np.full((count + 1, devices + 1), np.inf)
     after[count, :] = 0.0
     for begin in range(devices - 1, -1, -1):
@@ -323,6 +326,7 @@ def _mixed_hold(
                 rest = after[:, begin + size[mesh]]
                 for last in range(first + 1, count + 1):
                     working = max(working, table.working[kind, last - 1])
+                    # Longer stages only take more.
                     if microbatches * (sums[ALL, last] - sums[ALL, first]) > step - past:
                         break
                     total = rest[last] + sums[BOTH, last] - sums[BOTH, first]

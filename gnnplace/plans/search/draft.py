@@ -1,8 +1,8 @@
-"""A draft: stages, micro-batches and a schedule; priced, checked against memory, timed.
+"""Drafts of plans: stages, micro-batches and a schedule, which are priced, fitted and timed.
 
-`fitted` gives every rank the least recomputation and ZeRO that fit its devices, `realized` makes
-the order of actions and times the step. It is what plans that were searched and plans that were
-given have in common.
+`fitted` gives every rank the least recomputation and ZeRO that fit its devices. `realized` makes
+the order of actions and times the step. Plans that were searched and plans that were given have
+both in common.
 """
 
 from __future__ import annotations

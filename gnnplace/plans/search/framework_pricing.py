@@ -1,16 +1,17 @@
-"""`FrameworkPricer`: what a stage takes as a framework trains it.
+"""The price of a stage as a framework trains it: `FrameworkPricer`.
 
-A stage's forward pass takes the larger of its kernels and of the host's launches, its backward pass
-likewise. What replicas exchange, hide, accumulate and update is `costs.frameworks.framework`'s.
-Parameters that replicas shard (ZeRO 2 and 3) are gathered and their gradients scattered with every
-micro-batch, a layer at a time, behind the layer before or after it; of a stage that is a part of
-the model the first layer's exchanges are bare, since nothing runs before it.
+A stage's forward pass takes the larger of its kernels and of the host's launches, and so does its
+backward pass. What replicas exchange, hide, accumulate and update is
+`costs.frameworks.framework`'s. Parameters that replicas shard (ZeRO 2 and 3) are gathered and their
+gradients scattered with every micro-batch, a layer at a time, behind the layer before or after it.
+In a stage that is a part of the model the first layer's exchanges are bare, since nothing runs
+before it.
 
-Bytes of a rank: state, what micro-batches in flight keep at the fullest instant, and the largest
-values at work; or what the optimizer's step has beside the state. The allocator's fragmentation is
-a factor of what comes and goes; a context of its own a device. Sharded parameters are whole for the
-embedding and the head and for `blocks` layers in flight; the peak is at the loss or in the last
-layer's backward pass.
+A rank holds its state, what micro-batches in flight keep at the fullest instant, and the largest
+values at work; or, if that is more, what the optimizer's step has beside the state. The allocator's
+fragmentation is a factor of what comes and goes, and every device has a context. Sharded parameters
+are whole for the embedding and the head and for `blocks` layers in flight. The peak is at the loss
+or in the last layer's backward pass.
 """
 
 from __future__ import annotations
@@ -188,6 +189,7 @@ class FrameworkPricer(Pricer):
         forward, backward = self.floored(passes.forward, passes.backward, self._host(setting))
         forward, backward = float(forward), float(backward)
         weights = float(costs.weights[run].sum())
+        # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
         reduction, exchanges = 0.0, NO_EXCHANGES
         if zero < SHARDED:
             weights += framework.accumulation(setting.parameters.count)
@@ -196,6 +198,7 @@ class FrameworkPricer(Pricer):
             reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
         weights = min(weights, backward)
 
+        # What lies on the host takes no memory of the GPU but seconds of copies.
         bytes_in_all = self._bytes(setting)
         cost = StageCost(
             **vars(self._beside_host(bytes_in_all)),
@@ -240,6 +243,7 @@ class FrameworkPricer(Pricer):
             recomputing = 0.0
         resident, updating = 0.0, 0.0
         zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
+        # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero < SHARDED:
             terms, updating = framework.replicated_state(zero, setting.parameters, setting.group)
             if setting.degrees.tp > 1:

@@ -187,6 +187,7 @@ def best_meshes(
     """
     meshes, devices = table.shape
     count = sums.shape[2] - 1
+    # Least seconds by number of stages, first segment and first device.
     value = np.full((deepest + 1, count + 1, devices + 1), np.inf)
     value[0, count, :] = 0.0
     cut = np.full((deepest + 1, count + 1, devices + 1, 2), -1, dtype=np.int64)
@@ -205,6 +206,7 @@ def best_meshes(
                         value[stages, first, begin] = total
                         cut[stages, first, begin, 0] = last
                         cut[stages, first, begin, 1] = mesh
+    # Follow the cuts of the best number of stages, from the first segment on.
     best, depth = np.inf, 0
     for stages in range(1, deepest + 1):
         if value[stages, 0, 0] < best:

@@ -1,18 +1,19 @@
 """The search for a plan: micro-batches, meshes, cuts, recomputation, ZeRO, schedule, order.
 
-For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of them) the meshes
-(`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The formula's best
-drafts of all sizes are fitted to memory and timed, and the fastest of these under every schedule;
-baselines are among those that are timed. All that does not depend on the time that there is.
+For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of them) there are
+meshes (`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The formula's
+best drafts of all sizes are fitted to memory and timed, and the fastest of these are timed under
+every schedule. Baselines are among the drafts that are timed. This part of the search does not
+depend on the budget.
 
-What is done after that is one sequence that a budget cuts off, so that more of it never makes the
-answer worse: by turns the next drafts of the list, and better orders for the fastest plans. An
-order is changed by the rules of the list schedule: what a rank may have in flight, and what it
-prefers, for one chunk or for all at once; a change is kept if the step takes no longer and every
-device still holds what is in flight. Where the memory is full, fewer in flight make room for less
-recomputation, and the stages are fitted again. Gradients of weights are apart in every order that
-is searched. One change takes one pass over the actions (`listing`). The changes are drawn from a
-fixed seed, so that more time only goes on where less stopped.
+The rest is one sequence that the budget cuts off, so that a larger budget never makes the answer
+worse. By turns it takes the next drafts of the list and better orders for the fastest plans. An
+order is changed by the rules of its list schedule: what a rank may have in flight, and what it
+prefers. A change is kept if the step takes no longer and every device still holds what is in
+flight. Where memory is full, fewer micro-batches in flight make room for less recomputation, and
+the stages are fitted again. Gradients of weights are passes of their own in every order that is
+searched. One change takes one pass over the actions (`orders.listed`). Changes are drawn from a fixed
+seed, so that a longer search continues a shorter one.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def search(
     drafts: list[Timed] = []
     spaces: list[Space] = []
     known: defaultdict[str, list[Timed]] = defaultdict(list)
+    # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
     every = _micro_batch_sizes(chain, ()) if all_baselines else searched
     for size in sorted({*searched, *every}, reverse=True):
@@ -120,6 +122,7 @@ def search(
         for name, own in baselines_of(space).items():
             known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
         spaces.append(space)
+    # Time the best of them.
     timed = {name: fastest(own, EACH) for name, own in known.items()}
     timed[GIVEN] = list(seeds)
     best, baselines = shortlisted(chain, fabric, drafts, timed, started + options.budget)
@@ -280,8 +283,10 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
     ranks = len(draft.stages)
     if ranks < 2 or draft.schedule != "1f1b":
         return None
+    # ZB-H1 keeps the stages; the other schedules have two chunks a rank.
     if schedule == "zero-bubble":
         return replace(draft, schedule=schedule)
+    # Both halves of a stage need a segment, and all ranks equal meshes.
     shapes: set[tuple[int, int]] = set()
     halves: set[int] = set()
     for stage in draft.stages:

@@ -1,10 +1,12 @@
-"""The meshes that are planned with, and what segments take on each.
+"""The meshes that are planned with, and the costs of segments on each.
 
 Shards are powers of two within a server, with a menu of splits over them, of one axis and of two:
-Megatron's split within tokens, or within experts' examples. These, whose tokens cross servers, may
-have `SERVERS` times a server's devices. Any number of replicas on up to `MIXED` devices, on more of
-them powers of two and what divides the cluster; ZeRO 1, 2 and 3 where gradients are sums over
-devices (0 takes no less than 1 and holds more).
+Megatron's split within tokens, or within experts' examples. The splits whose tokens go to experts
+on other servers may have `SERVERS` times a server's devices.
+
+On up to `MIXED` devices there may be any number of replicas; on more devices, powers of two and
+what divides the cluster. ZeRO 1, 2 and 3 are tried where gradients are sums over devices; ZeRO 0 is
+not, since it takes no less time than 1 and holds more.
 """
 
 from __future__ import annotations

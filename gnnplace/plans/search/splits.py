@@ -81,11 +81,13 @@ def _fitted(
             for stage, many in zip(stages, flying, strict=True)
         ]  # fmt: skip
 
+    # Where bytes need no price, the fastest splits are the answer.
     fastest = [replace(stage, choice=plain) for stage in stages]
     costs = [pricer.cost(stage) for stage in fastest]
     held = pricer.held(fastest, flying)
     if held <= limit or not math.isfinite(held):
         return fastest
+    # Else bisect on the price; one unit makes all bytes worth all seconds.
     seconds = sum(cost.microbatch for cost in costs if cost is not None)
     unit = 2.0 ** round(math.log2(seconds / held))
     low, high = 0, len(STEPS)

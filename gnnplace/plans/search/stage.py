@@ -1,6 +1,6 @@
-"""What a stage takes: seconds of a micro-batch, seconds at the end of a step, bytes.
+"""The price of a stage: seconds of a micro-batch, seconds at the end of a step, bytes.
 
-For a run of segments on a mesh of r replicas and t shards, of micro-batches of g examples in all
+For a run of segments on a mesh of r replicas and t shards, and micro-batches of g examples in all
 (g / r a replica), with the segments' costs at (t, g / r)::
 
     forward   sum of forward
@@ -8,15 +8,17 @@ For a run of segments on a mesh of r replicas and t shards, of micro-batches of 
     weights   sum of weights
     end       gradients over replicas + the optimizer's step
 
-ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054), over the replicas: 0, gradients all-reduced at
-the end of the step; 1, reduce-scattered, the optimizer's part updated, parameters all-gathered; 2,
-gradients reduce-scattered after every micro-batch; 3, parameters gathered in every forward and
-backward pass as well. Nothing overlaps: what published runs take is nearer to that than to perfect
-overlap (docs/plan.md).
+ZeRO over the replicas (Rajbhandari et al., 2020, arXiv 1910.02054) has four stages. With 0,
+gradients are all-reduced at the end of the step. With 1 they are reduce-scattered there, each
+replica updates its part, and parameters are all-gathered. With 2, gradients are reduce-scattered
+after every micro-batch. With 3, parameters are also gathered before every forward and backward
+pass. No exchange overlaps with compute: published runs are nearer to that than to perfect overlap
+(docs/plan.md).
 
-Bytes of a device: state (`costs.memory.state_terms`), what each micro-batch in flight keeps, the
-largest values at work (all that what is recomputed together keeps, one run at a time). Recomputed
-segments keep what enters them, neighbours of one layer what enters the first.
+A device holds its state (`costs.memory.state_terms`), what each micro-batch in flight keeps, and
+the largest values at work. Of segments that are recomputed together, all that one run keeps is at
+work at once. Recomputed segments keep what enters them, neighbours of one layer what enters the
+first.
 """
 
 from __future__ import annotations
@@ -341,11 +343,13 @@ class Pricer:
         summed = found.summed[:, stage.last] - found.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
         costs = found.costs
+        # What is computed again, and what that frees.
         again = costs.attention if stage.attention else costs.forward
         recomputed = float(again[sorted(stage.recompute)].sum())
         if not stage.attention:  # what is computed again keeps nothing that is gathered
             weights -= float(costs.gathered[sorted(stage.recompute)].sum())
         freed, held = self._freed(stage, costs)
+        # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, found)
         owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
@@ -353,6 +357,7 @@ class Pricer:
             self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
+        # Frozen parameters are gathered under ZeRO 3 and never exchanged otherwise.
         before, kept = self.frozen(stage.zero, frozen, stage.mesh)
         terms = StateTerms(frozen=kept)
         for elements, group, _ in owned:

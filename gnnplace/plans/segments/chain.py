@@ -1,11 +1,11 @@
-"""A model as the planner sees it: a chain of segments, and what each takes on a mesh.
+"""The model as the planner sees it: a chain of segments, and the costs of each on a mesh.
 
 A *segment* is a run of calls between two cuts at which few values cross. A *stage* of a plan is a
 run of segments. Where a model has skips over several segments, what skips crosses the cuts between
 and is relayed: it counts in `border`.
 
-Numbers come from a `CostSource`, which prices every segment once for each kind of device, number
-of shards and number of examples; equal segments share what they cost.
+Costs come from a `CostSource`, which prices every segment once for each kind of device, number of
+shards and number of examples. Equal segments share their costs.
 """
 
 from __future__ import annotations

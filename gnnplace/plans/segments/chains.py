@@ -135,15 +135,18 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"--lora {job.lora}: is priced of decoders of the catalogue by their sizes, in half "
             "precision on GPUs; for any other model give module:callable of it with its adapters"
         )
+    # Whether the batch may be cut is decided before the model changes its type.
     whole = workload_of(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
+    # Capture the calls; some of them forbid the cut as well.
     layers = layers_of(workload, precision)
     notices = (*notices, *layers.calls.notices)
     if layers.calls.statistics and not mixes and not job.accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
     if COUNTED in notices and not job.accept_other_loss and counts_of(layers.calls) is None:
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
+    # Cut the calls into segments, which the source prices.
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
@@ -154,6 +157,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"experts: the fullest device is priced with {job.imbalance:g} times the mean's rows "
             "(imbalance)",
         )
+    # Notices say what a reader of the plan must know of its prices and cuts.
     joined = ""
     if cuts.shared:
         joined = (

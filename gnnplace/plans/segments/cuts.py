@@ -72,6 +72,7 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
     )
     crossing = _crossing(graph, rules, derived, aside)
     joined = _joined(graph, aside)
+    # A buffer joins layers if a cut would be at its positions without it.
     free = _starts(graph, rules, crossing, aside, frozenset())
     shared = tuple(name for name, positions in joined.items() if positions.intersection(free))
     starts = _starts(graph, rules, crossing, aside, frozenset().union(*joined.values()))

@@ -1,4 +1,4 @@
-"""Parts of a model's calls on meshes: their kernels, recorded few times, and what these take.
+"""The parts of a model's calls on meshes: their kernels, and the seconds that these take.
 
 The sizes of a call's kernels are products of its axes, their bytes sums of such products. An axis
 that is divided by t shards, and the axis of the examples, come into each of them at most once, so
@@ -6,11 +6,11 @@ that a size is a polynomial of degree one in the number of examples and in 1 / t
 
     s(e, 1/t) = a + b e + c / t + d e / t.
 
-Recordings at two numbers of examples and two numbers of shards say all of them; what two axes of
-shards divide along two labels is recorded as it is. Where the ops of the recordings differ (a copy
-that one of them does not need), the part that is asked for is recorded itself. A sum over an axis
-of one, or its copy, is counted there too; it takes next to nothing. Complexity: at most four
-recordings a call and split, instead of one for every micro-batch and mesh.
+Recordings at two numbers of examples and two numbers of shards therefore determine all others. What
+two axes of shards divide along two labels is recorded as it is. Where the ops of the recordings
+differ (a copy that one of them does not need), the part that is asked for is recorded itself. A sum
+over an axis of one, or its copy, is counted there too; it takes next to nothing. Complexity: at
+most four recordings a call and split, instead of one for every micro-batch and mesh.
 """
 
 from __future__ import annotations

@@ -218,6 +218,7 @@ def check_placements(
         for i in (index[name] for name in entry.members):
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
+            # A split must leave equal parts.
             chosen = configuration_of(rules[i], told, entry.axes, where)
             for label, shards in parts_of(chosen, entry.axes).items():
                 if rules[i].extents[label] % shards:
@@ -229,6 +230,7 @@ def check_placements(
                 if graph.values[value].source == PARAMETER:
                     words = _row([word_of(place) for place in read_layout(axes, chosen)])
                     ways.setdefault(graph.values[value].name, set()).add(" ".join(words))
+        # The plan must place a parameter as one of its calls reads it.
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
                 raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "

@@ -245,15 +245,18 @@ class ModelCosts:
         key = (number, kind, grid, split, moved, choice.border, choice.regather)
         if key in self._priced:
             return self._priced[key]
+        # Seconds of the passes, from kernels of the calls' parts.
         parts = [self.part(i, c, kind, grid) for i, c in zip(calls, split, strict=True)]
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, grid)
         parameters, frozen, tied, summed = self._parameters(calls, split, grid)
+        # Bytes that are kept, fewer if what shards gather is gathered again.
         kept = whole = self._kept(calls, split, recorded, grid)
         before: dict[int, Layout] | None = None
         if choice.regather:
             before = {v: self.border(v, grid, choice) for v in self.cuts.crossing[number]}
             kept = self._kept(calls, split, recorded, grid, before=before)
+        # Twice the largest tensor is taken to be at work.
         largest = max((r.largest for r in recorded), default=0.0)
         times = [t for p in parts for t in (p.forward, p.whole)]
         error = sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)

@@ -299,6 +299,7 @@ class _Recogniser:
         for k, kind in kinds.items():
             if kind not in (LINEAR, EMBEDDING, LOSS, *BETWEEN):
                 raise UnrecognisedError(f"{self.calls[k].name}: a call of kind {kind}")
+        # There must be one embedding of the inputs, one head and one loss.
         losses = [k for k in outside if kinds[k] == LOSS]
         heads = [self._product(k) for k in outside if kinds[k] == LINEAR]
         words = [k for k in outside if kinds[k] == EMBEDDING and self._input(k)]
@@ -312,6 +313,7 @@ class _Recogniser:
             raise UnrecognisedError(
                 f"{self.calls[losses[0]].name}: no cross entropy of what the head returns"
             )
+        # The head must have the sizes of the embedding, which must read rows of tokens.
         embedding = next(v for v in self._values(self.calls[words[0]]) if v.source == PARAMETER)
         if embedding.shape != (head.outputs, hidden) or head.inputs != hidden:
             raise UnrecognisedError(f"{head.name}: its sizes are not those of the embedding")

@@ -1,9 +1,9 @@
-"""What ATen does for a part of one call: kernels of its passes, and what it keeps for backward.
+"""Recordings of a part of one call: the kernels of its passes, and what it keeps for the backward.
 
-The call runs on fake tensors of a device's part of its operands, under a dispatch mode; then its
-gradients, once with respect to what other calls made (I), once with respect to everything. What the
-second takes beyond the first is that of weights (W); it can wait only where it is a product's
-(`QUEUED`), else it counts with I.
+The call runs on fake tensors of a device's part of its operands, under a dispatch mode. Then its
+gradients run, once with respect to what other calls made (I) and once with respect to everything.
+What the second takes beyond the first is the time of the gradients of weights (W). These can wait
+only where they are a product's (`QUEUED`); elsewhere they count with I.
 """
 
 from __future__ import annotations
@@ -229,6 +229,7 @@ def record(
             results = run_part(call, _alone(rule, call, split), share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
+        # Gradients: of activations alone where those of weights can wait, then of everything.
         learned = [r for r in results if r.grad_fn is not None]
         made = [
             x
@@ -238,6 +239,7 @@ def record(
         every = [x for x in operands if x.requires_grad]
         backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
         whole = _gradients(ops, learned, every)
+    # Kept tensors are operands or results; the others are the call's own.
     outer = {storage_of(tensor) for tensor in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in outer)
     return Recorded(

@@ -99,11 +99,13 @@ class SizedModelCosts(ModelCosts):
             name: self._shared(getattr(by_layer, name), getattr(captured, weights))
             for name, weights in SHARED_BY.items()
         }
+        # A free split takes the known one's numbers times the ratio of both when captured.
         known = None if base is choice else super().costs(kind, axes, examples, base)
         if known is not None and not _is_like(known, captured):
             for name in RATIOS:
                 before, after = getattr(known, name), getattr(captured, name)
                 columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
+        # A layer's input is its first segment's, the loss its last segment's.
         is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
         is_last = np.concatenate([self.layer[1:] != self.layer[:-1], [True]])
         return SegmentCosts(

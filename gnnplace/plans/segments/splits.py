@@ -119,6 +119,7 @@ class SegmentProblem(CapturedProblem):
             known = sizes if value in crossing else {}
             return _border(f"{name} {value}", graph, reads, results, known)
 
+        # One operation stands for each value that enters or leaves the segment.
         begins = [border("border", (), (v,)) for v in entering]
         ends = [border("leaves", (v,), ()) for v in leaving if v in own]
         inner = [graph.ops[i] if given else _fewer(source, i, examples) for i in calls]
@@ -255,6 +256,7 @@ class SegmentProblem(CapturedProblem):
                 info = graph.values[value]
                 if info.source != PARAMETER:
                     continue
+                # Elements count in the row of the axes over which their gradient is a sum.
                 size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), self.mesh)
                 if not info.gradient:
                     found[1, k] += size
