@@ -273,7 +273,7 @@ def fixed_rows(
 
 
 def one_by_one(ranks: int, microbatches: int) -> Orders:
-    """Return 1F1B's order: passes in turns, after as many forward passes as ranks follow."""
+    """Return 1F1B's order: passes in turns, after P - rank - 1 forward passes."""
     return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
 
 
@@ -402,15 +402,15 @@ def listed(
 
 
 class RankQueue(NamedTuple):
-    """What decides the pass that a free rank runs next.
+    """The state by which a free rank chooses the pass that it runs next.
 
     Attributes:
-        arrival: Seconds at which a pass may begin. [C, 3, M]
+        arrival: Seconds from which each pass may begin; inf if that is not known yet. [C, 3, M]
         after: The next micro-batch of each kind of pass. [C, 3]
-        flying: Micro-batches in flight of each chunk. [C]
-        limit: The most of these. [C]
-        late: Chunks whose forward passes come before backward ones. [C]
-        weights: Chunks whose weight gradients come before forward passes. [C]
+        flying: Micro-batches in flight on each chunk. [C]
+        limit: The most micro-batches in flight on each chunk. [C]
+        late: Whether each chunk's forward passes come before backward ones. [C]
+        weights: Whether each chunk's weight gradients come before forward passes. [C]
     """
 
     arrival: FloatArray
@@ -423,7 +423,14 @@ class RankQueue(NamedTuple):
 
 @numba.njit(cache=True)
 def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, int]:
-    """Return chunk and kind of the pass that a free rank runs next; -1 if nothing is ready."""
+    """Return chunk and kind of the pass that a free rank runs next; -1 if nothing is ready.
+
+    Args:
+        line: The pipeline that is ordered.
+        p: The rank.
+        now: Seconds since the step began.
+        queue: What is ready, and what is preferred.
+    """
     arrival, after, flying = queue.arrival, queue.after, queue.flying
     limit, late, weights = queue.limit, queue.late, queue.weights
     best_c, best_k, best_u, best_m = -1, -1, 9, 0
@@ -480,8 +487,17 @@ def _announced(
 def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, int]:
     """Return the chunk and the micro-batch of a rank's forward pass of some number.
 
-    `group` micro-batches go through the first of a rank's `each` chunks, then through its next; the
+    `group` micro-batches go through the first of a rank's `each` chunks, then through its next. The
     last group may be smaller.
+
+    Args:
+        number: Number of the forward pass on its rank, from 0 on.
+        each: Chunks of a rank.
+        microbatches: M, the number of micro-batches of a step.
+        group: Micro-batches of a group.
+
+    Returns:
+        Number of the chunk on its rank, and the micro-batch.
     """
     if each == 1:
         return 0, number

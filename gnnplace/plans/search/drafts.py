@@ -130,7 +130,12 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
 
 
 def _rows(space: Space, stages: LongArray) -> Row:
-    """Return stages with their first devices: meshes follow each other from device 0 on."""
+    """Return the first segment, the mesh and the first device of stages that follow each other.
+
+    Args:
+        space: The meshes.
+        stages: First segment and mesh of each stage. [stages, 2]
+    """
     devices = space.devices_of_shapes[stages[:, 1]]
     first = np.cumsum(devices) - devices
     shapes = map(space.shapes.__getitem__, stages[:, 1].tolist())
@@ -157,9 +162,14 @@ class MeshChoices:
     size: LongArray
 
     def stages_below(self, microbatches: int, largest: float) -> LongArray | None:
-        """Return first segment and mesh of each stage, none above `largest` seconds. [stages, 2]
+        """Return first segment and mesh of each stage, with the least sum of seconds. [stages, 2]
 
-        Their sum is the least; None where nothing fits.
+        Args:
+            microbatches: M, the number of micro-batches of a step.
+            largest: Seconds that no stage may be above.
+
+        Returns:
+            The stages; None if nothing fits.
         """
         deepest = min(self.table.shape[1], DEEPEST)
         total, stages = partition.best_meshes(
@@ -183,7 +193,10 @@ class MeshChoices:
 
 
 def choices_of(space: Space) -> MeshChoices | None:
-    """Return the tables that differ and which a mesh has at each device; None: there is none."""
+    """Return the distinct tables of a space, and which of them each mesh has at each device.
+
+    None if no mesh has one.
+    """
     count = space.pricer.fabric.cluster.num_devices
     index_of: dict[int, int] = {}
     tables: list[partition.Tables] = []
@@ -208,7 +221,7 @@ def choices_of(space: Space) -> MeshChoices | None:
 
 
 def least_largest(choices: MeshChoices) -> float:
-    """Return seconds that the slowest stage cannot be below: all work shared out over devices."""
+    """Return a lower bound on the seconds of the slowest stage: all work, shared by all devices."""
     size = np.ones(len(choices.sums))
     for mesh, devices in enumerate(choices.size):
         size[choices.table[mesh][choices.table[mesh] >= 0]] = devices
@@ -219,12 +232,12 @@ def least_largest(choices: MeshChoices) -> float:
 def stages_by_largest(
     choices: MeshChoices, microbatches: int, best: float = np.inf
 ) -> Iterator[LongArray]:
-    """Yield stages with the least sum for a few seconds that a stage may take, the most first.
+    """Yield the stages with the least sum for several limits on a stage, the highest first.
 
     Args:
         choices: The meshes, and what segments take on each.
         microbatches: M, the number of micro-batches of a step.
-        best: Seconds of a step that is known.
+        best: Seconds of a known step. No limit is above a micro-batch's share of it.
     """
     smallest = least_largest(choices)
     seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
@@ -239,11 +252,15 @@ def stages_by_largest(
 
 
 def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[LongArray]:
-    """Yield stages; the best have the least sum of stages + (M - 1) slowest stage, to `PRECISION`.
+    """Yield stages, among them those with the least sum of stages + (M - 1) slowest stage.
 
-    The slowest stage of one answer, less `PRECISION`, is what a stage of the next may take. Between
-    the two no other answer is shorter by more than that, since less time a stage never makes the
-    sum smaller. Alpa's programme tries every value that a stage can take.
+    That is the least to `PRECISION`. The slowest stage of one answer, less `PRECISION`, is the
+    limit of the next. Between the two no other answer is shorter by more than that, since a lower
+    limit never makes the sum smaller. Alpa's programme tries every value that a stage can take.
+
+    Args:
+        choices: The meshes, and what segments take on each.
+        microbatches: M, the number of micro-batches of a step.
     """
     best = np.inf
     smallest = least_largest(choices)
@@ -265,10 +282,14 @@ def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[Lo
 
 
 def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArray | None:
-    """Return the stages of which the slowest is least, to `PRECISION`; None where nothing fits.
+    """Return the stages of which the slowest is least, to `PRECISION`; None if nothing fits.
 
-    A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step.
-    By bisection on the slowest stage, from that of the least sum down.
+    A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step. The
+    limit on the slowest stage is found by bisection, from that of the least sum down.
+
+    Args:
+        choices: The meshes, and what segments take on each.
+        microbatches: M, the number of micro-batches of a step.
     """
     sums = choices.sums.copy()
     sums[:, partition.SECONDS] += choices.end / microbatches

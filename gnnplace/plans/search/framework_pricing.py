@@ -64,7 +64,7 @@ LATE_VALUES = 16.0
 
 
 def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
-    """Return what prices stages of a chain, by the terms that the chain was made for.
+    """Return the pricer of a chain's stages, by the terms that the chain was made for.
 
     Args:
         chain: The model as a chain of segments.
@@ -136,9 +136,9 @@ class FrameworkPricer(Pricer):
         return self.chain.framework
 
     def cost(self, stage: Stage) -> StageCost | None:
-        """Return what a stage takes; None where the model cannot be cut so.
+        """Return the seconds and bytes of a stage; None if the model cannot be cut so.
 
-        Stages of the same kinds of segments on like devices take the same.
+        Stages of the same kinds of segments on like devices cost the same, and are priced once.
         """
         key = self._key(stage)
         if key not in self._costs:
@@ -146,7 +146,7 @@ class FrameworkPricer(Pricer):
         return self._costs[key]
 
     def _key(self, stage: Stage) -> Hashable:
-        """Return what the cost of a stage depends on."""
+        """Return a key that is equal for stages of equal cost."""
         mesh = stage.mesh
         recomputed = bytearray(stage.last - stage.first)
         for segment in stage.recompute:
@@ -169,7 +169,7 @@ class FrameworkPricer(Pricer):
         return tuple(segment.kind for segment in self.chain.segments)
 
     def _priced(self, stage: Stage) -> StageCost | None:
-        """Return what a stage takes, as `cost` does, without looking it up."""
+        """Price a stage, as `cost` does, without looking it up."""
         sums = self.sums(stage.mesh, choice=stage.choice)
         if sums is None:
             return None
@@ -395,13 +395,27 @@ class FrameworkPricer(Pricer):
     def replicas(
         self, mesh: Mesh, choice: SplitChoice, zero: int, shards: int | None = None
     ) -> ReplicaGroup:
-        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        """Return the replicas that add up gradients.
+
+        Args:
+            mesh: The devices.
+            choice: How the split over the shards is chosen.
+            zero: ZeRO stage.
+            shards: Replicas that ZeRO shards over; None: all.
+        """
         return self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=shards)
 
     def _group(
         self, mesh: Mesh, degrees: Degrees, *, zero: int, shards: int | None
     ) -> ReplicaGroup:
-        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        """Return the replicas that add up gradients.
+
+        Args:
+            mesh: The devices.
+            degrees: How the mesh cuts a replica's work.
+            zero: ZeRO stage.
+            shards: Replicas that ZeRO shards over; None: all.
+        """
         count = mesh.replicas * degrees.cp * degrees.replicas
         shards = (shards or count) if zero else 1
         return self.framework.replica_group(
@@ -441,7 +455,7 @@ class FrameworkPricer(Pricer):
         return np.asarray(self._unit_numbers[run] - self._unit_numbers[run.start])
 
     def _stream(self, setting: StageSetting) -> float:
-        """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
+        """Return how many numbers of a micro-batch pass from layer to layer on one device."""
         stage, degrees = setting.stage, setting.degrees
         examples = self.size // stage.mesh.replicas // degrees.replicas
         # What crosses the cut before the second layer; one layer alone has what crosses any cut.
@@ -451,7 +465,7 @@ class FrameworkPricer(Pricer):
         return max(1.0, examples * between_layers / 2.0 // degrees.cp)
 
     def _passes(self, setting: StageSetting, again: FloatArray) -> StagePasses:
-        """Return the seconds of both passes, kernels and exchanges alone.
+        """Return the seconds of both passes: kernels and exchanges, without the host's launches.
 
         Args:
             setting: The stage.
@@ -731,7 +745,7 @@ class FrameworkPricer(Pricer):
         return (self.framework.constants["hides_reduce"] + (chunks - 1) * following) / chunks
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
-        """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
+        """Return the seconds to send what crosses a cut; arguments as of `Pricer.message`."""
         mesh = before.mesh
         across = mesh.count >= self.framework.network.each
         kind = self.fabric.kinds(mesh)[0]
@@ -742,7 +756,7 @@ class FrameworkPricer(Pricer):
         return self._messages[key]
 
     def _message(self, size: int, before: Stage, border: float, *, across: bool) -> float:
-        """Return the seconds of what crosses a cut.
+        """Return the seconds to send what crosses a cut.
 
         Args:
             size: Examples of a micro-batch, over all replicas.

@@ -581,7 +581,7 @@ class Pricer:
         return self.fabric.memory(mesh)
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
-        """Return the seconds of what crosses a cut.
+        """Return the seconds to send what crosses a cut.
 
         Every device sends its replica's part to its counterpart.
 

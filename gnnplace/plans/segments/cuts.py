@@ -134,7 +134,14 @@ def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
 def _crossing(
     graph: CallGraph, rules: Sequence[Rule], derived: frozenset[int], aside: frozenset[int]
 ) -> list[tuple[int, ...]]:
-    """Return the values that cross every position, one of all views of a tensor. [calls + 1]"""
+    """Return the values that cross every position, one of all views of a tensor. [calls + 1]
+
+    Args:
+        graph: The model's calls.
+        rules: How each of them may be split.
+        derived: Values that come from parameters; others do not cross.
+        aside: Calls that are in no segment.
+    """
     made = {v: i for i, c in enumerate(graph.calls) for v in c.results if v in derived}
     last = {}
     for i, call in enumerate(graph.calls):
@@ -185,7 +192,15 @@ def _starts(
     aside: frozenset[int],
     joined: frozenset[int],
 ) -> list[int]:
-    """Return the first calls of segments, none of which is at a position of `joined`."""
+    """Return the first calls of segments, `MOST` of them at most.
+
+    Args:
+        graph: The model's calls.
+        rules: How each of them may be split.
+        crossing: Values that cross every position. [calls + 1]
+        aside: Calls that are in no segment.
+        joined: Positions at which no segment may begin.
+    """
     count = [len(values) for values in crossing]
     total = len(graph.calls)
     flops = np.concatenate([[0.0], np.cumsum([rule.flops for rule in rules])])

@@ -112,7 +112,10 @@ class ModelCosts:
     def costs(
         self, kind: str, axes: Mesh, examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
-        """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
+        """Return the costs of every segment; see `plans.segments.chain.CostSource`.
+
+        None if the batch is no multiple of the examples.
+        """
         if self.batch % examples:
             return None
         grid = (axes, self.batch // examples)

@@ -1,4 +1,4 @@
-"""Recordings of a part of one call: the kernels of its passes, and what it keeps for the backward.
+"""Recordings of a part of one call: kernels of its passes, and what it keeps for backward.
 
 The call runs on fake tensors of a device's part of its operands, under a dispatch mode. Then its
 gradients run, once with respect to what other calls made (I) and once with respect to everything.
@@ -162,7 +162,7 @@ class _Ops(BareMode):
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return what tells the memory of a tensor apart, without numbers too."""
+    """Return a key of the memory behind a tensor, which fake tensors have too."""
     return int(tensor.untyped_storage()._cdata)
 
 

@@ -121,7 +121,7 @@ class SizedModelCosts(ModelCosts):
         )
 
     def _shared(self, by_layer: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return what each segment has of its layer's numbers.
+        """Share the numbers of layers among their segments.
 
         An embedding that is captured with the first layer is of that layer's first segment.
 

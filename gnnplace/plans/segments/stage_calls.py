@@ -237,7 +237,7 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
 
 
 class _SharesSeeded(SeededAgain):
-    """Seeds the draws of a step, micro-batch after micro-batch.
+    """A mode that seeds the draws of a step, micro-batch after micro-batch.
 
     Args:
         base: Seed of the run.
