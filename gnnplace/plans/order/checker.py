@@ -211,7 +211,7 @@ def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) 
 
 
 def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
-    """Check that the rows come to their end where only receives wait, each for its send.
+    """Check that the rows come to their end if every action waits for those that it needs.
 
     Raises:
         FormatError: There is a deadlock; the message says where each rank waits and for what.

@@ -137,6 +137,13 @@ def _filled(
 ) -> bool:
     """Fill `cuts` from the end, each stage as long as fits in memory and in `most` seconds.
 
+    Args:
+        sums: Prefix sums of the stages' mesh. [WIDTH + levels, segments + 1]
+        memory: Bytes of a device.
+        flying: Micro-batches in flight on each stage. [S]
+        most: Seconds that a stage may take at most.
+        cuts: The first segment of every stage; overwritten. [S]
+
     Returns:
         Whether the stages take all segments.
     """

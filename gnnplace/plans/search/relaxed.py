@@ -133,7 +133,7 @@ def _sums(rows: FloatArray) -> FloatArray:
 
 
 class StageSurroundings(NamedTuple):
-    """What a stage must fit into.
+    """The times around a stage, and its bytes at work.
 
     Attributes:
         working: Bytes of the largest values at work in the stage.

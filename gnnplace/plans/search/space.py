@@ -115,9 +115,10 @@ class Space:
         return self.barred[key]
 
     def plain_table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
-        """Return the prices of segments on a mesh, wherever they may be; None if there is none.
+        """Return the prices of segments on a mesh, even of those that may not be there.
 
-        There is none beyond the last device, and none with replicas of a batch that stays whole.
+        None if there is no such mesh: it ends beyond the last device, it has replicas of a batch
+        that stays whole, or the model cannot be cut so.
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
@@ -226,7 +227,14 @@ def menu_of(
 def _choices(
     pricer: Pricer, mesh: Mesh, plain: SegmentSums | None, experts: int
 ) -> Iterator[tuple[int, SplitChoice]]:
-    """Yield the splits that a menu chooses from, with shards along the outer axis."""
+    """Yield the splits that a menu chooses from, with shards along the outer of two axes.
+
+    Args:
+        pricer: The pricer of the model and the cluster.
+        mesh: Devices, as replicas times shards.
+        plain: Prefix sums of a captured model on the mesh; None if free splits are not wanted.
+        experts: Parts that the model's experts can be cut into; 0 if it has none.
+    """
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
     whole: Iterable[SplitChoice] = ()

@@ -241,14 +241,16 @@ def exchanges(
 ) -> tuple[float, float, float]:
     """Return the seconds of what replicas exchange, by ZeRO stage.
 
-    Stage 0 all-reduces gradients once a step; stage 1 reduce-scatters them and all-gathers
-    parameters once a step. Stage 2 reduce-scatters with every micro-batch, and stage 3 also
-    all-gathers before every pass. Source: Rajbhandari et al., 2020, arXiv 1910.02054.
+    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters gradients and all-gathers
+    parameters once a step. Stage 2 reduce-scatters with every micro-batch and all-gathers once a
+    step. Stage 3 reduce-scatters with every micro-batch and all-gathers before every pass. Source:
+    Rajbhandari et al., 2020, arXiv 1910.02054.
 
     Args:
         zero: ZeRO stage, 0 to 3.
         precision: Precision of parameters and passes, in Lightning's words.
-        seconds: Returns the seconds of a collective, by its name and bytes an element.
+        seconds: A function that returns the seconds of a collective by its name and bytes an
+            element.
 
     Returns:
         Seconds of gathering before each pass of a micro-batch, of scattering after it, and of all
@@ -426,7 +428,13 @@ class Pricer:
         return gather, scatter, end, self._terms(zero, parameters, len(group)).total
 
     def _terms(self, zero: int, parameters: float, replicas: int) -> StateTerms:
-        """Return the bytes of state on a device of parameters whose gradients replicas add up."""
+        """Return the bytes of state on a device of parameters whose gradients replicas add up.
+
+        Args:
+            zero: ZeRO stage.
+            parameters: Number of elements.
+            replicas: Devices that add up their gradients.
+        """
         return state_terms(
             parameters,
             optimizer=self.chain.optimizer,

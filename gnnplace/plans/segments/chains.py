@@ -260,7 +260,7 @@ def _mixes(
 
     Args:
         model: The model, or its name.
-        whole: What was captured of it.
+        whole: The model with its inputs and loss.
         examples: Examples of a step.
         accept: Whether the batch may be cut although that changes the loss.
     """
