@@ -349,7 +349,7 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
 
 
 def _deeper(draft: Draft, more: int) -> Draft | None:
-    """Return a draft with I and W apart and the limits in flight raised by `more`, from 1 to M.
+    """Return a draft with I and W apart whose limits in flight are `more` higher, within 1 to M.
 
     Nothing is recomputed in it yet. None for interleaved schedules, or if the limits stay the same.
     """
