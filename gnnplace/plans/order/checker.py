@@ -43,12 +43,13 @@ SENT = {RECV_F: (-1, SEND_F), RECV_B: (1, SEND_B)}
 
 @dataclass(frozen=True)
 class Checked:
-    """Rows that can run.
+    """Rows of actions that passed every check.
 
     Attributes:
-        rows: of every rank. [P]
-        flying: micro-batches that each stage keeps in flight at most. [stages]
-        live: most bytes of activations that each rank keeps at once; empty if none were given. [P]
+        rows: The actions of every rank, in order. [P]
+        flying: The most micro-batches that each stage keeps in flight. [stages]
+        live: The most bytes of activations that each rank keeps at once; empty if no `saved` bytes
+            were given. [P]
     """
 
     rows: tuple[Row, ...]
@@ -64,17 +65,20 @@ def check_actions(
     *,
     saved: Sequence[float] = (),
 ) -> Checked:
-    """Whether rows do the work of one step.
+    """Check that rows of actions can run and do the work of one step.
 
     Args:
-        rows: of every rank, messages included.
-        ranks: the pipeline rank of every stage.
+        rows: The actions of every rank, messages included.
+        ranks: The pipeline rank of every stage.
         microbatches: M, the number of micro-batches of a step.
-        source: of the rows, for messages.
-        saved: bytes that each stage keeps of a micro-batch in flight. [stages]
+        source: Where the rows come from, which error messages begin with.
+        saved: Bytes that each stage keeps for one micro-batch in flight. [stages]
+
+    Returns:
+        The rows, with what is in flight at most.
 
     Raises:
-        FormatError: in one line which action is wrong, and why.
+        FormatError: An action is wrong or missing; one line says which, and why.
     """
     _places(rows, ranks, microbatches, source)
     _complete(rows, ranks, microbatches, source)
@@ -90,14 +94,18 @@ def check_actions(
 
 
 def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> FormatError:
-    """An error that names the action's place."""
+    """Return an error that names an action and, if the rows have it, its row and position."""
     places = [(p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action]
     where = "[{}][{}]".format(*places[-1]) if places else ""
     return FormatError(f"{source}: actions{where}: {action} {why}")
 
 
 def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
-    """Every action is of a stage on its rank and of a micro-batch that there is."""
+    """Check that every action is of a known stage and micro-batch, and on the stage's rank.
+
+    Raises:
+        FormatError: An action is elsewhere, or the number of rows is not that of the ranks.
+    """
     if len(rows) != max(ranks) + 1:
         raise FormatError(
             f"{source}: actions: {len(rows)} rows for {max(ranks) + 1} ranks; give each its row"
@@ -115,7 +123,11 @@ def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) 
 
 
 def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
-    """Every pass once: F, and B or I and W."""
+    """Check that every stage runs each micro-batch once: F, and either B or both I and W.
+
+    Raises:
+        FormatError: A pass is missing, is repeated, or B stands beside I or W.
+    """
     found = Counter(a for row in rows for a in row if a.kind in PASSES)
     for action, times in found.items():
         if times > 1:
@@ -135,9 +147,13 @@ def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str
 
 
 def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
-    """Micro-batches go forward through every stage in their order.
+    """Check that forward passes of every stage go in the order of micro-batches.
 
-    The last stage counts its losses so, and running statistics and random numbers follow it.
+    The last stage counts its losses in this order; running statistics and random numbers follow it
+    too.
+
+    Raises:
+        FormatError: A forward pass comes after one of a later micro-batch.
     """
     for stage, rank in enumerate(ranks):
         made = [a for a in rows[rank] if a.chunk == stage and a.kind == FORWARD]
@@ -148,7 +164,11 @@ def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
 
 
 def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
-    """Every message once at both ends, and no others."""
+    """Check that every message that a stage needs is sent and received once, and no other is.
+
+    Raises:
+        FormatError: A message is missing, is repeated, or is needed by no stage.
+    """
     found = Counter(a for row in rows for a in row if a.kind in MESSAGES)
     wanted = set[Action]()
     for row in rows:
@@ -166,13 +186,17 @@ def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
 
 
 def sender(action: Action) -> Action:
-    """The send of a receive."""
+    """Return the send that a receive waits for."""
     step, kind = SENT[action.kind]
     return Action(action.chunk + step, kind, action.microbatch)
 
 
 def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
-    """On every channel messages are received in the order in which they are sent."""
+    """Check that each rank receives messages of another in the order in which that rank sends them.
+
+    Raises:
+        FormatError: Two messages change their order on the way.
+    """
     for target, row in enumerate(rows):
         received = [a for a in row if a.kind in SENT]
         for origin in {ranks[sender(a).chunk] for a in received}:
@@ -187,7 +211,11 @@ def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) 
 
 
 def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
-    """An abstract run comes to its end."""
+    """Check that the rows come to their end if every action waits for those that it needs.
+
+    Raises:
+        FormatError: There is a deadlock; the message says where each rank waits and for what.
+    """
     place, done = [0] * len(rows), set[Action]()
     moving = True
     while moving:
@@ -204,7 +232,7 @@ def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
 
 
 def _lacks(action: Action, ranks: Sequence[int], done: set[Action]) -> Action | None:
-    """What an action still waits for; None: nothing."""
+    """Return the first action that another still waits for; None if it can run."""
     for needed in _before(action, ranks):
         if not is_done(needed, done):
             return needed
@@ -212,7 +240,7 @@ def _lacks(action: Action, ranks: Sequence[int], done: set[Action]) -> Action | 
 
 
 def _before(action: Action, ranks: Sequence[int]) -> list[Action]:
-    """What must have happened before an action, on its own rank or as the send of a receive."""
+    """Return the actions that must come before one, on its own rank or as the send of a receive."""
     stage, kind, m = action
     if kind in SENT:
         return [sender(action)]
@@ -230,11 +258,11 @@ def _before(action: Action, ranks: Sequence[int]) -> list[Action]:
 
 
 def live_bytes(row: Row, saved: Sequence[float]) -> float:
-    """Most bytes of activations that a rank keeps at once.
+    """Return the most bytes of activations that a rank keeps at once.
 
     Args:
-        row: the actions of its rank, in order.
-        saved: bytes that each stage keeps of a micro-batch, from F to B or W. [stages]
+        row: The actions of the rank, in order.
+        saved: Bytes that each stage keeps for a micro-batch, from F to B or W. [stages]
     """
     held = most = 0.0
     for action in row:

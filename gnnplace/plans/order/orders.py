@@ -43,7 +43,13 @@ SCHEDULE = re.compile(f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1
 
 
 class Action(NamedTuple):
-    """A pass of a micro-batch through a chunk."""
+    """A pass of one micro-batch through one chunk.
+
+    Attributes:
+        chunk: Number of the chunk (the stage) in the pipeline.
+        kind: F, I, W or B; in rows of a plan also a message, such as SEND_F.
+        microbatch: Number of the micro-batch.
+    """
 
     chunk: int
     kind: str
@@ -59,15 +65,15 @@ Orders = tuple[tuple[Action, ...], ...]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What an order is made for.
+    """The chunks of a pipeline with their ranks and times, for which an order is made.
 
     Attributes:
-        rank: of each chunk. [C]
-        seconds: of F, I and W of each chunk. [C]
-        sent: seconds of a message from each chunk to the next. [C - 1]
+        rank: Rank of each chunk. [C]
+        seconds: Seconds of F, I and W of each chunk. [C]
+        sent: Seconds of a message from each chunk to the next. [C - 1]
         microbatches: M, the number of micro-batches of a step.
-        apart: whether I and W are apart.
-        limit: micro-batches that each chunk may have in flight. [C]
+        apart: Whether I and W are passes of their own, and not one pass B.
+        limit: The most micro-batches that each chunk may have in flight. [C]
     """
 
     rank: tuple[int, ...]
@@ -79,22 +85,22 @@ class Pipeline:
 
     @property
     def ranks(self) -> int:
-        """P."""
+        """Return P, the number of pipeline ranks."""
         return max(self.rank) + 1
 
     def between(self, chunk: int) -> float:
-        """Seconds of a message from a chunk to the next; none on the same rank."""
+        """Return the seconds of a message from a chunk to the next; 0 if both are on one rank."""
         return 0.0 if self.rank[chunk] == self.rank[chunk + 1] else self.sent[chunk]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a list schedule goes by, beside the times; one of each for every chunk. [C]
+    """The preferences of a list schedule, beside its times; one entry for every chunk. [C]
 
     Attributes:
-        limit: micro-batches that may be in flight.
-        late: whether forward passes come before backward ones.
-        weights: whether gradients of weights come before forward passes.
+        limit: The most micro-batches that may be in flight.
+        late: Whether forward passes come before backward ones.
+        weights: Whether gradients of weights come before forward passes.
     """
 
     limit: tuple[int, ...]
@@ -103,20 +109,20 @@ class Rules:
 
 
 def usual(line: Pipeline) -> Rules:
-    """Backward first, then forward, then gradients of weights, within the pipeline's limits."""
+    """Return the default rules: backward, then forward, then weights, within the limits."""
     no = (False,) * len(line.rank)
     return Rules(line.limit, no, no)
 
 
 def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
-    """Rank of every chunk under a schedule.
+    """Return the rank of every chunk under a schedule. [C]
 
     Args:
-        schedule: as `SCHEDULE` has it; "interleaved:v" has v chunks a rank, 2 by default.
+        schedule: A name that matches `SCHEDULE`; "interleaved:v" has v chunks a rank, 2 by default.
         ranks: P, the number of pipeline ranks.
 
     Raises:
-        InputError: there is no schedule of that name.
+        InputError: There is no schedule of that name.
     """
     if SCHEDULE.fullmatch(schedule) is None:
         known = "1f1b, gpipe, zero-bubble, interleaved:2, v"
@@ -130,7 +136,7 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
 
 
 def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
-    """Rank of each of so many stages under a schedule; see `chunk_ranks`."""
+    """Return the rank of each of `stages` chunks under a schedule; see `chunk_ranks`. [C]"""
     each = len(chunk_ranks(schedule, 1))
     if schedule.startswith("v") and stages > 1:
         each = 2
@@ -138,10 +144,11 @@ def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
 
 
 def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
-    """Micro-batches that each chunk may keep in flight: what keeps all ranks busy. [C]
+    """Return how many micro-batches each chunk may keep in flight so that all ranks stay busy. [C]
 
     With v chunks a rank, a micro-batch takes (C - c) / v periods from its forward pass through
-    chunk c to its backward pass there; one more covers what v > 1 leaves uneven.
+    chunk c to its backward pass there. One more covers what v > 1 leaves uneven. Under GPipe all M
+    are in flight.
     """
     chunks = len(chunk_ranks(schedule, ranks))
     if schedule == "gpipe":
@@ -152,7 +159,7 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
 
 
 def as_arrays(line: Pipeline) -> Line:
-    """The pipeline as the kernel reads it."""
+    """Return a pipeline as the arrays that the compiled kernels read."""
     seconds = np.array(line.seconds, dtype=np.float64)
     if not line.apart:
         seconds[:, 1] += seconds[:, 2]
@@ -162,7 +169,16 @@ def as_arrays(line: Pipeline) -> Line:
 
 
 def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
-    """Step time and actions of a list schedule, in order of their start."""
+    """Return the step time of a list schedule, and its actions in order of their start.
+
+    Args:
+        line: The pipeline that is ordered.
+        rules: The limits and preferences of its chunks.
+        ends: Seconds of each rank after its last pass. [P]
+
+    Returns:
+        Seconds, and chunk, kind and micro-batch of every action. [A, 3]
+    """
     limit = np.array(rules.limit, dtype=np.int64)
     late = np.array(rules.late, dtype=np.bool_)
     weights = np.array(rules.weights, dtype=np.bool_)
@@ -225,7 +241,7 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
 
 
 def is_apart(schedule: str) -> bool:
-    """Whether gradients of activations and of weights are passes of their own."""
+    """Return whether a schedule has I and W as passes of their own, and not one pass B."""
     return schedule.partition(":")[0] in ("zero-bubble", "v")
 
 
@@ -257,7 +273,7 @@ def fixed_rows(
 
 
 def one_by_one(ranks: int, microbatches: int) -> Orders:
-    """Return 1F1B's order: passes in turns, after as many forward passes as ranks follow."""
+    """Return 1F1B's order: passes in turns, after P - rank - 1 forward passes."""
     return fixed_rows("1f1b", ranks, ranks, microbatches).orders()
 
 
@@ -290,14 +306,14 @@ def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) 
 
     Args:
         line: The pipeline that is ordered: ranks, seconds, messages.
-        actions: Of every rank, in their order.
+        actions: Actions of every rank, in their order.
         ends: Seconds of each rank after its last pass. [P]
     """
     return float(replayed(as_arrays(line), actions.rows, actions.length, np.array(ends)))
 
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
-    """Most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
+    """Return the most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
     held, most = [0] * chunks, [0] * chunks
     for action in actions:
         if action.kind == FORWARD:
@@ -315,11 +331,11 @@ class Line(NamedTuple):
     """A pipeline as arrays.
 
     Attributes:
-        rank: of each chunk. [C]
-        seconds: of F, I and W of each chunk; I is both where W is not apart. [C, 3]
-        sent: of a message from each chunk to the next. [C]
+        rank: Rank of each chunk. [C]
+        seconds: Seconds of F, I and W of each chunk; I holds both if W is not apart. [C, 3]
+        sent: Seconds of a message from each chunk to the next. [C]
         microbatches: M, the number of micro-batches of a step.
-        apart: whether I and W are.
+        apart: Whether I and W are passes of their own.
     """
 
     rank: LongArray
@@ -333,17 +349,19 @@ class Line(NamedTuple):
 def listed(
     line: Line, limit: LongArray, late: BoolArray, weights: BoolArray, ends: FloatArray
 ) -> tuple[float, LongArray]:
-    """Step time, and of every action in order of its start chunk, kind and micro-batch.
+    """Run a list schedule and return its step time and its actions.
+
+    A rank that is free takes what is ready, the most urgent first; see the module's text.
 
     Args:
-        line: the pipeline that is ordered: ranks, seconds, messages.
-        limit: micro-batches that each chunk may have in flight. [C]
-        late: chunks whose forward passes come before backward ones. [C]
-        weights: chunks whose weight gradients come before forward passes. [C]
-        ends: seconds of each rank after its last pass. [P]
+        line: The pipeline that is ordered: ranks, seconds, messages.
+        limit: The most micro-batches that each chunk may have in flight. [C]
+        late: Whether each chunk's forward passes come before backward ones. [C]
+        weights: Whether each chunk's weight gradients come before forward passes. [C]
+        ends: Seconds of each rank after its last pass. [P]
 
     Returns:
-        Seconds, and actions. [A, 3]
+        Seconds, and chunk, kind and micro-batch of every action in order of its start. [A, 3]
     """
     chunks, ranks, count = len(line.rank), len(ends), line.microbatches
     kinds = 3 if line.apart else 2
@@ -354,6 +372,7 @@ def listed(
     queue = RankQueue(arrival, after, flying, limit, late, weights)
     free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
     made = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
+    # An event is a time at which a rank may have something to run.
     events = [(0.0, np.int64(line.rank[0]))]
     done = 0
     while len(events) > 0:
@@ -363,6 +382,7 @@ def listed(
         c, k = _next_pass(line, p, now, queue)
         if c < 0:
             continue
+        # Run the pass, and count what it begins or ends as in flight.
         m = after[c, k]
         after[c, k] += 1
         made[done, 0], made[done, 1], made[done, 2] = c, k, m
@@ -374,6 +394,7 @@ def listed(
             flying[c] += 1
         elif k == W or not line.apart:
             flying[c] -= 1
+        # What the pass makes may wake the rank that it goes to.
         to = _announced(line, arrival, channel, c, k, m, end)
         if to >= 0:
             heapq.heappush(events, (arrival[to, k, m], np.int64(line.rank[to])))
@@ -381,15 +402,15 @@ def listed(
 
 
 class RankQueue(NamedTuple):
-    """What decides the pass that a free rank runs next.
+    """The state by which a free rank chooses the pass that it runs next.
 
     Attributes:
-        arrival: Seconds at which a pass may begin. [C, 3, M]
+        arrival: Seconds from which each pass may begin; inf if that is not known yet. [C, 3, M]
         after: The next micro-batch of each kind of pass. [C, 3]
-        flying: Micro-batches in flight of each chunk. [C]
-        limit: The most of these. [C]
-        late: Chunks whose forward passes come before backward ones. [C]
-        weights: Chunks whose weight gradients come before forward passes. [C]
+        flying: Micro-batches in flight on each chunk. [C]
+        limit: The most micro-batches in flight on each chunk. [C]
+        late: Whether each chunk's forward passes come before backward ones. [C]
+        weights: Whether each chunk's weight gradients come before forward passes. [C]
     """
 
     arrival: FloatArray
@@ -402,7 +423,14 @@ class RankQueue(NamedTuple):
 
 @numba.njit(cache=True)
 def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, int]:
-    """Return chunk and kind of the pass that a free rank runs next; -1 if nothing is ready."""
+    """Return chunk and kind of the pass that a free rank runs next; -1 if nothing is ready.
+
+    Args:
+        line: The pipeline that is ordered.
+        p: The rank.
+        now: Seconds since the step began.
+        queue: What is ready, and what is preferred.
+    """
     arrival, after, flying = queue.arrival, queue.after, queue.flying
     limit, late, weights = queue.limit, queue.late, queue.weights
     best_c, best_k, best_u, best_m = -1, -1, 9, 0
@@ -430,7 +458,15 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
 def _announced(
     line: Line, arrival: FloatArray, channel: FloatArray, c: int, k: int, m: int, end: float
 ) -> int:
-    """Notes when what follows a pass may run; the chunk that it is sent to, or -1."""
+    """Set the time from which what follows a pass may run.
+
+    The next pass on the same chunk may begin when this one ends. The neighbour's pass may begin
+    when the message is there, which waits for earlier ones on its channel. `arrival` and `channel`
+    are changed.
+
+    Returns:
+        The chunk that the result goes to; -1 if it goes to none.
+    """
     last = len(line.rank) - 1
     if k == F and c == last:
         arrival[c, I, m] = end
@@ -451,8 +487,17 @@ def _announced(
 def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, int]:
     """Return the chunk and the micro-batch of a rank's forward pass of some number.
 
-    `group` micro-batches go through the first of a rank's `each` chunks, then through its next; the
+    `group` micro-batches go through the first of a rank's `each` chunks, then through its next. The
     last group may be smaller.
+
+    Args:
+        number: Number of the forward pass on its rank, from 0 on.
+        each: Chunks of a rank.
+        microbatches: M, the number of micro-batches of a step.
+        group: Micro-batches of a group.
+
+    Returns:
+        Number of the chunk on its rank, and the micro-batch.
     """
     if each == 1:
         return 0, number
@@ -468,13 +513,13 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
 def turned(ranks: int, each: int, microbatches: int, group: int, forward_first: bool) -> LongArray:
     """Return the actions of 1F1B, of GPipe, or of Megatron-LM's order of several chunks a rank.
 
-    Of several chunks a rank runs 2 (P - rank - 1) + (v - 1) group forward passes ahead, of one
-    P - rank - 1; then a forward and a backward pass in turns.
+    A rank of several chunks runs 2 (P - rank - 1) + (v - 1) group forward passes ahead, a rank of
+    one chunk P - rank - 1; then a forward and a backward pass in turns.
 
     Args:
         ranks: P, the number of pipeline ranks.
-        each: v, the chunks of a rank.
-        microbatches: M.
+        each: Chunks of a rank, called v above.
+        microbatches: M, the number of micro-batches of a step.
         group: Micro-batches that go through a rank's chunk before its next one.
         forward_first: Whether all forward passes come before all backward ones.
 
@@ -554,13 +599,13 @@ def peak_saved(rows: LongArray, length: LongArray, apart: bool, saved: FloatArra
 
 @numba.njit(cache=True)
 def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -> float:
-    """Step time of given orders; inf where they wait for each other for ever.
+    """Return the step time of given orders; inf if ranks wait for each other for ever.
 
     Args:
-        line: the pipeline that is ordered: ranks, seconds, messages.
-        rows: chunk, kind and micro-batch of every rank's actions in order. [P, actions, 3]
-        length: actions of every rank. [P]
-        ends: seconds of each rank after its last pass. [P]
+        line: The pipeline that is ordered: ranks, seconds, messages.
+        rows: Chunk, kind and micro-batch of every rank's actions in order. [P, actions, 3]
+        length: Number of actions of every rank. [P]
+        ends: Seconds of each rank after its last pass. [P]
     """
     chunks, ranks, count = len(line.rank), len(ends), line.microbatches
     arrival = np.full((chunks, 3, count), np.inf)

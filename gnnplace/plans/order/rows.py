@@ -30,21 +30,26 @@ Row = tuple[Action, ...]
 
 
 class StageMessage(NamedTuple):
-    """What one stage hands to its neighbour."""
+    """A message from one stage to its neighbour.
+
+    Attributes:
+        send: The action of the stage that sends.
+        receive: The action of the stage that receives.
+    """
 
     send: Action
     receive: Action
 
 
 def parsed(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
-    """Actions of every rank.
+    """Parse the words of every rank's row into actions.
 
     Args:
-        rows: a list of words for each rank.
-        source: of the rows, for messages.
+        rows: The words of each rank.
+        source: Where the rows come from, which error messages begin with.
 
     Raises:
-        FormatError: naming the word that is none.
+        FormatError: A word is no action; the message names it and its place.
     """
     return tuple(
         tuple(_action(word, f"{source}: actions[{p}][{k}]") for k, word in enumerate(row))
@@ -63,17 +68,17 @@ def _action(word: str, where: str) -> Action:
 
 
 def passes_in(row: Sequence[str]) -> Iterator[Action]:
-    """The passes among a row's words; messages are left out."""
+    """Return an iterator over the passes among a row's words; messages are left out."""
     found = (WORD.fullmatch(word) for word in row)
     return (Action(int(x[1]), x[2], int(x[3])) for x in found if x is not None and x[2] in PASSES)
 
 
 def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
-    """What is handed over once a pass is done; None where nothing leaves the rank.
+    """Return the message that follows a pass; None if nothing leaves the rank.
 
     Args:
-        action: a forward or backward pass.
-        ranks: the pipeline rank of every stage.
+        action: A forward or backward pass.
+        ranks: The pipeline rank of every stage.
     """
     stage, kind, m = action
     if kind == FORWARD and stage + 1 < len(ranks) and ranks[stage] != ranks[stage + 1]:
@@ -84,7 +89,7 @@ def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
 
 
 def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
-    """Passes that must be done before one, any of which may stand in the rows.
+    """Return the passes that must be done before one, whichever rows they stand in.
 
     A backward pass needs its own forward pass, and I or B of the next stage.
     """
@@ -98,14 +103,19 @@ def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
 
 
 def is_done(action: Action, done: set[Action]) -> bool:
-    """Whether a pass, or the whole backward pass in place of I, is among those done."""
+    """Return whether a pass is among those done; B counts as its I."""
     return action in done or (action.kind == INPUT and action._replace(kind=FULL) in done)
 
 
 def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tuple[Row, ...]:
-    """Rows of passes with every send and its receive.
+    """Return rows of passes with every send and its receive added.
 
-    Rows that have messages already stay as they are; so does what can never run.
+    Rows that have messages already are returned as they are. Passes that can never run stay at the
+    end of their row, without messages.
+
+    Args:
+        rows: The passes of every rank, in order.
+        ranks: The pipeline rank of every stage.
     """
     if any(action.kind in MESSAGES for row in rows for action in row):
         return tuple(tuple(row) for row in rows)
@@ -126,7 +136,10 @@ def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tup
 
 
 def instants(rows: Sequence[Sequence[Action]], stages: int) -> Iterator[dict[int, Action]]:
-    """Passes by their ranks, instant by instant: the next of each, once all it needs is done."""
+    """Yield the passes of each instant by their ranks.
+
+    In an instant every rank runs the next pass of its row, if all that this needs is done.
+    """
     place, done = [0] * len(rows), set[Action]()
     while going := {
         rank: action
@@ -140,10 +153,10 @@ def instants(rows: Sequence[Sequence[Action]], stages: int) -> Iterator[dict[int
 
 
 def as_csv(rows: Sequence[Sequence[Action]], stages: int) -> str:
-    """Rows as PyTorch's `PipelineScheduleMulti` loads them: passes alone, a column an instant.
+    """Format rows for PyTorch's `PipelineScheduleMulti`: passes alone, a column an instant.
 
-    It receives in an instant what its neighbours make in the same one, so that what one waits for
-    must stand in an earlier column: a rank without a pass in an instant has an empty cell.
+    It receives in an instant what its neighbours make in the same one, so that what a pass waits
+    for must stand in an earlier column. A rank without a pass in an instant has an empty cell.
     """
     passes = [[action for action in row if action.kind in PASSES] for row in rows]
     columns = list(instants(passes, stages))
@@ -159,5 +172,5 @@ def _next(row: Sequence[Action], place: int, done: set[Action], stages: int) -> 
 
 
 def words(rows: Sequence[Row]) -> list[list[str]]:
-    """As a plan's file has them."""
+    """Return rows of actions as the words of a plan's file."""
     return [[str(action) for action in row] for row in rows]

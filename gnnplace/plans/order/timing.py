@@ -29,9 +29,10 @@ class Timing:
     """A simulated step.
 
     Attributes:
-        line: the pipeline that was run.
-        orders: the actions of every rank, in their order.
-        simulation: when each action began and ended, in seconds.
+        line: The pipeline that was run.
+        orders: The actions of every rank, in their order.
+        problem: The actions as ops, and the ranks as devices, of the simulator.
+        simulation: When each action began and ended, in seconds.
     """
 
     line: Pipeline
@@ -41,12 +42,12 @@ class Timing:
 
     @property
     def step_time(self) -> float:
-        """Seconds."""
+        """Return the seconds of the step."""
         return float(self.simulation.step_time)
 
     @cached_property
     def spans(self) -> list[tuple[str, int, float, float]]:
-        """Name, rank, start and end in seconds of every op."""
+        """Return the name, the rank, and the start and end in seconds, of every op."""
         found = self.simulation
         rank = {n: p for p, names in enumerate(_names(self.orders)) for n in names}
         return [
@@ -58,13 +59,13 @@ class Timing:
 def timed(
     line: Pipeline, orders: Orders, ends: Sequence[float], *, blocking: bool = False
 ) -> Timing:
-    """Simulates a step.
+    """Simulate one step of a pipeline.
 
     Args:
-        line: seconds of passes and messages.
-        orders: the actions of every rank, in their order.
-        ends: seconds of each rank after its last pass. [P]
-        blocking: whether transfers take the time of both ends.
+        line: The pipeline: ranks, and seconds of passes and messages.
+        orders: The actions of every rank, in their order.
+        ends: Seconds of each rank after its last pass. [P]
+        blocking: Whether a transfer keeps both of its ends busy.
     """
     problem = _problem(line, orders, ends, blocking)
     index = {name: i for i, name in enumerate(problem.graph.names)}
@@ -78,7 +79,7 @@ def timed(
 
 
 def _names(orders: Orders) -> list[list[str]]:
-    """Names of ops in every rank's order."""
+    """Return the names of ops in every rank's order; the last is the rank's end of the step."""
     return [[*map(str, actions), f"end {rank}"] for rank, actions in enumerate(orders)]
 
 
@@ -105,7 +106,7 @@ def _taken(line: Pipeline, action: Action) -> float:
 
 
 def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float]]:
-    """Actions that read what one makes, and the seconds of the message."""
+    """Return the ops that read what an action makes, and the seconds of each message."""
     chunk, kind, m = action
     back = INPUT if line.apart else FULL
     last = chunk + 1 == len(line.rank)
@@ -120,13 +121,14 @@ def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float
 
 
 def _cluster(line: Pipeline, blocking: bool) -> Cluster:
-    """Ranks, linked where chunks follow each other; a byte takes a second."""
+    """Return the ranks as devices, linked where chunks follow each other; a byte takes a second."""
     pairs = {
         pair
         for a, b in zip(line.rank, line.rank[1:], strict=False)
         for pair in ((a, b), (b, a))
         if a != b
     }
+    # Where transfers block, a receiver waits for the longest message of the link.
     wait = {pair: 0.0 for pair in pairs}
     for chunk, seconds in enumerate(line.sent):
         for pair in ((line.rank[chunk], line.rank[chunk + 1]),):

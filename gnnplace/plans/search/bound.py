@@ -53,11 +53,14 @@ SCALES = 8  # halvings of the price of a byte, where bytes count as often as the
 
 
 def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
-    """Seconds that no plan of several spaces is below, and no plan with one stage a rank.
+    """Return lower bounds on the step of all plans, and of plans with one stage a rank.
 
     Args:
-        spaces: meshes for each size of micro-batches.
-        high: the seconds of a plan, which is what bounds are if nothing below them holds.
+        spaces: The meshes for each size of micro-batches.
+        high: Seconds of a known plan. A bound has this value if no shorter step can be excluded.
+
+    Returns:
+        The bound of all plans, and that of plans with one stage a rank.
     """
     one, several = high, high
     for space in sorted(spaces, key=_work):
@@ -69,7 +72,7 @@ def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
 
 
 def _work(space: Space) -> float:
-    """Seconds that all devices take to do what a step has, if they always work."""
+    """Return the seconds that all devices need for the work of a step if they are never idle."""
     fabric, many = space.pricer.fabric, space.microbatches
     found = [
         shape.devices * float((sums.forward + sums.backward + sums.weights)[-1])
@@ -81,7 +84,10 @@ def _work(space: Space) -> float:
 
 
 def _alike(space: Space) -> dict[MeshKind, Relaxed]:
-    """The least that segments take on each shape of mesh, wherever it is; ZeRO 0 as well."""
+    """Return the least that segments take on every kind of mesh, wherever it lies.
+
+    Kinds with ZeRO 1 are there with ZeRO 0 as well. The kinds with the least work come first.
+    """
     found: dict[MeshKind, Relaxed] = {}
     for own in space.shapes:
         for zero in (0, 1) if own.zero == 1 else (own.zero,):
@@ -93,7 +99,7 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
 
 
 def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
-    """The least step with one stage a rank."""
+    """Return a lower bound on the step with one stage a rank, `high` at most."""
     count = space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
         return _mixed(space, list(alike), high)
@@ -104,7 +110,7 @@ def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> f
 
 
 def _with_several(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
-    """The least step with two chunks or more a rank."""
+    """Return a lower bound on the step with two chunks or more a rank, `high` at most."""
     cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
     for shape, table in alike.items():
         each = shape.devices
@@ -119,7 +125,7 @@ def _with_several(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) 
 
 
 def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
-    """How fast every device is at most, beside the least that segments take anywhere; at most 1."""
+    """Return an upper bound on each device's speed, 1 where segments take the least. [devices]"""
     pricer = space.pricer
     if len(pricer.fabric.cluster.kinds) == 1:
         return [1.0] * pricer.fabric.cluster.num_devices
@@ -136,7 +142,12 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
 
 
 def _bisected(holds: Callable[[float], bool], high: float) -> float:
-    """The step of a grid below the least that holds; `high` where nothing below it does."""
+    """Return the largest step of the grid that does not hold, `high` at most.
+
+    Args:
+        holds: Whether stages can be cut that hold a step of so many seconds; monotone.
+        high: Seconds of a step that is known to hold.
+    """
     most = int(np.ceil(np.log(high) / GRAIN)) - 1
     if not holds(float(np.exp(GRAIN * most))):
         return high
@@ -154,7 +165,7 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
 
 
 def _places(space: Space, shape: MeshKind) -> list[Mesh]:
-    """A mesh at every place where it differs from those at other places."""
+    """Return one mesh for every place that differs from the others; see `_kind`."""
     fabric, each = space.pricer.fabric, shape.devices
     known: dict[object, Mesh] = {}
     step = 1 if fabric.cluster.num_devices <= MIXED else each
@@ -165,7 +176,7 @@ def _places(space: Space, shape: MeshKind) -> list[Mesh]:
 
 
 def _kind(space: Space, mesh: Mesh) -> object:
-    """What meshes of one shape differ by."""
+    """Return what tells meshes of one shape apart: devices, replica group, usable memory."""
     fabric = space.pricer.fabric
     members = mesh.summing((False,) * len(mesh.axes))[0]
     group = fabric.group(members) or (tuple(members) if len(members) > 1 else ())
@@ -174,7 +185,16 @@ def _kind(space: Space, mesh: Mesh) -> object:
 
 @numba.njit(cache=True)
 def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> bool:
-    """From the end, each stage as long as it may be; whether the ranks are enough."""
+    """Return whether stages on equal meshes hold a step.
+
+    From the end, each stage is as long as it may be; the question is whether the ranks suffice.
+
+    Args:
+        table: Prefix sums of one kind of mesh.
+        ranks: P, the number of pipeline ranks.
+        microbatches: M, the number of micro-batches of a step.
+        step: T, seconds that a step may take.
+    """
     sums = table.sums[0]
     last = sums.shape[1] - 1
     for _ in range(ranks):
@@ -199,13 +219,14 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
 def _several_hold(
     table: Relaxed, ranks: int, speed: float, slowest: float, microbatches: int, step: float
 ) -> bool:
-    """Whether all that all ranks do is in their time, and all that they keep in their memory.
+    """Return whether all ranks together have the time and the memory for all stages.
 
     Args:
-        table: of one kind of mesh.
+        table: Prefix sums of one kind of mesh.
         ranks: P, the number of pipeline ranks.
-        speed: of all ranks together, at most P.
-        slowest: of a rank, at most 1; what comes at the end takes as long on all.
+        speed: Sum of the ranks' relative speeds, at most P.
+        slowest: Relative speed of the slowest rank, at most 1; the end of a step takes as long on
+            all.
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
@@ -213,6 +234,7 @@ def _several_hold(
     total, end = sums[ALL, count], slowest * sums[END, count]
     if sums[BOTH, count] > step or microbatches * total + end > speed * step:
         return False
+    # Bytes that all ranks together lack, with what must be in flight at least.
     lack = sums[STATE, count] - ranks * (table.memory[0] - table.working[0].min())
     flying, freed = np.ones(count), 0.0
     for s in range(count):
@@ -224,6 +246,7 @@ def _several_hold(
         return True
     if lack > freed * (1 + 1e-12):
         return False
+    # Every price of a byte bounds the seconds of recomputation from below; take the best bound.
     again = 0.0
     for k in range(table.prices.shape[1] * SCALES):
         price = table.prices[0, k // SCALES] * 0.5 ** (k % SCALES)
@@ -239,7 +262,7 @@ def _several_hold(
 
 
 def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
-    """The least step of any meshes that follow each other."""
+    """Return a lower bound on the step of any meshes that follow each other, `high` at most."""
     count = space.pricer.fabric.cluster.num_devices
     tables: list[Relaxed] = []
     number = np.full((len(alike), count), -1, dtype=np.int64)
@@ -271,13 +294,14 @@ def _mixed_hold(
     microbatches: int,
     step: float,
 ) -> bool:
-    """Whether stages on meshes that follow each other can hold a step.
+    """Return whether stages on meshes that follow each other can hold a step.
 
     Args:
-        table: of all kinds of meshes.
-        number: of each mesh's that begins at each device; below 0: there is none. [meshes, devices]
-        size: devices of each mesh. [meshes]
-        lead: least seconds of F of the segments before. [segments + 1]
+        table: Prefix sums of all kinds of meshes.
+        number: Kind of each mesh that begins at each device; negative if there is none. [meshes,
+            devices]
+        size: Devices of each mesh. [meshes]
+        lead: Least seconds of F of the segments before each. [segments + 1]
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
@@ -285,6 +309,7 @@ def _mixed_hold(
     count, devices = before.shape[0] - 1, before.shape[1] - 1
     if before[count, devices] == np.inf:
         return False
+    # Least seconds of F + I by first segment and first device; devices may stay idle.
     after = np.full((count + 1, devices + 1), np.inf)
     after[count, :] = 0.0
     for begin in range(devices - 1, -1, -1):
@@ -301,6 +326,7 @@ def _mixed_hold(
                 rest = after[:, begin + size[mesh]]
                 for last in range(first + 1, count + 1):
                     working = max(working, table.working[kind, last - 1])
+                    # Longer stages only take more.
                     if microbatches * (sums[ALL, last] - sums[ALL, first]) > step - past:
                         break
                     total = rest[last] + sums[BOTH, last] - sums[BOTH, first]
@@ -321,7 +347,11 @@ def _before(
     microbatches: int,
     step: float,
 ) -> FloatArray:
-    """Least seconds of F + I of stages before a segment on devices before one, memory apart."""
+    """Return the least seconds of F + I of the stages before a segment on the devices before one.
+
+    Memory is left out; arguments are those of `_mixed_hold`. The result is inf where no stages fit.
+    [segments + 1, devices + 1]
+    """
     count, devices = len(lead) - 1, number.shape[1]
     least = np.full((count + 1, devices + 1), np.inf)
     least[0, :] = 0.0

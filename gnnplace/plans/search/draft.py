@@ -1,8 +1,8 @@
-"""A draft: stages, micro-batches and a schedule; priced, checked against memory, timed.
+"""Drafts of plans: stages, micro-batches and a schedule, which are priced, fitted and timed.
 
-`fitted` gives every rank the least recomputation and ZeRO that fit its devices, `realized` makes
-the order of actions and times the step. It is what plans that were searched and plans that were
-given have in common.
+`fitted` gives every rank the least recomputation and ZeRO that fit its devices. `realized` makes
+the order of actions and times the step. Plans that were searched and plans that were given have
+both in common.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from gnnplace.plans.search.stage import Pricer, RankBytes, Stage, StageCost
 
 @dataclass(frozen=True)
 class Draft:
-    """What a plan decides before it is priced.
+    """A plan before it is priced: micro-batches, a schedule and stages.
 
     Attributes:
-        size: examples of a micro-batch, over all replicas.
+        size: Examples of a micro-batch, over all replicas.
         microbatches: M, the number of micro-batches of a step.
-        schedule: the name of the schedule.
-        stages: chunks of the pipeline, in order.
-        rules: of its list schedule, where they are not the usual ones.
+        schedule: The name of the schedule.
+        stages: Chunks of the pipeline, in order.
+        rules: Rules of its list schedule, if they are not the usual ones.
     """
 
     size: int
@@ -55,7 +55,13 @@ class Draft:
     rules: Rules | None = None
 
     def cut_at(self, bounds: Sequence[int]) -> Draft:
-        """The same meshes with other cuts: what was recomputed is, wherever it is now."""
+        """Return a draft with the same meshes and other cuts.
+
+        A segment that any stage recomputed is recomputed in the stage that it is in now.
+
+        Args:
+            bounds: First segment of every stage, and the one after the last. [C + 1]
+        """
         again = frozenset[int]().union(*(s.recompute for s in self.stages))
         stages = (
             replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
@@ -65,12 +71,12 @@ class Draft:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Rank of every chunk. [C]"""
+        """Return the rank of every chunk. [C]"""
         return stage_ranks(self.schedule, len(self.stages))
 
     @property
     def limit(self) -> tuple[int, ...]:
-        """Micro-batches that each chunk may have in flight. [C]"""
+        """Return how many micro-batches each chunk may have in flight. [C]"""
         if self.rules is not None:
             return self.rules.limit
         return limits(self.schedule, max(self.ranks) + 1, self.microbatches)
@@ -78,17 +84,17 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A draft with what it takes.
+    """A draft with its costs, its order of actions and its step time.
 
     Attributes:
-        draft: with recomputation and ZeRO chosen.
-        costs: of each chunk. [C]
-        line: seconds of passes and messages.
-        actions: of every rank, in their order.
-        ends: seconds of each rank after its last pass. [P]
-        step_time: predicted seconds of a step.
-        memory: bytes of a device of each rank that are there to be used. [P]
-        pricer: what priced it.
+        draft: The draft, with recomputation and ZeRO chosen.
+        costs: Seconds and bytes of each chunk. [C]
+        line: Ranks, and seconds of passes and messages.
+        actions: Actions of every rank, in their order.
+        ends: Seconds of each rank after its last pass. [P]
+        step_time: Predicted seconds of a step.
+        memory: Usable bytes on a device of each rank. [P]
+        pricer: The pricer that made these numbers.
     """
 
     draft: Draft
@@ -102,23 +108,23 @@ class Priced:
 
     @cached_property
     def orders(self) -> Orders:
-        """The actions of every rank as tuples. [P][actions]"""
+        """Return the actions of every rank as tuples. [P][actions]"""
         return self.actions.orders()
 
     @cached_property
     def timing(self) -> Timing:
-        """The step in the simulator: it takes as long there."""
+        """Return the step as the simulator runs it."""
         return timed(self.line, self.orders, self.ends)
 
     @cached_property
     def flying(self) -> tuple[int, ...]:
-        """Micro-batches that each chunk keeps in flight at most. [C]"""
+        """Return the most micro-batches that each chunk keeps in flight. [C]"""
         rows, length, apart = self.actions
         return tuple(most_in_flight(rows, length, apart, len(self.costs)).tolist())
 
     @cached_property
     def saved(self) -> tuple[float, ...]:
-        """Bytes that each rank keeps for backward passes at its fullest instant. [P]"""
+        """Return the bytes that each rank keeps for backward passes at its fullest instant. [P]"""
         rows, length, apart = self.actions
         each = np.zeros(len(self.costs))
         for chunk, cost in enumerate(self.costs):
@@ -127,26 +133,26 @@ class Priced:
 
     @cached_property
     def chunks(self) -> list[list[int]]:
-        """Chunks of every rank. [P][chunks]"""
+        """Return the chunks of every rank. [P][chunks]"""
         ranks = self.draft.ranks
         return [[c for c, r in enumerate(ranks) if r == p] for p in range(max(ranks) + 1)]
 
     def held(self, rank: int) -> float:
-        """Bytes of a device of a rank at its fullest."""
+        """Return the bytes that a device of a rank has reserved at its fullest instant."""
         return rank_bytes(self)[rank].reserved
 
     @property
     def lacking(self) -> tuple[int, float]:
-        """The rank that lacks the most bytes, and how many; at most 0 where all fit."""
+        """Return the rank that lacks the most bytes, and how many; at most 0 if all fit."""
         over = [self.held(p) - self.memory[p] for p in range(len(self.chunks))]
         rank = max(range(len(over)), key=over.__getitem__)
         return rank, over[rank]
 
 
 def lack_of(pricer: Pricer, draft: Draft) -> float:
-    """Bytes that the fullest rank lacks with all that may be in flight, at most 0 where all fit.
+    """Return the most bytes that a rank lacks with all that may be in flight; 0 or less if all fit.
 
-    They are inf where the model cannot be cut so.
+    They are inf where the model cannot be cut as the draft says.
     """
     found = []
     for rank, mesh in enumerate(meshes_of(draft)):
@@ -157,7 +163,7 @@ def lack_of(pricer: Pricer, draft: Draft) -> float:
 
 
 def meshes_of(draft: Draft) -> list[Mesh]:
-    """The mesh of every rank."""
+    """Return the mesh of every rank. [P]"""
     ranks = draft.ranks
     return [draft.stages[ranks.index(p)].mesh for p in range(max(ranks) + 1)]
 
@@ -174,14 +180,14 @@ def rank_bytes(priced: Priced) -> list[RankBytes]:
 
 
 def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
-    """A draft with the recomputation and ZeRO that it needs; None where nothing fits.
+    """Return a draft with the recomputation and ZeRO that it needs; None if nothing fits.
 
-    Chunks of one rank share its memory: what is recomputed is chosen over all of them.
+    Chunks of one rank share its memory, so what is recomputed is chosen over all of them.
 
     Args:
-        pricer: of the model and the cluster, at the draft's micro-batch.
-        draft: whose recomputation is not chosen yet.
-        zero: choose ZeRO too, and do not keep the draft's.
+        pricer: The pricer of the model and the cluster, at the draft's size of micro-batches.
+        draft: A draft whose recomputation is not chosen yet.
+        zero: Whether ZeRO is chosen too; otherwise the draft's is kept.
     """
     limit, ranks = draft.limit, draft.ranks
     chosen = list(draft.stages)
@@ -228,12 +234,12 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
 
 
 def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Priced | None:
-    """Prices a draft as it is and times it; None where the model cannot be cut so.
+    """Price a draft as it is and time its step; return None if the model cannot be cut so.
 
     Args:
-        pricer: of the model and the cluster, at the draft's micro-batch.
-        draft: with recomputation and ZeRO chosen.
-        orders: of actions; by default those of the schedule or the draft's rules.
+        pricer: The pricer of the model and the cluster, at the draft's size of micro-batches.
+        draft: A draft with recomputation and ZeRO chosen.
+        orders: Actions of every rank; by default those of the schedule or of the draft's rules.
     """
     found = [pricer.cost(stage) for stage in draft.stages]
     costs = tuple(cost for cost in found if cost is not None)
@@ -271,7 +277,7 @@ def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[f
 
 
 def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeline:
-    """Seconds of a draft's passes and messages."""
+    """Return a draft's chunks with the seconds of their passes and messages."""
     sent = [
         pricer.message(draft.size, a, b)
         for a, b in zip(draft.stages, draft.stages[1:], strict=False)
@@ -287,7 +293,7 @@ def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeli
 
 
 def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
-    """Seconds a rank to add up the gradients of parameters that several stages have."""
+    """Return each rank's seconds to add up the gradients of parameters that several ranks have."""
     found: dict[int, float] = {}
     for tied in pricer.chain.tied:
         stages = [

@@ -55,11 +55,11 @@ Row = Sequence[tuple[int, MeshKind, int]]
 
 
 def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
-    """Drafts for one size of micro-batches.
+    """Return drafts for one size of micro-batches, with the formula's seconds.
 
     Args:
-        space: the meshes, and what segments take on each.
-        runnable: the same number of replicas in all stages.
+        space: The meshes, and what segments take on each.
+        runnable: Whether all stages must have the same number of replicas, as a run needs it.
     """
     found = list(even_drafts(space))
     count = space.pricer.fabric.cluster.num_devices
@@ -75,12 +75,16 @@ def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
 
 
 def has_like_replicas(draft: Draft) -> bool:
-    """Whether all stages have the same number of replicas, as running needs it."""
+    """Return whether all stages have the same number of replicas, as a run needs it."""
     return len({stage.mesh.replicas for stage in draft.stages}) == 1
 
 
 def even_drafts(space: Space) -> Iterator[Timed]:
-    """Equal meshes."""
+    """Yield drafts of stages on equal meshes, for every kind of mesh and number of stages.
+
+    On unlike devices there are none. On more than `MIXED` devices, stages use more than half of
+    them.
+    """
     cluster = space.pricer.fabric.cluster
     count = cluster.num_devices
     for shape in space.shapes:
@@ -98,7 +102,10 @@ def even_drafts(space: Space) -> Iterator[Timed]:
 
 
 def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
-    """So many stages on equal meshes, cut where the largest is least; None: nothing fits."""
+    """Return a draft of `stages` stages on equal meshes whose largest stage is least.
+
+    None if nothing fits.
+    """
     table = space.plain_table(shape)
     if table is None:
         return None
@@ -110,11 +117,11 @@ def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
 
 
 def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
-    """Any meshes that follow each other.
+    """Yield drafts on any meshes that follow each other.
 
     Args:
-        space: the meshes, and what segments take on each.
-        best: seconds of a step that is known; a stage need not take longer than its share of it.
+        space: The meshes, and what segments take on each.
+        best: Seconds of a known step. A stage need not take longer than its share of it.
     """
     choices = choices_of(space)
     if choices is not None:
@@ -123,7 +130,12 @@ def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
 
 
 def _rows(space: Space, stages: LongArray) -> Row:
-    """Return stages with their first devices: meshes follow each other from device 0 on."""
+    """Return the first segment, the mesh and the first device of stages that follow each other.
+
+    Args:
+        space: The meshes.
+        stages: First segment and mesh of each stage. [stages, 2]
+    """
     devices = space.devices_of_shapes[stages[:, 1]]
     first = np.cumsum(devices) - devices
     shapes = map(space.shapes.__getitem__, stages[:, 1].tolist())
@@ -132,15 +144,15 @@ def _rows(space: Space, stages: LongArray) -> Row:
 
 @dataclass(frozen=True, eq=False)
 class MeshChoices:
-    """What a chain of segments takes on every mesh that a stage may have.
+    """The prices of a chain of segments on every mesh that a stage may have.
 
     Attributes:
-        sums: prefix sums of each table (`partition.Tables`). [tables, WIDTH + levels, segments + 1]
-        memory: bytes of a device. [tables]
-        end: prefix sums of seconds at the end of the step. [tables, segments + 1]
-        table: table of each mesh that begins at each device; below 0: there is none.
-            [meshes, devices]
-        size: devices of each mesh. [meshes]
+        sums: Prefix sums of each table (`partition.Tables`). [tables, WIDTH + levels, segments + 1]
+        memory: Bytes of a device. [tables]
+        end: Prefix sums of seconds at the end of the step. [tables, segments + 1]
+        table: Table of each mesh that begins at each device; negative if there is none. [meshes,
+            devices]
+        size: Devices of each mesh. [meshes]
     """
 
     sums: FloatArray
@@ -150,9 +162,14 @@ class MeshChoices:
     size: LongArray
 
     def stages_below(self, microbatches: int, largest: float) -> LongArray | None:
-        """Return first segment and mesh of each stage, none above `largest` seconds. [stages, 2]
+        """Return first segment and mesh of each stage, with the least sum of seconds. [stages, 2]
 
-        Their sum is the least; None where nothing fits.
+        Args:
+            microbatches: M, the number of micro-batches of a step.
+            largest: Seconds that no stage may be above.
+
+        Returns:
+            The stages; None if nothing fits.
         """
         deepest = min(self.table.shape[1], DEEPEST)
         total, stages = partition.best_meshes(
@@ -176,7 +193,10 @@ class MeshChoices:
 
 
 def choices_of(space: Space) -> MeshChoices | None:
-    """Return the tables that differ and which a mesh has at each device; None: there is none."""
+    """Return the distinct tables of a space, and which of them each mesh has at each device.
+
+    None if no mesh has one.
+    """
     count = space.pricer.fabric.cluster.num_devices
     index_of: dict[int, int] = {}
     tables: list[partition.Tables] = []
@@ -201,7 +221,7 @@ def choices_of(space: Space) -> MeshChoices | None:
 
 
 def least_largest(choices: MeshChoices) -> float:
-    """Return seconds that the slowest stage cannot be below: all work shared out over devices."""
+    """Return a lower bound on the seconds of the slowest stage: all work, shared by all devices."""
     size = np.ones(len(choices.sums))
     for mesh, devices in enumerate(choices.size):
         size[choices.table[mesh][choices.table[mesh] >= 0]] = devices
@@ -212,12 +232,12 @@ def least_largest(choices: MeshChoices) -> float:
 def stages_by_largest(
     choices: MeshChoices, microbatches: int, best: float = np.inf
 ) -> Iterator[LongArray]:
-    """Yield stages with the least sum for a few seconds that a stage may take, the most first.
+    """Yield the stages with the least sum for several limits on a stage, the highest first.
 
     Args:
-        choices: the meshes, and what segments take on each.
+        choices: The meshes, and what segments take on each.
         microbatches: M, the number of micro-batches of a step.
-        best: seconds of a step that is known.
+        best: Seconds of a known step. No limit is above a micro-batch's share of it.
     """
     smallest = least_largest(choices)
     seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
@@ -232,11 +252,15 @@ def stages_by_largest(
 
 
 def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[LongArray]:
-    """Yield stages; the best have the least sum of stages + (M - 1) slowest stage, to `PRECISION`.
+    """Yield stages, among them those with the least sum of stages + (M - 1) slowest stage.
 
-    The slowest stage of one answer, less `PRECISION`, is what a stage of the next may take. Between
-    the two no other answer is shorter by more than that, since less time a stage never makes the
-    sum smaller. Alpa's programme tries every value that a stage can take.
+    That is the least to `PRECISION`. The slowest stage of one answer, less `PRECISION`, is the
+    limit of the next. Between the two no other answer is shorter by more than that, since a lower
+    limit never makes the sum smaller. Alpa's programme tries every value that a stage can take.
+
+    Args:
+        choices: The meshes, and what segments take on each.
+        microbatches: M, the number of micro-batches of a step.
     """
     best = np.inf
     smallest = least_largest(choices)
@@ -258,10 +282,14 @@ def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[Lo
 
 
 def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArray | None:
-    """Return the stages of which the slowest is least, to `PRECISION`; None where nothing fits.
+    """Return the stages of which the slowest is least, to `PRECISION`; None if nothing fits.
 
-    A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step.
-    By bisection on the slowest stage, from that of the least sum down.
+    A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step. The
+    limit on the slowest stage is found by bisection, from that of the least sum down.
+
+    Args:
+        choices: The meshes, and what segments take on each.
+        microbatches: M, the number of micro-batches of a step.
     """
     sums = choices.sums.copy()
     sums[:, partition.SECONDS] += choices.end / microbatches
@@ -279,7 +307,12 @@ def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArra
 
 
 def draft_of(space: Space, meshes: Row) -> Timed:
-    """A draft of stages, and the formula's seconds."""
+    """Return a draft of stages, and the seconds that the formula of 1F1B gives it.
+
+    Args:
+        space: The meshes, and what segments take on each.
+        meshes: First segment, mesh and first device of every stage.
+    """
     ends = [*(cut for cut, _, _ in meshes[1:]), len(space.pricer.chain)]
     stages, seconds, ended = [], [], 0.0
     for k, ((first, shape, device), last) in enumerate(zip(meshes, ends, strict=True)):
@@ -297,7 +330,7 @@ def draft_of(space: Space, meshes: Row) -> Timed:
 
 
 def baselines_of(space: Space) -> dict[str, list[Timed]]:
-    """Drafts of every baseline for one size of micro-batches, with the formula's seconds."""
+    """Return every baseline's drafts for one size of micro-batches, with the formula's seconds."""
     made = {name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])}
     made["megatron"] = list(_uniform(space))
     made["chain"] = list(_chain(space))
@@ -360,5 +393,5 @@ def _pipedream(space: Space) -> Iterator[Timed]:
 
 
 def fastest(found: list[Timed], few: int) -> list[Draft]:
-    """The best by the formula."""
+    """Return the `few` best drafts by the formula's seconds, the fastest first."""
     return [draft for _, draft in sorted(found, key=lambda pair: pair[0])[:few]]

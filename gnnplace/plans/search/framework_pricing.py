@@ -1,16 +1,17 @@
-"""`FrameworkPricer`: what a stage takes as a framework trains it.
+"""The price of a stage as a framework trains it: `FrameworkPricer`.
 
-A stage's forward pass takes the larger of its kernels and of the host's launches, its backward pass
-likewise. What replicas exchange, hide, accumulate and update is `costs.frameworks.framework`'s.
-Parameters that replicas shard (ZeRO 2 and 3) are gathered and their gradients scattered with every
-micro-batch, a layer at a time, behind the layer before or after it; of a stage that is a part of
-the model the first layer's exchanges are bare, since nothing runs before it.
+A stage's forward pass takes the larger of its kernels and of the host's launches, and so does its
+backward pass. What replicas exchange, hide, accumulate and update is
+`costs.frameworks.framework`'s. Parameters that replicas shard (ZeRO 2 and 3) are gathered and their
+gradients scattered with every micro-batch, a layer at a time, behind the layer before or after it.
+In a stage that is a part of the model the first layer's exchanges are bare, since nothing runs
+before it.
 
-Bytes of a rank: state, what micro-batches in flight keep at the fullest instant, and the largest
-values at work; or what the optimizer's step has beside the state. The allocator's fragmentation is
-a factor of what comes and goes; a context of its own a device. Sharded parameters are whole for the
-embedding and the head and for `blocks` layers in flight; the peak is at the loss or in the last
-layer's backward pass.
+A rank holds its state, what micro-batches in flight keep at the fullest instant, and the largest
+values at work; or, if that is more, what the optimizer's step has beside the state. The allocator's
+fragmentation is a factor of what comes and goes, and every device has a context. Sharded parameters
+are whole for the embedding and the head and for `blocks` layers in flight. The peak is at the loss
+or in the last layer's backward pass.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ LATE_VALUES = 16.0
 
 
 def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
-    """Return what prices stages of a chain, by the terms that the chain was made for.
+    """Return the pricer of a chain's stages, by the terms that the chain was made for.
 
     Args:
         chain: The model as a chain of segments.
@@ -79,11 +80,11 @@ class StageSetting(NamedTuple):
 
     Attributes:
         stage: The stage.
-        costs: Of every segment of the model on its mesh.
-        degrees: How its mesh cuts a replica's work.
-        group: The replicas that add up its gradients.
-        framework: On the slowest of its devices.
-        parameters: On one device.
+        costs: Costs of every segment of the model on the stage's mesh.
+        degrees: How the mesh cuts a replica's work.
+        group: The replicas that add up the stage's gradients.
+        framework: The framework, on the slowest of the stage's devices.
+        parameters: The stage's parameters on one device.
     """
 
     stage: Stage
@@ -95,12 +96,12 @@ class StageSetting(NamedTuple):
 
     @property
     def run(self) -> slice:
-        """The segments of the stage."""
+        """Return the segments of the stage."""
         return slice(self.stage.first, self.stage.last)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stage is the whole model."""
+        """Return whether the stage is the whole model."""
         return self.stage.first == 0 and self.stage.last == len(self.costs.forward)
 
 
@@ -108,9 +109,9 @@ class StagePasses(NamedTuple):
     """Seconds of a stage's passes of one micro-batch.
 
     Attributes:
-        forward: Of the forward pass.
-        backward: Of the backward pass, what is computed again and weights' gradients included.
-        exposed: Of both, what sharded parameters exchange and do not hide.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass, with recomputation and the gradients of weights.
+        exposed: Seconds of both that exchanges of sharded parameters add and compute does not hide.
     """
 
     forward: float
@@ -120,7 +121,7 @@ class StagePasses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FrameworkPricer(Pricer):
-    """Prices stages of a chain as its framework trains them; attributes as of `Pricer`."""
+    """The pricer of a chain's stages as its framework trains them; attributes as of `Pricer`."""
 
     has_cheap_zero: ClassVar[bool] = False  # ZeRO 3 may hide what ZeRO 1 has bare
     allows_rest: ClassVar[bool] = True
@@ -130,14 +131,14 @@ class FrameworkPricer(Pricer):
 
     @property
     def framework(self) -> Framework:
-        """The framework whose terms the chain was made for."""
+        """Return the framework whose terms the chain was made for."""
         assert self.chain.framework is not None
         return self.chain.framework
 
     def cost(self, stage: Stage) -> StageCost | None:
-        """Return what a stage takes; None where the model cannot be cut so.
+        """Return the seconds and bytes of a stage; None if the model cannot be cut so.
 
-        Stages of the same kinds of segments on like devices take the same.
+        Stages of the same kinds of segments on like devices cost the same, and are priced once.
         """
         key = self._key(stage)
         if key not in self._costs:
@@ -145,7 +146,7 @@ class FrameworkPricer(Pricer):
         return self._costs[key]
 
     def _key(self, stage: Stage) -> Hashable:
-        """Return what the cost of a stage depends on."""
+        """Return a key that is equal for stages of equal cost."""
         mesh = stage.mesh
         recomputed = bytearray(stage.last - stage.first)
         for segment in stage.recompute:
@@ -164,11 +165,11 @@ class FrameworkPricer(Pricer):
 
     @cached_property
     def _kinds(self) -> tuple[Hashable, ...]:
-        """Kinds of the segments, of which those of a kind cost the same. [segments]"""
+        """Return the kind of every segment; segments of one kind cost the same. [segments]"""
         return tuple(segment.kind for segment in self.chain.segments)
 
     def _priced(self, stage: Stage) -> StageCost | None:
-        """Return what a stage takes, as `cost` does, without looking it up."""
+        """Price a stage, as `cost` does, without looking it up."""
         sums = self.sums(stage.mesh, choice=stage.choice)
         if sums is None:
             return None
@@ -188,6 +189,7 @@ class FrameworkPricer(Pricer):
         forward, backward = self.floored(passes.forward, passes.backward, self._host(setting))
         forward, backward = float(forward), float(backward)
         weights = float(costs.weights[run].sum())
+        # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
         reduction, exchanges = 0.0, NO_EXCHANGES
         if zero < SHARDED:
             weights += framework.accumulation(setting.parameters.count)
@@ -196,6 +198,7 @@ class FrameworkPricer(Pricer):
             reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
         weights = min(weights, backward)
 
+        # What lies on the host takes no memory of the GPU but seconds of copies.
         bytes_in_all = self._bytes(setting)
         cost = StageCost(
             **vars(self._beside_host(bytes_in_all)),
@@ -240,6 +243,7 @@ class FrameworkPricer(Pricer):
             recomputing = 0.0
         resident, updating = 0.0, 0.0
         zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
+        # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero < SHARDED:
             terms, updating = framework.replicated_state(zero, setting.parameters, setting.group)
             if setting.degrees.tp > 1:
@@ -267,7 +271,7 @@ class FrameworkPricer(Pricer):
         Gradients of sharded parameters leave with every micro-batch, whole ones stay to be summed.
 
         Args:
-            whole: With nothing on the host.
+            whole: Bytes of the stage with nothing on the host.
         """
         offloading, terms = self.framework.offloading, whole.terms
         if offloading.activations:
@@ -340,7 +344,7 @@ class FrameworkPricer(Pricer):
         gradients once: that is ZeRO 1, but that the replicas' shards stay beside what is gathered.
 
         Args:
-            zero: As the plan says.
+            zero: ZeRO stage of the plan.
             is_whole: Whether the stage is the whole model.
         """
         is_once = zero >= SHARDED and not is_whole and self.framework.traits.gathers_once
@@ -369,9 +373,9 @@ class FrameworkPricer(Pricer):
         """Return the parameters of a run of segments on one device.
 
         Args:
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             run: The segments.
-            elements: Of all their parameters; of tied ones each once.
+            elements: Elements of all their trained parameters, each tied one once.
         """
         experts = float(costs.experts[run].sum())
         return ReplicatedParameters(
@@ -385,19 +389,33 @@ class FrameworkPricer(Pricer):
         )
 
     def _products(self, setting: StageSetting) -> float:
-        """Return the seconds of products in the optimizer's step, which ZeRO shares out."""
+        """Return the seconds of matrix products in the optimizer's step, which ZeRO shares out."""
         return float(setting.costs.update[setting.run].sum()) / setting.group.shards
 
     def replicas(
         self, mesh: Mesh, choice: SplitChoice, zero: int, shards: int | None = None
     ) -> ReplicaGroup:
-        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        """Return the replicas that add up gradients.
+
+        Args:
+            mesh: The devices.
+            choice: How the split over the shards is chosen.
+            zero: ZeRO stage.
+            shards: Replicas that ZeRO shards over; None: all.
+        """
         return self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=shards)
 
     def _group(
         self, mesh: Mesh, degrees: Degrees, *, zero: int, shards: int | None
     ) -> ReplicaGroup:
-        """Return the replicas that add up gradients; `shards` share what ZeRO does, None: all."""
+        """Return the replicas that add up gradients.
+
+        Args:
+            mesh: The devices.
+            degrees: How the mesh cuts a replica's work.
+            zero: ZeRO stage.
+            shards: Replicas that ZeRO shards over; None: all.
+        """
         count = mesh.replicas * degrees.cp * degrees.replicas
         shards = (shards or count) if zero else 1
         return self.framework.replica_group(
@@ -412,12 +430,15 @@ class FrameworkPricer(Pricer):
 
     @cached_property
     def _is_layer(self) -> BoolArray:
-        """Whether each segment is in a layer. [segments]"""
+        """Return whether each segment is in a layer. [segments]"""
         return np.asarray(self.chain.layers >= 0)
 
     @cached_property
     def _layers_before(self) -> IntArray:
-        """Layers that begin before each segment; stages begin with a layer. [segments + 1]"""
+        """Return the number of layers that begin before each segment. [segments + 1]
+
+        Stages begin with a layer.
+        """
         layers = self.chain.layers
         begins = np.concatenate([[True], layers[1:] != layers[:-1]]) & self._is_layer
         return np.concatenate([[0], np.cumsum(begins)])
@@ -434,7 +455,7 @@ class FrameworkPricer(Pricer):
         return np.asarray(self._unit_numbers[run] - self._unit_numbers[run.start])
 
     def _stream(self, setting: StageSetting) -> float:
-        """Return the numbers that pass from layer to layer, of a micro-batch on a device."""
+        """Return how many numbers of a micro-batch pass from layer to layer on one device."""
         stage, degrees = setting.stage, setting.degrees
         examples = self.size // stage.mesh.replicas // degrees.replicas
         # What crosses the cut before the second layer; one layer alone has what crosses any cut.
@@ -444,7 +465,7 @@ class FrameworkPricer(Pricer):
         return max(1.0, examples * between_layers / 2.0 // degrees.cp)
 
     def _passes(self, setting: StageSetting, again: FloatArray) -> StagePasses:
-        """Return the seconds of both passes, kernels and exchanges alone.
+        """Return the seconds of both passes: kernels and exchanges, without the host's launches.
 
         Args:
             setting: The stage.
@@ -491,7 +512,7 @@ class FrameworkPricer(Pricer):
         """Return the seconds of every unit's gather and scatter. [2, units]
 
         Args:
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             group: The replicas that add up the gradients.
             order: The unit of every segment of the run.
             run: The segments.
@@ -538,12 +559,14 @@ class FrameworkPricer(Pricer):
     def floored(
         self, forward: Seconds, backward: Seconds, host: Seconds
     ) -> tuple[Seconds, Seconds]:
-        """Return the seconds of both passes, which last as long as the host needs to launch them.
+        """Return the seconds of both passes, which last as long as the host's launches at least.
+
+        Each of the three is a number or an array of numbers.
 
         Args:
-            forward: Seconds of the forward pass's kernels; a number, or an array of them.
-            backward: Of the backward pass's, likewise.
-            host: That the host takes for both, likewise.
+            forward: Seconds of the forward pass's kernels.
+            backward: Seconds of the backward pass's kernels.
+            host: Seconds that the host takes to launch both passes.
         """
         share = self.framework.constants["host_forward"]
         return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
@@ -636,7 +659,7 @@ class FrameworkPricer(Pricer):
 
         Args:
             zero: ZeRO stage, 2 or 3.
-            costs: Of every segment on the mesh.
+            costs: Costs of every segment on the mesh.
             group: The replicas that shard parameters.
         """
         everything = slice(0, len(costs.forward))
@@ -717,12 +740,12 @@ class FrameworkPricer(Pricer):
 
         Args:
             chunks: Stages of the rank; a number, or an array of them.
-            following: As of `rank_end`.
+            following: Micro-batches that follow; see `rank_end`.
         """
         return (self.framework.constants["hides_reduce"] + (chunks - 1) * following) / chunks
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
-        """Return the seconds of what crosses a cut; arguments as of `Pricer.message`."""
+        """Return the seconds to send what crosses a cut; arguments as of `Pricer.message`."""
         mesh = before.mesh
         across = mesh.count >= self.framework.network.each
         kind = self.fabric.kinds(mesh)[0]
@@ -733,7 +756,7 @@ class FrameworkPricer(Pricer):
         return self._messages[key]
 
     def _message(self, size: int, before: Stage, border: float, *, across: bool) -> float:
-        """Return the seconds of what crosses a cut.
+        """Return the seconds to send what crosses a cut.
 
         Args:
             size: Examples of a micro-batch, over all replicas.

@@ -33,12 +33,12 @@ WIDTH = 5
 
 
 class Tables(NamedTuple):
-    """What segments take on every kind of mesh.
+    """The prices of segments on kinds of meshes.
 
     Attributes:
-        sums: prefix sums, and largest bytes at work. [tables, WIDTH + levels, segments + 1]
-        memory: bytes of a device. [tables]
-        end: prefix sums of seconds at the end of the step. [segments + 1]
+        sums: Prefix sums, and largest bytes at work. [tables, WIDTH + levels, segments + 1]
+        memory: Bytes of a device. [tables]
+        end: Prefix sums of seconds at the end of the step. [segments + 1]
     """
 
     sums: FloatArray
@@ -47,7 +47,11 @@ class Tables(NamedTuple):
 
 
 def largest_at_work(working: FloatArray) -> FloatArray:
-    """The largest of 1, 2, 4, ... values from each on. [levels, segments + 1]"""
+    """Return the largest of 1, 2, 4, ... values from each position on. [levels, segments + 1]
+
+    Args:
+        working: Bytes at work of each segment. [segments]
+    """
     rows = [np.append(working, 0.0)]
     while 1 << len(rows) <= len(working):
         ahead = np.roll(rows[-1], -(1 << (len(rows) - 1)))
@@ -57,7 +61,7 @@ def largest_at_work(working: FloatArray) -> FloatArray:
 
 @numba.njit(cache=True)
 def _at_work(sums: FloatArray, first: int, last: int) -> float:
-    """The largest bytes at work of a run of segments: of two runs that overlap."""
+    """Return the largest bytes at work of segments [first, last), of two runs that overlap."""
     level = 0
     while 2 << level <= last - first:
         level += 1
@@ -67,7 +71,15 @@ def _at_work(sums: FloatArray, first: int, last: int) -> float:
 
 @numba.njit(cache=True)
 def stage_seconds(sums: FloatArray, memory: float, first: int, last: int, flying: int) -> float:
-    """Seconds of a micro-batch through a stage with what it must recompute; inf: does not fit."""
+    """Return a stage's seconds of a micro-batch with what it must recompute; inf if too large.
+
+    Args:
+        sums: Prefix sums of the stage's mesh. [WIDTH + levels, segments + 1]
+        memory: Bytes of a device.
+        first: The first segment of the stage.
+        last: The one after its last.
+        flying: Micro-batches in flight.
+    """
     seconds = sums[SECONDS, last] - sums[SECONDS, first]
     kept = sums[KEPT, last] - sums[KEPT, first]
     state = sums[STATE, last] - sums[STATE, first]
@@ -85,16 +97,16 @@ def stage_seconds(sums: FloatArray, memory: float, first: int, last: int, flying
 def even_cuts(
     sums: FloatArray, memory: float, flying: LongArray, least: float
 ) -> tuple[float, LongArray]:
-    """Cuts of a chain into as many stages as `flying` has entries, all on equal meshes.
+    """Cut a chain into as many stages as `flying` has entries, all on equal meshes.
 
     Args:
-        sums: of their mesh. [WIDTH + levels, segments + 1]
-        memory: bytes that a device has.
-        flying: micro-batches in flight on each stage. [S]
-        least: relative precision of the largest stage.
+        sums: Prefix sums of their mesh. [WIDTH + levels, segments + 1]
+        memory: Bytes of a device.
+        flying: Micro-batches in flight on each stage. [S]
+        least: Relative precision of the largest stage.
 
     Returns:
-        Seconds of the largest stage (inf: nothing fits) and the first segment of every stage. [S]
+        Seconds of the largest stage (inf if nothing fits) and the first segment of every stage. [S]
     """
     stages, count = len(flying), sums.shape[1] - 1
     cuts, best = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
@@ -123,7 +135,18 @@ def even_cuts(
 def _filled(
     sums: FloatArray, memory: float, flying: LongArray, most: float, cuts: LongArray
 ) -> bool:
-    """From the end, each stage as long as it takes at most so many seconds and fits."""
+    """Fill `cuts` from the end, each stage as long as fits in memory and in `most` seconds.
+
+    Args:
+        sums: Prefix sums of the stages' mesh. [WIDTH + levels, segments + 1]
+        memory: Bytes of a device.
+        flying: Micro-batches in flight on each stage. [S]
+        most: Seconds that a stage may take at most.
+        cuts: The first segment of every stage; overwritten. [S]
+
+    Returns:
+        Whether the stages take all segments.
+    """
     stages, end = len(flying), sums.shape[1] - 1
     for s in range(stages - 1, -1, -1):
         if end <= s:
@@ -154,22 +177,24 @@ def best_meshes(
     most: float,
     deepest: int,
 ) -> tuple[float, LongArray]:
-    """Stages on any meshes, none above a largest stage, with the least sum of seconds.
+    """Find the stages on any meshes that follow each other with the least sum of seconds.
 
     Args:
-        sums: of each table. [tables, WIDTH + levels, segments + 1]
-        memory: bytes of each. [tables]
-        table: of each mesh that begins at each device; below 0: there is none. [meshes, devices]
-        size: devices of each mesh. [meshes]
+        sums: Prefix sums of each table. [tables, WIDTH + levels, segments + 1]
+        memory: Bytes of a device of each. [tables]
+        table: Table of each mesh that begins at each device; negative if there is none. [meshes,
+            devices]
+        size: Devices of each mesh. [meshes]
         microbatches: M, the number of micro-batches of a step.
-        most: seconds that a stage may take.
-        deepest: the largest number of stages.
+        most: Seconds that a stage may take at most.
+        deepest: The largest number of stages.
 
     Returns:
-        The sum (inf: there is nothing) and for every stage first segment and mesh. [S, 2]
+        The sum (inf if nothing fits), and first segment and mesh of every stage. [S, 2]
     """
     meshes, devices = table.shape
     count = sums.shape[2] - 1
+    # Least seconds by number of stages, first segment and first device.
     value = np.full((deepest + 1, count + 1, devices + 1), np.inf)
     value[0, count, :] = 0.0
     cut = np.full((deepest + 1, count + 1, devices + 1, 2), -1, dtype=np.int64)
@@ -188,6 +213,7 @@ def best_meshes(
                         value[stages, first, begin] = total
                         cut[stages, first, begin, 0] = last
                         cut[stages, first, begin, 1] = mesh
+    # Follow the cuts of the best number of stages, from the first segment on.
     best, depth = np.inf, 0
     for stages in range(1, deepest + 1):
         if value[stages, 0, 0] < best:
@@ -205,7 +231,19 @@ def best_meshes(
 def _longest(
     own: tuple[FloatArray, float], rest: FloatArray, first: int, flying: int, most: float
 ) -> tuple[float, int]:
-    """The best end of a stage on one mesh: seconds with those after it, and the end."""
+    """Return the best end of a stage on one mesh.
+
+    Args:
+        own: Prefix sums of the mesh, and bytes of a device.
+        rest: Least seconds of the stages that begin at each segment. [segments + 1]
+        first: The first segment of the stage.
+        flying: Micro-batches in flight.
+        most: Seconds that the stage may take at most.
+
+    Returns:
+        Seconds of the stage with those after it (inf if it cannot be), and the segment after its
+        last.
+    """
     sums, memory = own
     best, at = np.inf, -1
     for last in range(first + 1, len(rest)):

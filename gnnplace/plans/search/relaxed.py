@@ -45,17 +45,17 @@ PRICES = 6  # multipliers of bytes that lack
 
 
 class Relaxed(NamedTuple):
-    """Prefix sums on kinds of meshes.
+    """Prefix sums of segments on kinds of meshes.
 
     Attributes:
-        sums: F + I, F + I + W, F, bytes kept, of state, seconds at the end, bytes that can be
-            freed, F without exchanges, bytes that attention can free, its part of F.
-            [tables, 10, segments + 1]
-        working: bytes at work. [tables, segments]
-        prices: seconds a byte that lacks. [tables, PRICES]
-        dual: prefix sums of max(0, price freed - forward), of a segment or its attention.
-            [tables, PRICES, segments + 1]
-        memory: bytes of a device. [tables]
+        sums: F + I, F + I + W, F, bytes kept, bytes of state, seconds at the end, bytes that can be
+            freed, F without exchanges, bytes that attention can free, its part of F. [tables, 10,
+            segments + 1]
+        working: Bytes at work. [tables, segments]
+        prices: Seconds for each byte that lacks. [tables, PRICES]
+        dual: Prefix sums of max(0, price freed - forward), of a segment or its attention. [tables,
+            PRICES, segments + 1]
+        memory: Bytes of a device. [tables]
     """
 
     sums: FloatArray
@@ -66,12 +66,21 @@ class Relaxed(NamedTuple):
 
 
 def stacked(tables: Sequence[Relaxed]) -> Relaxed:
-    """One of several."""
+    """Return the sums of several kinds of meshes as one table, in their order."""
     return Relaxed(*(np.stack(field) for field in zip(*tables, strict=True)))
 
 
 def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed | None:
-    """The least sums of meshes, without the first axis; None where the model cannot be cut so."""
+    """Return the least sums over meshes of one kind, without the first axis of `Relaxed`.
+
+    Args:
+        pricer: The pricer of the model and the cluster.
+        meshes: Meshes of the kind, at different places.
+        shape: Their kind.
+
+    Returns:
+        The sums; None if the model cannot be cut so.
+    """
     found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None]
     if not found:
         return None
@@ -89,7 +98,11 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
 
 
 def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, FloatArray] | None:
-    """Numbers of segments on a mesh. [10, segments], [segments]"""
+    """Return every segment's numbers on one mesh, and its bytes at work.
+
+    The rows are those of `Relaxed.sums`, not summed up: [10, segments], and [segments]. None if
+    the model cannot be cut so.
+    """
     found = pricer.sums(mesh, choice=shape.choice)
     if found is None:
         return None
@@ -120,7 +133,7 @@ def _sums(rows: FloatArray) -> FloatArray:
 
 
 class StageSurroundings(NamedTuple):
-    """What a stage must fit into.
+    """The times around a stage, and its bytes at work.
 
     Attributes:
         working: Bytes of the largest values at work in the stage.

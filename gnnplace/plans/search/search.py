@@ -1,18 +1,19 @@
 """The search for a plan: micro-batches, meshes, cuts, recomputation, ZeRO, schedule, order.
 
-For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of them) the meshes
-(`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The formula's best
-drafts of all sizes are fitted to memory and timed, and the fastest of these under every schedule;
-baselines are among those that are timed. All that does not depend on the time that there is.
+For every size of a micro-batch (divisors of the batch, at most `space.SIZES` of them) there are
+meshes (`space`), drafts on them by two kernels (`drafts`), and a bound (`bound`). The formula's
+best drafts of all sizes are fitted to memory and timed, and the fastest of these are timed under
+every schedule. Baselines are among the drafts that are timed. This part of the search does not
+depend on the budget.
 
-What is done after that is one sequence that a budget cuts off, so that more of it never makes the
-answer worse: by turns the next drafts of the list, and better orders for the fastest plans. An
-order is changed by the rules of the list schedule: what a rank may have in flight, and what it
-prefers, for one chunk or for all at once; a change is kept if the step takes no longer and every
-device still holds what is in flight. Where the memory is full, fewer in flight make room for less
-recomputation, and the stages are fitted again. Gradients of weights are apart in every order that
-is searched. One change takes one pass over the actions (`listing`). The changes are drawn from a
-fixed seed, so that more time only goes on where less stopped.
+The rest is one sequence that the budget cuts off, so that a larger budget never makes the answer
+worse. By turns it takes the next drafts of the list and better orders for the fastest plans. An
+order is changed by the rules of its list schedule: what a rank may have in flight, and what it
+prefers. A change is kept if the step takes no longer and every device still holds what is in
+flight. Where memory is full, fewer micro-batches in flight make room for less recomputation, and
+the stages are fitted again. Gradients of weights are passes of their own in every order that is
+searched. One change takes one pass over the actions (`orders.listed`). Changes are drawn from a
+fixed seed, so that a longer search continues a shorter one.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ Keep = Callable[[Draft], Priced | None]
 
 @dataclass(frozen=True)
 class FoundPlans:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        best: plans, the fastest first.
-        bound: seconds that no plan of contiguous stages with these micro-batches is below.
-        bound_of_one: seconds that none of them with one stage a rank is below.
-        tried: drafts that were looked at.
-        seconds: wall seconds of the search.
-        baselines: the fastest plan of each that fits.
+        best: Plans, the fastest first.
+        bound: Seconds that no plan of contiguous stages with these micro-batches is below.
+        bound_of_one: Seconds that none of them with one stage a rank is below.
+        tried: Number of drafts that the formula ranked.
+        seconds: Wall seconds of the search.
+        baselines: The fastest plan of each baseline that fits.
     """
 
     best: tuple[Priced, ...]
@@ -98,7 +99,7 @@ def search(
         seeds: Plans that are known to be fast; where there are any, micro-batches of their sizes
             alone are searched.
         all_baselines: Whether baselines have micro-batches of every size all the same.
-        progress: Is called with a line for each step.
+        progress: A function that is called with a line for each step.
 
     Raises:
         InputError: Devices that plans would put next to each other have no link.
@@ -109,6 +110,7 @@ def search(
     drafts: list[Timed] = []
     spaces: list[Space] = []
     known: defaultdict[str, list[Timed]] = defaultdict(list)
+    # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
     every = _micro_batch_sizes(chain, ()) if all_baselines else searched
     for size in sorted({*searched, *every}, reverse=True):
@@ -120,6 +122,7 @@ def search(
         for name, own in baselines_of(space).items():
             known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
         spaces.append(space)
+    # Time the best of them.
     timed = {name: fastest(own, EACH) for name, own in known.items()}
     timed[GIVEN] = list(seeds)
     best, baselines = shortlisted(chain, fabric, drafts, timed, started + options.budget)
@@ -145,12 +148,12 @@ def _micro_batch_sizes(chain: Chain, seeds: Sequence[Draft]) -> list[int]:
 
 @dataclass(eq=False)
 class Shortlist:
-    """Plans of one model on one cluster.
+    """The plans of one model on one cluster that were timed and fit.
 
     Attributes:
-        chain: the model as a chain of segments, with their prices.
-        fabric: the cluster, and what exchanges take on it.
-        found: plans that fit, by draft.
+        chain: The model as a chain of segments, with their prices.
+        fabric: The cluster, and what exchanges take on it.
+        found: Plans that fit, by draft.
     """
 
     chain: Chain
@@ -161,7 +164,7 @@ class Shortlist:
 
     @property
     def best(self) -> list[Priced]:
-        """The fastest first."""
+        """Return the plans, the fastest first."""
         return sorted(self.found.values(), key=attrgetter("step_time"))
 
     def pipelines(self, schedules: Sequence[str]) -> list[Priced]:
@@ -181,18 +184,18 @@ class Shortlist:
         return plans[:FEW]
 
     def pricer(self, size: int) -> Pricer:
-        """Of micro-batches of a size."""
+        """Return the pricer for micro-batches of a size."""
         return self._pricers.setdefault(size, pricer_of(self.chain, self.fabric, size))
 
     def add(self, draft: Draft) -> Priced | None:
-        """Fits a draft to memory and times it; None: it does not fit, or may not be."""
+        """Fit a draft to memory and time it; return None if it does not fit or may not be."""
         if not obeys(draft, self.chain):
             return None
         made = fitted(self.pricer(draft.size), draft)
         return None if made is None else self.keep(made)
 
     def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
-        """Times drafts with the ZeRO that they have; the fastest that fits."""
+        """Time drafts with the ZeRO that they have, and return the fastest that fits."""
         best: Priced | None = None
         for draft in drafts:
             if not obeys(draft, self.chain):
@@ -204,7 +207,7 @@ class Shortlist:
         return best
 
     def keep(self, draft: Draft) -> Priced | None:
-        """Times a draft as it is; None: it does not fit, or may not be."""
+        """Time a draft as it is and keep it if it fits; return None if it does not or may not."""
         if draft not in self._seen:
             self._seen.add(draft)
             priced = realized(self.pricer(draft.size), draft)
@@ -215,7 +218,7 @@ class Shortlist:
 
 
 def obeys(draft: Draft, chain: Chain) -> bool:
-    """Whether every segment is where it may be."""
+    """Return whether every segment is on devices where it may be."""
     if chain.allowed is None:
         return True
     return all(
@@ -231,14 +234,14 @@ def shortlisted(
     seeds: Mapping[str, Sequence[Draft]],
     deadline: float = 0.0,
 ) -> tuple[list[Priced], dict[str, Priced]]:
-    """Plans that fit, the fastest first; and of every baseline the fastest.
+    """Return the plans that fit, the fastest first, and the fastest of every baseline.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        fabric: the cluster, and what exchanges take on it.
-        drafts: with the formula's seconds.
-        seeds: drafts of baselines, which are timed whatever the formula says.
-        deadline: when to stop, by `time.monotonic`.
+        chain: The model as a chain of segments, with their prices.
+        fabric: The cluster, and what exchanges take on it.
+        drafts: Drafts with the formula's seconds.
+        seeds: Drafts of baselines, which are timed whatever the formula says.
+        deadline: When to stop, by `time.monotonic`. What comes first is done in any case.
     """
     made = Shortlist(chain, fabric)
     known: dict[str, Priced] = {}
@@ -263,7 +266,7 @@ def shortlisted(
 
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
-    """What is done as long as there is time, a step at a time."""
+    """Do, a step at a time, what is done as long as there is time: other orders, further drafts."""
     orders = improved(made.pipelines(ORDERED), made.pricer, made.keep)
     for _, next_one in itertools.zip_longest(orders, queue):
         if next_one is not None:
@@ -272,12 +275,18 @@ def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
 
 
 def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
-    """The draft under another schedule: with twice the chunks where that has several a rank."""
+    """Return a 1F1B draft under another schedule; None if it cannot run under it.
+
+    Where the schedule has two chunks a rank, each stage is cut in two halves, and nothing is
+    recomputed.
+    """
     ranks = len(draft.stages)
     if ranks < 2 or draft.schedule != "1f1b":
         return None
+    # ZB-H1 keeps the stages; the other schedules have two chunks a rank.
     if schedule == "zero-bubble":
         return replace(draft, schedule=schedule)
+    # Both halves of a stage need a segment, and all ranks equal meshes.
     shapes: set[tuple[int, int]] = set()
     halves: set[int] = set()
     for stage in draft.stages:
@@ -302,12 +311,12 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
 def improved(
     plans: Sequence[Priced], pricer_of: Callable[[int], Pricer], keep: Keep
 ) -> Iterator[None]:
-    """Looks for better orders of plans, a few changes at a time.
+    """Search better orders for plans, yielding after a few changes of each.
 
     Args:
-        plans: plans in order of step time, the fastest first.
-        pricer_of: prices stages of micro-batches of a size.
-        keep: is given what is better.
+        plans: Plans in order of step time, the fastest first.
+        pricer_of: Returns the pricer for micro-batches of a size.
+        keep: Called with every draft that is better; times it.
     """
     walks = [
         _walk(priced, pricer_of(priced.draft.size), keep)
@@ -322,7 +331,7 @@ def improved(
 
 
 def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
-    """Starts of several depths, then changes of the best of them."""
+    """Try orders of several depths, then change the best of them, yielding in between."""
     starts = [priced] if is_apart(priced.draft.schedule) else []
     for more in (0, *FEWER):
         draft = _deeper(priced.draft, more)
@@ -340,7 +349,10 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
 
 
 def _deeper(draft: Draft, more: int) -> Draft | None:
-    """The draft with weight gradients apart and more in flight; nothing recomputed yet."""
+    """Return a draft with I and W apart whose limits in flight are `more` higher, within 1 to M.
+
+    Nothing is recomputed in it yet. None for interleaved schedules, or if the limits stay the same.
+    """
     name = "v" if draft.schedule.startswith("v") else "zero-bubble"
     if draft.schedule.startswith("interleaved"):
         return None
@@ -356,7 +368,7 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
 
 
 def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
-    """A plan after some changes; those that help are kept."""
+    """Return a plan after `TOGETHER` changes of its rules; a change that slows it is undone."""
     draft = best.draft
     if draft.rules is None:
         no = (False,) * len(draft.stages)
@@ -381,7 +393,7 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
 
 
 def _other(rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator) -> Rules:
-    """Rules with one change."""
+    """Return rules with one random change of one chunk: its limit or one of its preferences."""
     chunk, kind = int(rng.integers(len(rules.limit))), int(rng.integers(4))
     if kind < 2:
         by = int(rng.choice([-2, -1, 1, 2]))

@@ -1,10 +1,12 @@
-"""The meshes that are planned with, and what segments take on each.
+"""The meshes that are planned with, and the costs of segments on each.
 
 Shards are powers of two within a server, with a menu of splits over them, of one axis and of two:
-Megatron's split within tokens, or within experts' examples. These, whose tokens cross servers, may
-have `SERVERS` times a server's devices. Any number of replicas on up to `MIXED` devices, on more of
-them powers of two and what divides the cluster; ZeRO 1, 2 and 3 where gradients are sums over
-devices (0 takes no less than 1 and holds more).
+Megatron's split within tokens, or within experts' examples. The splits whose tokens go to experts
+on other servers may have `SERVERS` times a server's devices.
+
+On up to `MIXED` devices there may be any number of replicas; on more devices, powers of two and
+what divides the cluster. ZeRO 1, 2 and 3 are tried where gradients are sums over devices; ZeRO 0 is
+not, since it takes no less time than 1 and holds more.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ class MeshKind(NamedTuple):
     """A kind of mesh.
 
     Attributes:
-        replicas: r.
-        shards: t.
-        zero: stage of ZeRO.
-        choice: how the split over the shards is chosen.
-        outer: shards along the outer of two axes; 1 where there is one.
+        replicas: The number of replicas.
+        shards: The number of shards of each replica.
+        zero: ZeRO stage.
+        choice: How the split over the shards is chosen.
+        outer: Shards along the outer of two axes; 1 if there is one axis.
     """
 
     replicas: int
@@ -63,24 +65,24 @@ class MeshKind(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Return the number of devices."""
         return self.replicas * self.shards
 
     def mesh(self, first: int) -> Mesh:
-        """The one that begins at a device."""
+        """Return the mesh of this kind that begins at device `first`."""
         return Mesh(first, self.replicas, self.shards, self.outer)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Meshes for micro-batches of one size, and their tables.
+    """The meshes for micro-batches of one size, and their tables.
 
     Attributes:
-        pricer: of the model and the cluster.
+        pricer: The pricer of the model and the cluster.
         microbatches: M, the number of micro-batches of a step.
-        shapes: kinds of meshes.
-        tables: of each mesh. [meshes]
-        barred: tables with what segments that may not be there take.
+        shapes: Kinds of meshes. [meshes]
+        tables: Prices of segments by kind of mesh and kinds of its devices.
+        barred: The same with `BARRED` seconds for segments that may not be on a mesh.
     """
 
     pricer: Pricer
@@ -95,7 +97,7 @@ class Space:
         return np.array([shape.devices for shape in self.shapes], dtype=np.int64)
 
     def table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
-        """What segments take on a mesh that begins at a device; None where there is none.
+        """Return the prices of segments on the mesh that begins at a device; None if there is none.
 
         Segments that may not be there take `BARRED` seconds each.
         """
@@ -113,9 +115,10 @@ class Space:
         return self.barred[key]
 
     def plain_table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
-        """What segments take on a mesh, whether or not they may be there; None: there is none.
+        """Return the prices of segments on a mesh, even of those that may not be there.
 
-        Replicas of a batch that stays whole are none.
+        None if there is no such mesh: it ends beyond the last device, it has replicas of a batch
+        that stays whole, or the model cannot be cut so.
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
@@ -151,7 +154,12 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
 
 
 def space_of(pricer: Pricer, microbatches: int) -> Space:
-    """All meshes for micro-batches of one size."""
+    """Return all meshes for micro-batches of one size, priced.
+
+    Args:
+        pricer: The pricer of the model and the cluster, for micro-batches of the size.
+        microbatches: M, the number of micro-batches of a step.
+    """
     count, size = pricer.fabric.cluster.num_devices, pricer.size
     most, source = devices_of_server(pricer.fabric), pricer.chain.source
     experts = source.experts if is_captured(source) else 0
@@ -176,18 +184,18 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
 def menu_of(
     pricer: Pricer, replicas: int, shards: int, experts: int
 ) -> list[tuple[int, SplitChoice, bool]]:
-    """Splits none of which is better than another in everything.
+    """Return the splits over shards of which none is better than another in everything.
 
-    Those of `PRICES` of a byte, and the one that cuts all weights, with tokens at borders and
-    without, where shards are within a server; and those of two axes or with experts. They are for
-    some micro-batches in flight (`FLYING`) and in a step (`MANY`), so that micro-batches of every
-    size share them.
+    Within a server these are the splits for `PRICES` of a byte, and the one that cuts all weights,
+    with tokens cut at borders and not. Beside them are splits over two axes, and those with
+    experts. Prices are for some micro-batches in flight (`FLYING`) and in a step (`MANY`), so that
+    micro-batches of every size share them.
 
     Args:
-        pricer: of the model and the cluster.
-        replicas: of the mesh.
-        shards: of each.
-        experts: parts that the model's experts can be cut into, 0 without any.
+        pricer: The pricer of the model and the cluster.
+        replicas: Replicas of the mesh.
+        shards: Shards of each replica.
+        experts: Parts that the model's experts can be cut into; 0 if it has none.
 
     Returns:
         Shards along the outer of two axes, the choice, and whether any gradient is a sum over
@@ -219,7 +227,14 @@ def menu_of(
 def _choices(
     pricer: Pricer, mesh: Mesh, plain: SegmentSums | None, experts: int
 ) -> Iterator[tuple[int, SplitChoice]]:
-    """Yield what a menu is of, with shards along the outer axis; what sends least first."""
+    """Yield the splits that a menu chooses from, with shards along the outer of two axes.
+
+    Args:
+        pricer: The pricer of the model and the cluster.
+        mesh: Devices, as replicas times shards.
+        plain: Prefix sums of a captured model on the mesh; None if free splits are not wanted.
+        experts: Parts that the model's experts can be cut into; 0 if it has none.
+    """
     server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
     examples = pricer.size // mesh.replicas
     whole: Iterable[SplitChoice] = ()
@@ -244,7 +259,7 @@ def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitCho
     """Yield splits over one axis that a framework has prices of.
 
     Args:
-        shards: Of the mesh.
+        shards: Shards of the mesh.
         server: Devices of a server.
         experts: Parts that the model's experts can be cut into, 0 without any.
     """
@@ -261,8 +276,8 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
     """Yield Megatron's split over one axis and free ones, at several prices of a byte.
 
     Args:
-        pricer: Of a captured model.
-        plain: What its segments take on the mesh.
+        pricer: The pricer of a captured model.
+        plain: Prefix sums of its segments on the mesh.
     """
     once, chain = 1.0 / MANY, pricer.chain
     seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
@@ -279,13 +294,13 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
 
 
 def devices_of_server(fabric: MeshFabric) -> int:
-    """Devices of the smallest server: shards stay within one."""
+    """Return the devices of the smallest server, within which shards stay."""
     held = np.bincount(np.array(fabric.server, dtype=np.int64))
     return int(held[held > 0].min()) if held.max() > 1 else fabric.cluster.num_devices
 
 
 def micro_batch_sizes(batch: int) -> list[int]:
-    """Divisors of a batch, at most `SIZES` of them, spread evenly by their logarithm."""
+    """Return at most `SIZES` divisors of a batch, spread evenly by logarithm, the largest first."""
     divisors = [d for d in divisors_of(batch) if batch // d <= MICROBATCHES]
     if len(divisors) <= SIZES:
         return divisors[::-1]

@@ -24,13 +24,13 @@ STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a d
 def with_splits(
     pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice], *, regather: bool = False
 ) -> Draft:
-    """A draft whose stages have the splits with which they fit, or the leanest ones.
+    """Return a draft whose stages have the splits with which they fit, or else the leanest ones.
 
     Args:
-        pricer: of the model and the cluster, at the draft's micro-batch.
-        draft: with recomputation and ZeRO chosen.
-        choices: styles of the splits and borders, each of them tried.
-        regather: whether what does not fit otherwise may gather again what shards gathered.
+        pricer: The pricer of the model and the cluster, at the draft's size of micro-batches.
+        draft: A draft with recomputation and ZeRO chosen.
+        choices: Styles of the splits and borders, each of which is tried.
+        regather: Whether a draft that fits no other way may gather again what shards gathered.
     """
     ranks, found = draft.ranks, []
     for number, choice in enumerate(choices):
@@ -57,7 +57,16 @@ def with_splits(
 def _fitted(
     pricer: Pricer, stages: Sequence[Stage], flying: Sequence[int], plain: SplitChoice
 ) -> list[Stage]:
-    """Stages of one rank at the least price at which they fit; at the highest where none does."""
+    """Return the stages of one rank at the least price of a byte at which they fit.
+
+    Where none fits, they are at the highest price.
+
+    Args:
+        pricer: The pricer of the model and the cluster.
+        stages: The stages of the rank.
+        flying: Micro-batches that each has in flight.
+        plain: The style of the split, without prices of bytes.
+    """
     limit = pricer.usable_memory(stages[0].mesh)
 
     def priced(price: float) -> list[Stage]:
@@ -72,11 +81,13 @@ def _fitted(
             for stage, many in zip(stages, flying, strict=True)
         ]  # fmt: skip
 
+    # Where bytes need no price, the fastest splits are the answer.
     fastest = [replace(stage, choice=plain) for stage in stages]
     costs = [pricer.cost(stage) for stage in fastest]
     held = pricer.held(fastest, flying)
     if held <= limit or not math.isfinite(held):
         return fastest
+    # Else bisect on the price; one unit makes all bytes worth all seconds.
     seconds = sum(cost.microbatch for cost in costs if cost is not None)
     unit = 2.0 ** round(math.log2(seconds / held))
     low, high = 0, len(STEPS)

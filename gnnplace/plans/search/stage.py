@@ -1,6 +1,6 @@
-"""What a stage takes: seconds of a micro-batch, seconds at the end of a step, bytes.
+"""The price of a stage: seconds of a micro-batch, seconds at the end of a step, bytes.
 
-For a run of segments on a mesh of r replicas and t shards, of micro-batches of g examples in all
+For a run of segments on a mesh of r replicas and t shards, and micro-batches of g examples in all
 (g / r a replica), with the segments' costs at (t, g / r)::
 
     forward   sum of forward
@@ -8,15 +8,17 @@ For a run of segments on a mesh of r replicas and t shards, of micro-batches of 
     weights   sum of weights
     end       gradients over replicas + the optimizer's step
 
-ZeRO (Rajbhandari et al., 2020, arXiv 1910.02054), over the replicas: 0, gradients all-reduced at
-the end of the step; 1, reduce-scattered, the optimizer's part updated, parameters all-gathered; 2,
-gradients reduce-scattered after every micro-batch; 3, parameters gathered in every forward and
-backward pass as well. Nothing overlaps: what published runs take is nearer to that than to perfect
-overlap (docs/plan.md).
+ZeRO over the replicas (Rajbhandari et al., 2020, arXiv 1910.02054) has four stages. With 0,
+gradients are all-reduced at the end of the step. With 1 they are reduce-scattered there, each
+replica updates its part, and parameters are all-gathered. With 2, gradients are reduce-scattered
+after every micro-batch. With 3, parameters are also gathered before every forward and backward
+pass. No exchange overlaps with compute: published runs are nearer to that than to perfect overlap
+(docs/plan.md).
 
-Bytes of a device: state (`costs.memory.state_terms`), what each micro-batch in flight keeps, the
-largest values at work (all that what is recomputed together keeps, one run at a time). Recomputed
-segments keep what enters them, neighbours of one layer what enters the first.
+A device holds its state (`costs.memory.state_terms`), what each micro-batch in flight keeps, and
+the largest values at work. Of segments that are recomputed together, all that one run keeps is at
+work at once. Recomputed segments keep what enters them, neighbours of one layer what enters the
+first.
 """
 
 from __future__ import annotations
@@ -55,15 +57,16 @@ class Stage:
     """A run of segments on a mesh.
 
     Attributes:
-        first: the number of its first segment.
-        last: the segment after its last.
-        mesh: its devices, as replicas times shards.
-        zero: stage of ZeRO, over the replicas.
-        recompute: segments whose values are computed again for the backward pass.
-        together: of neighbours of so many layers the first keeps its input; 0: every segment.
-        attention: of `recompute` attention alone is computed again.
-        choice: how its split over the shards is chosen.
-        zero_group: replicas that ZeRO shards over; None: all.
+        first: The first segment.
+        last: The segment after the last.
+        mesh: Devices, as replicas times shards.
+        zero: ZeRO stage, over the replicas.
+        recompute: Segments whose values are computed again for the backward pass.
+        together: How many neighbouring layers keep one input, that of the first; 0: every segment
+            keeps its own.
+        attention: Whether the segments of `recompute` compute only their attention again.
+        choice: How the split over the shards is chosen.
+        zero_group: Replicas that ZeRO shards over; None: all.
     """
 
     first: int
@@ -79,12 +82,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class RankBytes:
-    """Bytes of a device of a rank.
+    """The memory of one device of a rank.
 
     Attributes:
-        terms: parameters, gradients, optimizer, buckets.
-        allocated: the most that is allocated at an instant.
-        reserved: the most that the allocator has reserved, with what libraries take.
+        terms: Bytes of parameters, gradients, optimizer and buckets.
+        allocated: The most bytes that are allocated at an instant.
+        reserved: The most bytes that the allocator has reserved, with what libraries take.
     """
 
     terms: StateTerms
@@ -93,21 +96,21 @@ class RankBytes:
 
     @property
     def state(self) -> float:
-        """Bytes that stay for the whole step."""
+        """Return the bytes that stay for the whole step."""
         return self.terms.total
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageBytes:
-    """Bytes that one stage has on each of its devices.
+    """The bytes of one stage on each of its devices.
 
     Attributes:
-        terms: Of parameters, gradients and optimizer state.
-        saved: That a micro-batch in flight keeps.
-        working: At work beside these.
-        recomputing: Those of `working` that are kept while something is computed again.
-        resident: Of parameters that stay gathered.
-        updating: That the optimizer's step has beside the state.
+        terms: Bytes of parameters, gradients and optimizer state.
+        saved: Bytes that a micro-batch in flight keeps.
+        working: Bytes at work beside these.
+        recomputing: Bytes of `working` that are kept while something is computed again.
+        resident: Bytes of parameters that stay gathered.
+        updating: Bytes that the optimizer's step has beside the state.
         is_sharded: Whether replicas shard parameters in every micro-batch (ZeRO 2 and 3).
     """
 
@@ -121,16 +124,16 @@ class StageBytes:
 
     @property
     def state(self) -> float:
-        """Bytes that stay for the whole step."""
+        """Return the bytes that stay for the whole step."""
         return self.terms.total
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost(StageBytes):
-    """Seconds and bytes of one stage on each of its devices.
+    """The seconds and bytes of one stage on each of its devices.
 
     Attributes:
-        forward: Seconds of a micro-batch.
+        forward: Seconds of a micro-batch's forward pass.
         backward: Seconds of the gradients of activations, recomputation included.
         weights: Seconds of the gradients of weights.
         recomputed: Seconds of `backward` that recompute.
@@ -138,7 +141,7 @@ class StageCost(StageBytes):
         reduction: Seconds of exchanging gradients and parameters at the end of the step.
         update: Seconds of the optimizer's step.
         error: Expected relative error of the seconds of a micro-batch.
-        exchanges: Of replicas once a step, alone, where a framework says what hides them.
+        exchanges: What replicas exchange once a step, if a framework says what hides it.
     """
 
     forward: float
@@ -153,18 +156,32 @@ class StageCost(StageBytes):
 
     @property
     def microbatch(self) -> float:
-        """Seconds of a micro-batch, forward and backward."""
+        """Return the seconds of a micro-batch, forward and backward."""
         return self.forward + self.backward + self.weights
 
     @property
     def end(self) -> float:
-        """Seconds after the last micro-batch."""
+        """Return the seconds after the last micro-batch."""
         return self.reduction + self.update
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentSums:
-    """Segment costs summed up from the first on: a run's is a difference. [segments + 1] each"""
+    """Prefix sums of segment costs, of which a run's cost is a difference. [segments + 1] each
+
+    Attributes:
+        costs: The costs that were summed up. [segments]
+        forward: Seconds of the forward pass.
+        backward: Seconds of the gradients of activations.
+        weights: Seconds of the gradients of weights.
+        update: Seconds of the optimizer's step.
+        saved: Bytes kept for the backward pass.
+        parameters: Elements of trained parameters.
+        error: Expected error in seconds.
+        frozen: Elements of parameters that are not trained.
+        summed: Elements whose gradients are sums over shards. [sums, segments + 1]
+        tied: Elements of each tied parameter, not summed up. [tied, segments]
+    """
 
     costs: SegmentCosts
     forward: FloatArray
@@ -180,7 +197,7 @@ class SegmentSums:
 
 
 class SegmentRates(NamedTuple):
-    """What exchanges and updates take of single segments. [segments] each
+    """The part of single segments in exchanges, updates and memory. [segments] each
 
     Attributes:
         forward: Seconds of exchanges with a forward pass.
@@ -206,12 +223,12 @@ Owners = tuple[FloatArray, Sequence[int], int]
 
 
 def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Owners]:
-    """Parameters by the devices that add up their gradients: replicas, and shards that have them.
+    """Return parameters by who adds up their gradients: replicas, and shards that have copies.
 
     Args:
-        parameters: elements on a device. [...]
-        summed: those whose gradients are sums over shards, see `SegmentCosts`. [sums, ...]
-        mesh: the devices.
+        parameters: Elements on a device. [...]
+        summed: Elements whose gradients are sums over shards; see `SegmentCosts`. [sums, ...]
+        mesh: The devices.
     """
     kinds = product((False, True), repeat=len(mesh.axes))
     parts = [np.maximum(parameters - summed.sum(axis=0), 0.0), *summed]
@@ -222,18 +239,22 @@ def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Ow
 def exchanges(
     zero: int, precision: str, seconds: Callable[[str, int], float]
 ) -> tuple[float, float, float]:
-    """What a group that adds up gradients exchanges, by its stage of ZeRO.
+    """Return the seconds of what replicas exchange, by ZeRO stage.
 
-    Rajbhandari et al., 2020 (1910.02054): from stage 1 on a sum is scattered and parameters are
-    gathered; stage 2 scatters with every micro-batch, stage 3 gathers before every pass too.
+    Stage 0 all-reduces gradients once a step. Stage 1 reduce-scatters gradients and all-gathers
+    parameters once a step. Stage 2 reduce-scatters with every micro-batch and all-gathers once a
+    step. Stage 3 reduce-scatters with every micro-batch and all-gathers before every pass. Source:
+    Rajbhandari et al., 2020, arXiv 1910.02054.
 
     Args:
-        zero: the stage; 0: gradients are summed once a step.
-        precision: of parameters and passes, in Lightning's words.
-        seconds: of a collective, for so many bytes an element.
+        zero: ZeRO stage, 0 to 3.
+        precision: Precision of parameters and passes, in Lightning's words.
+        seconds: A function that returns the seconds of a collective by its name and bytes an
+            element.
 
     Returns:
-        Gathering before a pass and scattering after it, of a micro-batch; all at the end.
+        Seconds of gathering before each pass of a micro-batch, of scattering after it, and of all
+        that comes at the end of the step.
     """
     own, gradient, _ = PARAMETER[precision]
     if zero == 0:
@@ -245,7 +266,12 @@ def exchanges(
 
 
 def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
-    """Prefix sums; errors are weighted by seconds."""
+    """Return the prefix sums of segment costs; errors are weighted by seconds.
+
+    Args:
+        costs: Costs of every segment.
+        tied: Elements of each tied parameter. [tied, segments]
+    """
 
     def sums(values: FloatArray) -> FloatArray:
         return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, -1)], -1)
@@ -268,12 +294,12 @@ def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
 
 @dataclass(frozen=True, eq=False)
 class Pricer:
-    """Prices stages of a chain on a cluster, for micro-batches of one size.
+    """The pricer of a chain's stages on a cluster, for micro-batches of one size.
 
     Attributes:
-        chain: the model as a chain of segments, with their prices.
-        fabric: the cluster, and what exchanges take on it.
-        size: examples of a micro-batch, over all replicas.
+        chain: The model as a chain of segments, with their prices.
+        fabric: The cluster, and what exchanges take on it.
+        size: Examples of a micro-batch, over all replicas.
     """
 
     chain: Chain
@@ -290,12 +316,12 @@ class Pricer:
     def sums(
         self, mesh: Mesh, kinds: tuple[str, ...] | None = None, choice: SplitChoice = FASTEST
     ) -> SegmentSums | None:
-        """Prefix sums of costs on a mesh; None where the model cannot be cut so.
+        """Return the prefix sums of segment costs on a mesh; None if the model cannot be cut so.
 
         Args:
-            mesh: the devices, as replicas times shards.
-            choice: how the split over the shards is chosen.
-            kinds: as if the mesh had devices of these kinds instead of its own.
+            mesh: Devices, as replicas times shards.
+            kinds: Kinds of devices to price for instead of the mesh's own.
+            choice: How the split over the shards is chosen.
         """
         if self.size % mesh.replicas:
             return None
@@ -307,7 +333,7 @@ class Pricer:
         return self._sums[key]
 
     def cost(self, stage: Stage) -> StageCost | None:
-        """What a stage takes; None where the model cannot be cut so."""
+        """Return the seconds and bytes of a stage; None if the model cannot be cut so."""
         found = self.sums(stage.mesh, choice=stage.choice)
         if found is None:
             return None
@@ -319,11 +345,13 @@ class Pricer:
         summed = found.summed[:, stage.last] - found.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
         costs = found.costs
+        # What is computed again, and what that frees.
         again = costs.attention if stage.attention else costs.forward
         recomputed = float(again[sorted(stage.recompute)].sum())
         if not stage.attention:  # what is computed again keeps nothing that is gathered
             weights -= float(costs.gathered[sorted(stage.recompute)].sum())
         freed, held = self._freed(stage, costs)
+        # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, found)
         owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
@@ -331,6 +359,7 @@ class Pricer:
             self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
+        # Frozen parameters are gathered under ZeRO 3 and never exchanged otherwise.
         before, kept = self.frozen(stage.zero, frozen, stage.mesh)
         terms = StateTerms(frozen=kept)
         for elements, group, _ in owned:
@@ -354,7 +383,7 @@ class Pricer:
         )
 
     def trained(self, stage: Stage) -> float:
-        """Elements of parameters that a device of a stage trains, each once."""
+        """Return the elements that a device of a stage trains, each parameter once."""
         found = self.sums(stage.mesh, choice=stage.choice)
         if found is None:
             return 0.0
@@ -362,7 +391,7 @@ class Pricer:
         return float(own) - self._twice(stage, found)
 
     def _twice(self, stage: Stage, found: SegmentSums) -> float:
-        """Elements of tied parameters that were counted for every segment that reads them."""
+        """Return the elements of tied parameters that a stage's sums count more than once."""
         total = 0.0
         for tied, elements in zip(self.chain.tied, found.tied, strict=True):
             own = elements[[s for s in tied.segments if stage.first <= s < stage.last]]
@@ -372,23 +401,24 @@ class Pricer:
     def exchanged(
         self, zero: int, parameters: float, group: Sequence[int], alike: int, *, least: bool = False
     ) -> tuple[float, float, float, float]:
-        """Of parameters whose gradients a group adds up.
+        """Price what the devices that add up the gradients of some parameters exchange.
 
         Args:
-            zero: stage of ZeRO.
-            parameters: how many.
-            group: devices that add them up.
-            alike: such groups at the same time.
-            least: seconds that no part of them takes less than its share of (`MeshFabric.rate`).
+            zero: ZeRO stage.
+            parameters: Number of elements.
+            group: Devices that add up their gradients.
+            alike: How many such groups exchange at the same time.
+            least: Whether to return seconds of which every part of the parameters takes at least
+                its share (`MeshFabric.rate`).
 
         Returns:
-            Seconds of gathering them and of scattering their gradients with every micro-batch, of
-            what is exchanged at the end of the step; bytes of their state on a device.
+            Seconds of gathering parameters and of scattering gradients with every micro-batch,
+            seconds of exchanges at the end of the step, and bytes of state on a device.
         """
         chain = self.chain
 
         def seconds(op: str, width: int) -> float:
-            """Of all parameters; those of every other such group go at the same time."""
+            """Return the seconds of one collective for all parameters, `width` bytes each."""
             size = width * parameters
             if not least:
                 return self.fabric.collective(op, size, group, alike)
@@ -398,7 +428,13 @@ class Pricer:
         return gather, scatter, end, self._terms(zero, parameters, len(group)).total
 
     def _terms(self, zero: int, parameters: float, replicas: int) -> StateTerms:
-        """Return the bytes of state on a device of parameters whose gradients replicas add up."""
+        """Return the bytes of state on a device of parameters whose gradients replicas add up.
+
+        Args:
+            zero: ZeRO stage.
+            parameters: Number of elements.
+            replicas: Devices that add up their gradients.
+        """
         return state_terms(
             parameters,
             optimizer=self.chain.optimizer,
@@ -410,13 +446,13 @@ class Pricer:
     def frozen(
         self, zero: int, elements: float, mesh: Mesh, *, least: bool = False
     ) -> tuple[float, float]:
-        """Of parameters that are not trained, which ZeRO 3 parts over the replicas, too.
+        """Price parameters that are not trained, which ZeRO 3 shards over the replicas too.
 
         Args:
-            zero: stage of ZeRO.
-            elements: how many are on a device of a replica.
-            mesh: the devices.
-            least: see `exchanged`.
+            zero: ZeRO stage.
+            elements: Elements on a device of a replica.
+            mesh: The devices.
+            least: See `exchanged`.
 
         Returns:
             Seconds of gathering them before a pass, and bytes on a device.
@@ -438,15 +474,15 @@ class Pricer:
         *,
         least: bool = False,
     ) -> SegmentRates:
-        """Return each segment's part of what exchanges and updates take, all on one stage.
+        """Return each segment's part of what exchanges and updates take, all segments on one stage.
 
         Args:
             zero: ZeRO stage.
-            costs: Of every segment on the mesh.
-            parameters: Elements on a device; of tied ones each once. [segments]
+            costs: Costs of every segment on the mesh.
+            parameters: Elements on a device, those of a tied parameter once. [segments]
             mesh: The devices.
             choice: How the split over the shards is chosen.
-            least: Seconds that no part of the parameters takes less than its share of.
+            least: See `exchanged`.
         """
         found = np.zeros((4, len(parameters)))
         for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
@@ -463,13 +499,13 @@ class Pricer:
         return SegmentRates(gather, gather, scatter, end, state, again, costs.working)
 
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
-        """Bytes that recomputing each segment frees where those beside it are too. [segments]"""
+        """Return the bytes that recomputing each segment and its neighbours frees. [segments]"""
         layers = self.chain.layers
         first = np.concatenate([[True], (layers[1:] != layers[:-1]) | (layers[1:] < 0)])
         return np.maximum(costs.saved - np.where(first, costs.entering, 0.0), 0.0)
 
     def _freed(self, stage: Stage, costs: SegmentCosts) -> tuple[float, float]:
-        """Bytes of a micro-batch in flight that recomputation frees, and those it has at work."""
+        """Return bytes that recomputation frees of a micro-batch, and bytes that it has at work."""
         if not stage.recompute:
             return 0.0, 0.0
         again = sorted(stage.recompute)
@@ -489,16 +525,16 @@ class Pricer:
         limit: float,
         zeros: Sequence[int] = (1, 2, 3),
     ) -> tuple[Stage, ...] | None:
-        """Stages of one rank with the least recomputation and ZeRO that fit; None: nothing does.
+        """Return one rank's stages with the least recomputation and ZeRO that fit; None if none do.
 
-        ZeRO 1 takes no more time than 0, so it comes first where there are replicas; of all that
-        fit the one with the least seconds of a step is taken.
+        ZeRO 1 takes no more time than 0, so it comes first where there are replicas. Of all that
+        fit, the one with the least seconds of a step is taken.
 
         Args:
-            stages: that the devices of one rank have.
-            flying: micro-batches that each has in flight.
-            limit: bytes of a device.
-            zeros: stages of ZeRO to choose from, where there are replicas.
+            stages: The stages that the devices of one rank have.
+            flying: Micro-batches that each has in flight.
+            limit: Usable bytes of a device.
+            zeros: ZeRO stages to choose from, if there are replicas.
         """
         found: list[tuple[float, int, tuple[Stage, ...]]] = []
         sums = self.sums(stages[0].mesh, choice=stages[0].choice)
@@ -518,7 +554,12 @@ class Pricer:
         return min(found, key=lambda one: one[:2])[2] if found else None
 
     def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
-        """Bytes of a device that has all these stages; inf where the model cannot be cut so."""
+        """Return the bytes of a device with all these stages; inf if the model cannot be cut so.
+
+        Args:
+            stages: The stages of one rank.
+            flying: Micro-batches that each has in flight.
+        """
         costs: list[StageCost] = []
         saved = 0.0
         for stage, count in zip(stages, flying, strict=True):
@@ -533,7 +574,7 @@ class Pricer:
         """Return the bytes of a device of a rank.
 
         Args:
-            costs: Of the rank's stages.
+            costs: Costs of the rank's stages.
             saved: Bytes that are kept for backward passes at the fullest instant.
         """
         terms, working = StateTerms(), 0.0
@@ -548,7 +589,7 @@ class Pricer:
         return self.fabric.memory(mesh)
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
-        """Return the seconds of what crosses a cut.
+        """Return the seconds to send what crosses a cut.
 
         Every device sends its replica's part to its counterpart.
 
@@ -578,8 +619,8 @@ class Pricer:
 
         Args:
             tied: The parameter.
-            meshes: Of these ranks.
-            shards: Of the parameter on each.
+            meshes: Meshes of these ranks.
+            shards: Shards of the parameter on each.
             num_devices: Devices of the whole plan.
         """
         size = PARAMETER[self.chain.precision][1] * tied.elements / shards
@@ -589,7 +630,7 @@ class Pricer:
         """Return the seconds of a rank after its last pass.
 
         Args:
-            costs: Of the rank's stages.
+            costs: Costs of the rank's stages.
             zero: Stage of ZeRO.
             following: Micro-batches that pass a stage after the last one of the stage before.
         """
@@ -605,7 +646,11 @@ class Pricer:
     def _recomputed(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float
     ) -> Iterator[tuple[Stage, ...]]:
-        """Stages with the least of each kind of recomputation that fit, if any is needed."""
+        """Yield stages with the least of each kind of recomputation that fits, if any is needed.
+
+        Kinds are whole segments, with one input kept a layer or one a segment, and attention alone.
+        Arguments are those of `fitted`.
+        """
         plain = tuple(stages)
         if self.held(plain, flying) <= limit:
             yield plain
@@ -624,7 +669,10 @@ class Pricer:
     def _least(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float
     ) -> tuple[Stage, ...] | None:
-        """Stages that recompute the fewest of the segments that are worth it; None: none fit."""
+        """Return stages that recompute the fewest segments with which they fit; None if none fit.
+
+        Segments are taken in the order of `worth`; arguments are those of `fitted`.
+        """
         order = self.worth(stages, flying)
 
         def some(count: int) -> tuple[Stage, ...]:
@@ -641,9 +689,13 @@ class Pricer:
         return some(many)
 
     def worth(self, stages: Sequence[Stage], flying: Sequence[int]) -> list[tuple[int, int]]:
-        """Stage and segment of what recomputation frees memory of, the most bytes a second first.
+        """Return the stage and segment of what is worth recomputing, most bytes a second first.
 
         A byte counts as often as micro-batches are in flight.
+
+        Args:
+            stages: The stages of one rank.
+            flying: Micro-batches that each has in flight.
         """
         found: list[tuple[float, int, int]] = []
         for k, (stage, many) in enumerate(zip(stages, flying, strict=True)):

@@ -1,11 +1,11 @@
-"""A model as the planner sees it: a chain of segments, and what each takes on a mesh.
+"""The model as the planner sees it: a chain of segments, and the costs of each on a mesh.
 
 A *segment* is a run of calls between two cuts at which few values cross. A *stage* of a plan is a
 run of segments. Where a model has skips over several segments, what skips crosses the cuts between
 and is relayed: it counts in `border`.
 
-Numbers come from a `CostSource`, which prices every segment once for each kind of device, number
-of shards and number of examples; equal segments share what they cost.
+Costs come from a `CostSource`, which prices every segment once for each kind of device, number of
+shards and number of examples. Equal segments share their costs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Segment:
     """A run of calls.
 
     Attributes:
-        name: of its first call.
-        members: names of its calls, in order.
-        modules: paths of the modules that they are in, each once.
-        kind: number of its structure; equal segments cost the same.
+        name: Name of its first call.
+        members: Names of its calls, in order.
+        modules: Paths of the modules that they are in, each once.
+        kind: Number of its structure; equal segments have the same and cost the same.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Segment:
 
 
 def layer_starts(segments: Sequence[Segment]) -> dict[str, int]:
-    """The first segment of every layer, by its name, in order."""
+    """Return the first segment of every layer by the layer's name, in order."""
     found: dict[str, int] = {}
     for k, segment in enumerate(segments):
         for module in segment.modules:
@@ -58,7 +58,7 @@ def layer_starts(segments: Sequence[Segment]) -> dict[str, int]:
 
 
 def layer_numbers(segments: Sequence[Segment]) -> IntArray:
-    """The number of every segment's layer: the last that begins there or before. [segments]
+    """Return the number of every segment's layer: the last that begins there or before. [segments]
 
     A segment that is in no layer has a negative number of its own.
     """
@@ -69,12 +69,12 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
 
 
 def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[list[int]]:
-    """Recomputed segments by the run that keeps one input.
+    """Return recomputed segments by the run that keeps one input. [runs][segments]
 
     Args:
-        layers: number of the layer of every segment of the model. [segments]
-        again: the segments of one stage that are recomputed.
-        together: neighbours of so many layers are one run; 0: every segment is one.
+        layers: Number of the layer of every segment of the model. [segments]
+        again: The segments of one stage that are recomputed.
+        together: Neighbours of so many layers are one run; 0: every segment is one.
     """
     recomputed = np.array(sorted(again), dtype=np.int32)
     if not len(recomputed):
@@ -107,9 +107,9 @@ class Tied:
     """A trained parameter that several segments read, such as a table of embedding and head.
 
     Attributes:
-        name: the name of the parameter.
-        segments: that read it, in order.
-        elements: the number of its elements.
+        name: Name of the parameter.
+        segments: Segments that read it, in order.
+        elements: Number of its elements.
     """
 
     name: str
@@ -124,40 +124,42 @@ MICROBATCHES = 1 << 14
 
 
 def divisors_of(number: int) -> list[int]:
-    """All divisors, in ascending order. O(sqrt(number))"""
+    """Return all divisors of a number, in ascending order. O(sqrt(number))"""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
 
 @dataclass(frozen=True)
 class SplitChoice:
-    """How the split of segments over their shards is chosen.
+    """The rule by which segments choose their split over the shards.
 
     Every segment takes the split with the least sum of seconds a micro-batch, `once` times the
     seconds that come once a step, and bytes at their prices.
 
     Attributes:
-        style: "free", any label but examples; "weights", every matrix of weights is cut (Megatron's
-            split); "context", no weight is (tokens, or heads of attention, are); "experts", as
-            that, and every shard has its experts, to which rows are sent; "examples", these are
-            cut, and rows are sent to experts. Of the inner axis of the shards, if there are two.
-        outer: that of the outer axis; empty where there is one.
-        border: what crosses cuts, over the shards: "whole", or cut along its "tokens", its second
-            axis, or its "examples", where it has them and there are equal parts. Of two axes a word
-            each, such as "examples,tokens", or one for both.
-        state: seconds a micro-batch that a byte of state is worth.
-        saved: seconds that a byte kept of one micro-batch is worth.
-        once: part of what comes once a step that a micro-batch bears.
-        zero: stage of ZeRO that `state` is counted with.
-        replicas: that it is over.
-        regather: keep the part of what shards gather, and gather it again (Korthikanti et al.,
-            2022, arXiv 2205.05198, section 4.2.2).
-        context: shards of the outer axis that cut tokens, of a model that is known by its sizes.
-        experts: devices of the outer axis, and of the replicas that it stands for, with unlike
-            experts, likewise.
-        expert_shards: of the matrices of an expert, likewise; 0: as many as of every matrix. Of
-            fewer each part of the shards has experts of its own.
-        labels: of every call by name, for each axis, where they are given and not chosen.
+        style: What may be split, along the inner axis if there are two. "free": any label but
+            examples. "weights": every matrix of weights is cut (Megatron's split). "context": no
+            weight is cut; tokens, or heads of attention, are. "experts": as "context", and every
+            shard has experts of its own, to which rows are sent. "examples": examples are cut, and
+            rows are sent to experts.
+        outer: Style along the outer axis; empty if there is one axis.
+        border: What crosses cuts, over the shards: "whole", or cut along its "tokens", its second
+            axis, or its "examples", where it has them and there are equal parts. Two axes have a
+            word each, such as "examples,tokens", or one for both.
+        state: Seconds a micro-batch that a byte of state is worth.
+        saved: Seconds that a byte kept of one micro-batch is worth.
+        once: Part of what comes once a step that a micro-batch bears.
+        zero: ZeRO stage that bytes of state are counted with.
+        replicas: Replicas over which this ZeRO shards.
+        regather: Whether shards keep only their part of what they gather, and gather it again
+            (Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2).
+        context: Shards of the outer axis that cut tokens, in a model that is priced by its sizes.
+        experts: Devices with unlike experts, in such a model, among the outer axis and the replicas
+            that it stands for.
+        expert_shards: Shards of an expert's matrices, in such a model; 0: as many as of every
+            matrix. With fewer, each part of the shards has experts of its own.
+        labels: Labels of every call by its name, one for each axis, if they are given and not
+            chosen.
     """
 
     style: str = FREE
@@ -176,7 +178,7 @@ class SplitChoice:
 
     @cached_property
     def told(self) -> dict[str, tuple[str | None, ...]]:
-        """The labels that are given, by call."""
+        """Return the labels that are given, by call."""
         return dict(self.labels or ())
 
 
@@ -184,7 +186,7 @@ FASTEST = SplitChoice()
 
 
 class Degrees(NamedTuple):
-    """How a mesh cuts one replica's work.
+    """The degrees of parallelism within one replica.
 
     Attributes:
         tp: Shards of every matrix.
@@ -202,7 +204,7 @@ class Degrees(NamedTuple):
 
     @property
     def expert_tp(self) -> int:
-        """Shards of an expert."""
+        """Return the number of shards of an expert."""
         return self.etp or self.tp
 
 
@@ -276,43 +278,41 @@ SHARED_COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class SegmentCosts:
-    """What segments take on one device of a mesh; a micro-batch.
+    """The seconds and bytes of segments on one device of a mesh, for one micro-batch.
+
+    Columns with a default may be given for one segment, and are then the same for all.
 
     Attributes:
-        forward: seconds of the forward pass, collectives of the shards included. [segments]
-        backward: seconds of the gradients of activations, likewise. [segments]
-        weights: seconds of the gradients of weights that can wait. [segments]
-        update: seconds of the optimizer's step, once. [segments]
-        saved: bytes that are kept for the backward pass. [segments]
-        entering: bytes of what a segment reads of those before it; kept where it is recomputed.
+        forward: Seconds of the forward pass, collectives of the shards included. [segments]
+        backward: Seconds of the gradients of activations, collectives included. [segments]
+        weights: Seconds of the gradients of weights that can wait. [segments]
+        update: Seconds of the optimizer's step, once a step. [segments]
+        saved: Bytes that are kept for the backward pass. [segments]
+        entering: Bytes that a segment reads of those before it; kept if it is recomputed.
             [segments]
-        working: bytes of the largest values at work. [segments]
-        parameters: elements of its parameters on this device that are trained. [segments]
-        error: expected relative error of the seconds. [segments]
-        frozen: elements of its parameters on this device that are not trained. [segments]
-        tied: elements of `parameters` that other segments read too. [segments]
-        attention: seconds of `forward` of what selective recomputation takes again. [segments]
-        scores: bytes of `saved` that this frees. [segments]
-        gathered: seconds of `weights` that gather again what shards gathered. [segments]
-        whole: bytes that `saved` lacks by it. [segments]
-        summed: elements of `parameters` that several shards have alike, and whose gradients are
-            sums over these: over the shards; of two axes over the inner one, the outer one, both.
-            [1 or 3, segments]
-
-    Of a source that knows a framework's terms besides:
-
-    Attributes:
-        recomputed: seconds of what full recomputation computes again. [segments]
-        host: seconds that the host takes to launch both passes. [segments]
-        loss: bytes of `working` that the loss has. [segments]
-        experts: elements of `parameters` that are experts'. [segments]
-        matrices: elements of `parameters` that are in matrices of layers, experts' too. [segments]
-        largest: elements of the largest matrix. [segments]
-        frozen_bytes: bytes of its parameters on this device that are not trained. [segments]
-        frozen_experts: bytes of `frozen_bytes` that are experts'. [segments]
-        unpacked: bytes of the largest frozen matrix that is unpacked at work. [segments]
-
-    Those with a default may be given for one segment, and are the same for all then.
+        working: Bytes of the largest values at work. [segments]
+        parameters: Elements of trained parameters on this device. [segments]
+        error: Expected relative error of the seconds. [segments]
+        frozen: Elements of parameters on this device that are not trained. [segments]
+        tied: Elements of `parameters` that other segments read too. [segments]
+        attention: Seconds of `forward` that selective recomputation takes again. [segments]
+        scores: Bytes of `saved` that selective recomputation frees. [segments]
+        gathered: Seconds of `weights` that gather again what shards gathered. [segments]
+        whole: Bytes by which `saved` is less since gathered values are not kept. [segments]
+        summed: Elements of `parameters` that several shards have alike and whose gradients are sums
+            over these shards. With two axes, the rows are sums over the inner one, over the outer
+            one, and over both. [1 or 3, segments]
+        recomputed: Seconds of what full recomputation computes again. This and all that follow are
+            known only if a framework's terms are. [segments]
+        host: Seconds that the host takes to launch both passes. [segments]
+        loss: Bytes of `working` that the loss has. [segments]
+        experts: Elements of `parameters` that are experts'. [segments]
+        matrices: Elements of `parameters` in matrices of layers, those of experts included.
+            [segments]
+        largest: Elements of the largest matrix. [segments]
+        frozen_bytes: Bytes of parameters on this device that are not trained. [segments]
+        frozen_experts: Bytes of `frozen_bytes` that are experts'. [segments]
+        unpacked: Bytes of the largest frozen matrix that is unpacked at work. [segments]
     """
 
     forward: FloatArray
@@ -349,7 +349,7 @@ class SegmentCosts:
 
 
 class CostSource(Protocol):
-    """Prices segments.
+    """A source of the costs of segments.
 
     Attributes:
         is_captured: Whether it prices a captured model's calls: then it is a `ModelCosts`.
@@ -366,13 +366,13 @@ class CostSource(Protocol):
     def costs(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
-        """Costs on a kind of device; None where the model cannot be cut so.
+        """Return the costs of segments on a kind of device; None if the model cannot be cut so.
 
         Args:
-            kind: the kind of device.
-            axes: devices that layers are split over, along each axis of the shards.
-            examples: of a micro-batch on each replica.
-            choice: how the split over them is chosen.
+            kind: The kind of device.
+            axes: Devices that layers are split over, along each axis of the shards.
+            examples: Examples of a micro-batch on each replica.
+            choice: How the split over them is chosen.
         """
         ...
 
@@ -387,27 +387,28 @@ class Chain:
     """A model to plan for.
 
     Attributes:
-        name: the name of the model.
-        fingerprint: a hash of its structure.
-        segments: runs of calls, in their order.
-        border: bytes an example of what crosses the cut before each segment, and after the last,
+        name: Name of the model.
+        fingerprint: Hash of its structure.
+        segments: Runs of calls, in their order.
+        border: Bytes an example of what crosses the cut before each segment, and after the last,
             where nothing does. [segments + 1]
-        source: what prices the segments.
-        batch: examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: of `costs.optimizers`.
-        tied: parameters that several segments read.
-        mixes: why the batch cannot be cut into micro-batches or replicas; empty where it can.
-        loss: of a step: the mean of those of its micro-batches, or their sum.
-        notices: what is priced otherwise than it runs, each in one line.
-        allowed: whether each segment may be on each device of the cluster that is planned for;
-            None: all may. [segments, devices]
-        joined: why layers that could be apart stay in one stage; empty where none do.
-        inputs: of the model: name or None, shape and type of each; none where they are nested.
-        framework: whose terms price its stages; None: exchanges are bare and nothing is added.
-        layer: number of every segment's layer, negative outside; None: by names of modules.
-            [segments]
-        parameters: their number; None where it is not known.
+        source: The source of the segments' costs.
+        batch: Examples of a step.
+        precision: Precision of parameters and passes, in Lightning's words.
+        optimizer: Name of the optimizer, one of `costs.optimizers`.
+        tied: Parameters that several segments read.
+        mixes: Why the batch cannot be cut into micro-batches or replicas; empty if it can.
+        loss: How a step's loss follows from those of its micro-batches: their mean or their sum.
+        notices: What is priced otherwise than it runs, each in one line.
+        inputs: Name or None, shape and type of each input; empty if inputs are nested.
+        allowed: Whether each segment may be on each device of the cluster; None: all may.
+            [segments, devices]
+        framework: The framework whose terms price the stages; None: exchanges are bare, and nothing
+            is added.
+        layer: Number of every segment's layer, negative outside of layers; None: numbers follow
+            from names of modules. [segments]
+        joined: Why layers that could be apart stay in one stage; empty if none do.
+        parameters: Number of parameters; None if it is not known.
     """
 
     name: str
@@ -436,9 +437,9 @@ class Chain:
         return len(self.segments)
 
     def tied_in(self, costs: SegmentCosts) -> FloatArray:
-        """Elements of each tied parameter on a device, by segment. [tied, segments]
+        """Return the elements of each tied parameter on a device, by segment. [tied, segments]
 
-        Of several in one segment each has its part of `costs.tied`, by its size.
+        Several tied parameters of one segment share its `costs.tied` by their sizes.
         """
         sizes = np.zeros((len(self.tied), len(costs.tied)))
         for row, tied in zip(sizes, self.tied, strict=True):
@@ -447,7 +448,7 @@ class Chain:
 
     @cached_property
     def layers(self) -> IntArray:
-        """The number of every segment's layer, see `layer_numbers`. [segments]"""
+        """Return the number of every segment's layer; see `layer_numbers`. [segments]"""
         return layer_numbers(self.segments) if self.layer is None else self.layer
 
     def costs(
@@ -457,7 +458,10 @@ class Chain:
         examples: int,
         choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
-        """Costs on the slowest of several kinds of devices, each priced once."""
+        """Return the costs on the slowest of several kinds of devices, each priced once.
+
+        None if the model cannot be cut so. Arguments are those of `CostSource.costs`.
+        """
         found = []
         for kind in dict.fromkeys(kinds):
             key = (kind, axes, examples, choice if max(axes) > 1 else FASTEST)
@@ -471,6 +475,6 @@ class Chain:
 
 
 def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:
-    """The largest of each number: devices of a mesh wait for the slowest."""
+    """Return the largest of each number, since devices of a mesh wait for the slowest."""
     fields = SegmentCosts.__dataclass_fields__
     return SegmentCosts(**{n: np.max([getattr(c, n) for c in several], axis=0) for n in fields})

@@ -135,15 +135,18 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"--lora {job.lora}: is priced of decoders of the catalogue by their sizes, in half "
             "precision on GPUs; for any other model give module:callable of it with its adapters"
         )
+    # Whether the batch may be cut is decided before the model changes its type.
     whole = workload_of(job.model, job.inputs, job.loss, fake=True)
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
+    # Capture the calls; some of them forbid the cut as well.
     layers = layers_of(workload, precision)
     notices = (*notices, *layers.calls.notices)
     if layers.calls.statistics and not mixes and not job.accept_other_loss:
         mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
     if COUNTED in notices and not job.accept_other_loss and counts_of(layers.calls) is None:
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
+    # Cut the calls into segments, which the source prices.
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
     source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
@@ -154,6 +157,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
             f"experts: the fullest device is priced with {job.imbalance:g} times the mean's rows "
             "(imbalance)",
         )
+    # Notices say what a reader of the plan must know of its prices and cuts.
     joined = ""
     if cuts.shared:
         joined = (
@@ -185,7 +189,11 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
 
 
 def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
-    """A captured model for another cluster; the kernels that are known of it stay."""
+    """Return a captured model for another cluster; the kernels that are known of it are kept.
+
+    Raises:
+        InputError: The model was not captured.
+    """
     if not isinstance(chain.source, ModelCosts):
         raise InputError(f"{chain.name}: only a captured model can move to another cluster")
     old, fabric = chain.source, MeshFabric(cluster)
@@ -198,10 +206,14 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
 
 
 def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
-    """Whether a plan was made with a model's inputs, where both are known.
+    """Check that a plan was made with a model's inputs, where both are known.
+
+    Args:
+        file: The plan.
+        known: Name, shape and type of each input of the model.
 
     Raises:
-        MismatchError: naming the first that differs.
+        MismatchError: They differ; the message names the first that does.
     """
     told = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
     for k, (one, other) in enumerate(zip_longest(told, known if told else ())):
@@ -215,7 +227,7 @@ def _worded(one: Input | None) -> str:
 
 
 def told_inputs(inputs: Any) -> tuple[Input, ...]:
-    """Name, shape and type of every input; nothing where one is no tensor."""
+    """Return the name, shape and type of every input; nothing if any is no tensor."""
     named = list(inputs.items()) if isinstance(inputs, dict) else [(None, x) for x in inputs]
     if not all(isinstance(x, torch.Tensor) for _, x in named):
         return ()
@@ -223,10 +235,10 @@ def told_inputs(inputs: Any) -> tuple[Input, ...]:
 
 
 def inputs_of(file: PlanFile) -> Any:
-    """Inputs like those that a plan was made with, all zeros.
+    """Return inputs like those that a plan was made with, all zeros.
 
     Raises:
-        InputError: its file does not have them, or they do not fit this machine.
+        InputError: The plan's file does not have them, or they cannot be made here.
     """
     if not file.inputs:
         raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
@@ -241,9 +253,16 @@ def inputs_of(file: PlanFile) -> Any:
 def _mixes(
     model: str | nn.Module, whole: Workload, examples: int, accept: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Why the batch must stay whole, and what to know; before the model changes its type.
+    """Return why the batch must stay whole, empty if it need not, and notices.
 
-    Where rules do not decide and a model is small, its numbers do.
+    This is to be asked before the model changes its type. Where rules do not decide and a model is
+    small, its numbers do.
+
+    Args:
+        model: The model, or its name.
+        whole: The model with its inputs and loss.
+        examples: Examples of a step.
+        accept: Whether the batch may be cut although that changes the loss.
     """
     if examples == 1:
         return "", ()
@@ -259,7 +278,10 @@ def _mixes(
 
 
 def _unlike(whole: Workload) -> int:
-    """Examples, `EXAMPLES` or more: not the first size of an input that all examples share."""
+    """Return a number of examples, `EXAMPLES` or more, with which a cut is to be proven.
+
+    Neither it nor its half is the first size of an input that all examples share.
+    """
     batch, leaves = batch_of(whole), pytree.tree_leaves(whole.inputs)
     sizes = [int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
     shared = {size for size in sizes if size != batch}
@@ -269,13 +291,17 @@ def _unlike(whole: Workload) -> int:
 def layers_of(
     workload: Workload, precision: str, *, as_run: bool = False, proven: bool = True
 ) -> LayerGraph:
-    """A workload's calls in a precision, with its loss.
+    """Capture a workload's calls in a precision, with its loss, and the rules by which they split.
 
     Args:
-        workload: model, inputs and loss.
-        precision: of parameters and passes, in Lightning's words.
-        as_run: keep the dropout of attention, with the rules that it would have without.
-        proven: refuse a step that is more than its calls.
+        workload: Model, inputs and loss. The model changes its type if the precision is half.
+        precision: Precision of parameters and passes, in Lightning's words.
+        as_run: Whether to keep the dropout of attention, with the rules that attention has without
+            it.
+        proven: Whether to refuse a step that is more than its calls.
+
+    Raises:
+        CaptureError: The model cannot be captured, or takes a gradient within its forward pass.
     """
     model = workload.model
     if precision in TYPES:
@@ -297,10 +323,10 @@ def layers_of(
 
 
 def without_dropped_attention(graph: CallGraph) -> CallGraph:
-    """The same calls with attention that keeps all its weights.
+    """Return the same calls with attention that keeps all its weights.
 
-    A part of attention with dropout draws other numbers than the whole would, as replicas and
-    micro-batches do; it takes as long, so that plans may split it.
+    A part of attention with dropout would draw other numbers than the whole, in replicas and
+    micro-batches as well. Without dropout it takes as long, so that plans may split it.
     """
 
     def kept(call: LayerCall) -> LayerCall:
@@ -320,7 +346,7 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
 
 
 def retyped(model: nn.Module, dtype: torch.dtype) -> None:
-    """Changes the type of a model's parameters and floating-point buffers, tied ones alike.
+    """Change the type of a model's floating-point parameters and buffers; tied ones stay tied.
 
     `Module.to` cannot swap parameters that are fake and shared.
     """
@@ -341,17 +367,17 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def as_type(leaf: Any, precision: str) -> Any:
-    """An input in the type of a precision's parameters; as it is where that is not half."""
+    """Return an input in the type of a precision's parameters; unchanged if that is not half."""
     if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
         return leaf.to(TYPES[precision])
     return leaf
 
 
 def batch_of(workload: Workload) -> int:
-    """Examples of a workload's inputs: the first dimension of its first tensor.
+    """Return the examples of a workload's inputs: the first dimension of its first tensor.
 
     Raises:
-        InputError: no input has one.
+        InputError: No input has a first dimension, or it is empty.
     """
     for leaf in pytree.tree_leaves(workload.inputs):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
@@ -362,10 +388,10 @@ def batch_of(workload: Workload) -> int:
 
 
 def with_batch(workload: Workload, batch: int | None) -> Workload:
-    """The workload with so many examples: its own, again and again.
+    """Return the workload with `batch` examples: its own, repeated; None leaves it as it is.
 
     Raises:
-        InputError: not a positive number.
+        InputError: The number is not from 1 to `BATCH`.
     """
     if batch is None:
         return workload
@@ -384,13 +410,13 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
 
 
 def _border(graph: CallGraph, cuts: Cuts, batch: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Bytes an example of what crosses each cut. [segments + 1]"""
+    """Return the bytes an example of what crosses each cut. [segments + 1]"""
     crossing = [sum(graph.values[v].bytes for v in values) / batch for values in cuts.crossing]
     return np.array([*crossing, 0.0])
 
 
 def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
-    """Of a model's structure: its calls, shapes but for the batch, and segments."""
+    """Return a hash of a model's structure: its calls, shapes but for the batch, and segments."""
     told = [
         [call.name, call.kind, [list(graph.values[v].shape[1:]) for v in call.results]]
         for call in graph.calls
@@ -400,10 +426,10 @@ def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
 
 
 def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
-    """Why a workload of `EXAMPLES` examples cannot be cut, and what to know if it can.
+    """Return why a workload of `EXAMPLES` examples cannot be cut, or what to know if it can.
 
     Returns:
-        The reason, empty where it is proven that it may be cut; and notices.
+        The reason, empty if it is proven that the batch may be cut; and notices.
     """
     try:
         try:
@@ -429,7 +455,11 @@ def why_not(workload: Workload) -> tuple[str, tuple[str, ...]]:
 
 
 def _proven(workload: Workload) -> tuple[str, ...]:
-    """How the batch is cut; refuses where it is not proven."""
+    """Return the notes of how the batch is cut into two shares.
+
+    Raises:
+        GnnplaceError: It is not proven that it may be cut.
+    """
     loss = workload.loss or default_loss
     whole, part = (
         StepModule(workload.model, loss, w.inputs) for w in (workload, cut(workload, SHARES))
@@ -441,7 +471,7 @@ def _proven(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def shortened(model: nn.Module) -> Iterator[None]:
-    """Leave out the modules of each list that equal the two before them, inside of the block."""
+    """Leave out, inside of the block, modules of each list that equal the two before them."""
     full_lists: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in [m for m in model.modules() if isinstance(m, nn.ModuleList)]:
         # The list's own methods would number what remains anew.
@@ -470,5 +500,5 @@ def _structure(module: nn.Module | None) -> Any:
 
 
 def _reason(told: str) -> str:
-    """Without the name that leads, and what captures can do about it."""
+    """Return an error's text without its leading name and its advice about captures."""
     return told.partition(": ")[2].partition("; leave the batch whole")[0]

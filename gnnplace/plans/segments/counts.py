@@ -42,13 +42,13 @@ weights twice, with None between."""
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """What the means of a loss count.
+    """The counts that the means of a loss divide by.
 
     Attributes:
-        graph: the model's calls on one micro-batch.
-        calls: those that make what is counted, in order.
-        counted: the counts.
-        means: whether all terms of the loss are means over one of them, so that weights repair it.
+        graph: The model's calls on one micro-batch.
+        calls: Calls that make what is counted, in order.
+        counted: The counts.
+        means: Whether all terms of the loss are means over one of them, so that weights repair it.
     """
 
     graph: CallGraph
@@ -60,7 +60,12 @@ class Counts:
     def of(
         self, inputs: Sequence[torch.Tensor], buffers: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Counts of a micro-batch, in double precision. [counts]"""
+        """Return the counts of a micro-batch, in double precision. [counts]
+
+        Args:
+            inputs: The tensors of the micro-batch, in the order in which the graph numbers them.
+            buffers: The model's buffers by name.
+        """
         values: dict[int, torch.Tensor] = dict(self.graph.constants)
         for i, value in enumerate(self.graph.values):
             if value.source == INPUT:
@@ -75,13 +80,14 @@ class Counts:
         return torch.stack([_count(values, c).double().sum() for c in self.counted])
 
     def weights(self, table: torch.Tensor) -> list[float]:
-        """What every micro-batch of every replica weighs.
+        """Return the weight of every micro-batch of every replica. [micro-batches of all replicas]
 
         Args:
-            table: counts of all. [micro-batches of all replicas, counts]
+            table: Counts of all of them. [micro-batches of all replicas, counts]
 
         Raises:
-            InputError: counts differ and no weight repairs the loss, or one counts nothing.
+            InputError: Counts differ and no weight repairs the loss, or a micro-batch counts
+                nothing.
         """
         if bool((table == table[0]).all()):
             return [1.0] * len(table)
@@ -116,7 +122,11 @@ def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor
 
 
 def counts_of(graph: CallGraph) -> Counts | None:
-    """The counts that a loss divides by; None where it has none that depend on inputs."""
+    """Return the counts that a loss divides by; None if none of them depends on inputs.
+
+    Raises:
+        OtherLossError: A divisor is no count that adds up over the shares of a batch.
+    """
     known, varying, makers = _known(graph)
     found: dict[int, Counted] = {}
     for index, call in enumerate(graph.calls):
@@ -137,16 +147,18 @@ def counts_of(graph: CallGraph) -> Counts | None:
 
 
 def _is_input(graph: CallGraph, counted: Counted) -> bool:
-    """Whether a divisor is an input of its own, such as a temperature, which all shares have."""
+    """Return whether a divisor is an input itself, such as a temperature, which all shares have."""
     return counted[1:] == (None, None) and graph.values[counted[0]].source == INPUT
 
 
 def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
-    """Whether the loss is of degree one in what `counted` calls divide by, and has no other term.
+    """Return whether every term of the loss has one factor that is a mean over a count.
+
+    The loss is then of degree one in what the calls `counted` divide by, and has no other term.
 
     Args:
-        graph: the model's calls.
-        counted: indices of calls that are means over counts.
+        graph: The model's calls.
+        counted: Indices of calls that are means over counts.
     """
     means: set[int] = set()
     for index, call in enumerate(graph.calls):
@@ -169,7 +181,7 @@ def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
 
 
 def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
-    """Values that follow without parameters, those of them by inputs, and calls that make them."""
+    """Return the values known without parameters, those of them by inputs, and their calls."""
     sources = (INPUT, CONSTANT, BUFFER)
     known = {i for i, v in enumerate(graph.values) if v.source in sources}
     varying = {i for i in known if graph.values[i].source == INPUT}
@@ -186,7 +198,7 @@ def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
 def _of_call(
     graph: CallGraph, call: LayerCall, known: set[int], varying: set[int]
 ) -> Counted | None:
-    """What a call counts, if it is a mean over counts."""
+    """Return what a call counts if it is a mean over counts; otherwise None."""
     alone = known.issuperset(call.reads)  # of inputs
     if call.kind in DIVIDED:
         divisor = call.argument(1, "other")
@@ -214,10 +226,10 @@ def _of_call(
 
 
 def _added(graph: CallGraph, divisor: int) -> int:
-    """The count behind a divisor, which adds up over the shares of a batch.
+    """Return the count behind a divisor, which adds up over the shares of a batch.
 
     Raises:
-        OtherLossError: the divisor is something else, such as a count plus one.
+        OtherLossError: The divisor is something else, such as a count plus one.
     """
     made, value = {v: call for call in graph.calls for v in call.results}, divisor
     while (call := made.get(value)) is not None and call.kind not in ADDED:

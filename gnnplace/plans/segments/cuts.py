@@ -37,13 +37,13 @@ class Cuts:
     """A model's calls as segments.
 
     Attributes:
-        runs: first call and the call after the last, of every segment.
-        segments: their names and kinds.
-        crossing: values that cross the cut before every segment; none before the first. [segments]
-        derived: values that come from parameters: the others every stage makes for itself.
-        aside: calls that make only such others; in no segment.
-        tied: parameters that several segments read.
-        shared: buffers that the forward pass changes and that calls apart from each other use.
+        runs: First call and the call after the last, of every segment.
+        segments: Names and kinds of the segments.
+        crossing: Values that cross the cut before every segment; none before the first. [segments]
+        derived: Values that come from parameters. Every stage makes the others for itself.
+        aside: Calls that make only such others; they are in no segment.
+        tied: Parameters that several segments read.
+        shared: Buffers that the forward pass changes and that calls apart from each other use.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -56,7 +56,12 @@ class Cuts:
 
 
 def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
-    """Segments of a model's calls."""
+    """Cut a model's calls into segments.
+
+    Args:
+        graph: The calls.
+        rules: How each of them may be split.
+    """
     own = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
     for call in graph.calls:
         if own.intersection(call.reads):
@@ -67,6 +72,7 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
     )
     crossing = _crossing(graph, rules, derived, aside)
     joined = _joined(graph, aside)
+    # A buffer joins layers if a cut would be at its positions without it.
     free = _starts(graph, rules, crossing, aside, frozenset())
     shared = tuple(name for name, positions in joined.items() if positions.intersection(free))
     starts = _starts(graph, rules, crossing, aside, frozenset().union(*joined.values()))
@@ -86,11 +92,15 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
 
 
 def attention_runs(graph: CallGraph, calls: Sequence[int]) -> list[range]:
-    """Runs of calls that make attention's result from queries, keys and values.
+    """Return the runs of calls that make attention's result from queries, keys and values.
 
-    Fused attention is one call. Else they are a softmax and what is between the nearest products
-    of two activations before and after it: scores, mask, softmax and dropout (what Megatron's
-    selective recomputation takes again, Korthikanti et al., 2022, arXiv 2205.05198).
+    Fused attention is one call. Otherwise a run is a softmax and what is between the nearest
+    products of two activations before and after it: scores, mask, softmax and dropout (what
+    Megatron's selective recomputation takes again, Korthikanti et al., 2022, arXiv 2205.05198).
+
+    Args:
+        graph: The model's calls.
+        calls: Indices of the calls that are looked at.
     """
 
     def product(index: int) -> bool:
@@ -112,7 +122,7 @@ def attention_runs(graph: CallGraph, calls: Sequence[int]) -> list[range]:
 
 
 def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
-    """The tensor that each value is a view of."""
+    """Return the tensor that each value is a view of; its own where it is none."""
     root: dict[int, int] = {}
     for call, rule in zip(graph.calls, rules, strict=True):
         views = rule.kind == SHAPE and len(call.reads) == 1
@@ -124,7 +134,14 @@ def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
 def _crossing(
     graph: CallGraph, rules: Sequence[Rule], derived: frozenset[int], aside: frozenset[int]
 ) -> list[tuple[int, ...]]:
-    """Values that cross every position, views of one tensor once. [calls + 1]"""
+    """Return the values that cross every position, one of all views of a tensor. [calls + 1]
+
+    Args:
+        graph: The model's calls.
+        rules: How each of them may be split.
+        derived: Values that come from parameters; others do not cross.
+        aside: Calls that are in no segment.
+    """
     made = {v: i for i, c in enumerate(graph.calls) for v in c.results if v in derived}
     last = {}
     for i, call in enumerate(graph.calls):
@@ -175,7 +192,15 @@ def _starts(
     aside: frozenset[int],
     joined: frozenset[int],
 ) -> list[int]:
-    """First calls of segments; none at the positions `joined`."""
+    """Return the first calls of segments, `MOST` of them at most.
+
+    Args:
+        graph: The model's calls.
+        rules: How each of them may be split.
+        crossing: Values that cross every position. [calls + 1]
+        aside: Calls that are in no segment.
+        joined: Positions at which no segment may begin.
+    """
     count = [len(values) for values in crossing]
     total = len(graph.calls)
     flops = np.concatenate([[0.0], np.cumsum([rule.flops for rule in rules])])
@@ -196,7 +221,10 @@ def _starts(
 
 
 def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
-    """Whether enough is between the nearest narrower positions; where there are none, all is."""
+    """Return whether a good part of the flops is between the narrower positions on both sides.
+
+    All is between them if there are none. A position that one value crosses needs no such part.
+    """
     here, last = count[position], len(count) - 1
     before = next((p for p in range(position, 0, -1) if count[p] < here), 0)
     after = next((p for p in range(position, last) if count[p] < here), last)
@@ -208,7 +236,7 @@ def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
 def _substantial(
     graph: CallGraph, rules: Sequence[Rule], calls: range, aside: frozenset[int]
 ) -> bool:
-    """Whether any of the calls has parameters or a product."""
+    """Return whether any of the calls has parameters or a product."""
     for i in calls:
         if i in aside:
             continue
@@ -233,7 +261,7 @@ def _segment(
 
 
 def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
-    """What equal runs have in common: functions, constants, shapes, and what reads what."""
+    """Return what equal runs have in common: functions, constants, shapes, and what reads what."""
     own: dict[int, int] = {}
 
     def place(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parts of a model's calls on meshes: their kernels, recorded few times, and what these take.
+"""The parts of a model's calls on meshes: their kernels, and the seconds that these take.
 
 The sizes of a call's kernels are products of its axes, their bytes sums of such products. An axis
 that is divided by t shards, and the axis of the examples, come into each of them at most once, so
@@ -6,11 +6,11 @@ that a size is a polynomial of degree one in the number of examples and in 1 / t
 
     s(e, 1/t) = a + b e + c / t + d e / t.
 
-Recordings at two numbers of examples and two numbers of shards say all of them; what two axes of
-shards divide along two labels is recorded as it is. Where the ops of the recordings differ (a copy
-that one of them does not need), the part that is asked for is recorded itself. A sum over an axis
-of one, or its copy, is counted there too; it takes next to nothing. Complexity: at most four
-recordings a call and split, instead of one for every micro-batch and mesh.
+Recordings at two numbers of examples and two numbers of shards therefore determine all others. What
+two axes of shards divide along two labels is recorded as it is. Where the ops of the recordings
+differ (a copy that one of them does not need), the part that is asked for is recorded itself. A sum
+over an axis of one, or its copy, is counted there too; it takes next to nothing. Complexity: at
+most four recordings a call and split, instead of one for every micro-batch and mesh.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Times:
     """Seconds of a pass through a part of a call.
 
     Attributes:
-        kernels: of its kernels and the gaps after them.
-        early: of the host, in the forward pass.
-        late: of the host, in the backward pass.
-        missed: of the kernels, times their expected relative error.
+        kernels: Seconds of its kernels and the gaps after them.
+        early: Seconds of the host, if it is launched in the forward pass.
+        late: Seconds of the host, if it is launched in the backward pass.
+        missed: Seconds of the kernels times their expected relative error.
     """
 
     kernels: float
@@ -59,11 +59,11 @@ class Times:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of a call and what its passes take on a kind of device.
+    """A part of a call with the seconds of its passes on a kind of device.
 
     Attributes:
-        recorded: the kernels of its passes.
-        times: what each of `PASSES` takes.
+        recorded: Kernels of its passes.
+        times: Seconds of each of `PASSES`.
     """
 
     recorded: Recorded
@@ -71,31 +71,32 @@ class Part:
 
     @property
     def forward(self) -> Times:
-        """Of the forward pass."""
+        """Return the seconds of the forward pass."""
         return self.times[0]
 
     @property
     def early(self) -> Times:
-        """Of the gradients that cannot wait."""
+        """Return the seconds of the gradients that cannot wait."""
         return self.times[1]
 
     @property
     def whole(self) -> Times:
-        """Of all gradients."""
+        """Return the seconds of all gradients."""
         return self.times[2]
 
 
 @dataclass(eq=False)
 class Parts:
-    """Kernels and times of the parts of a model's calls.
+    """The kernels and times of the parts of a model's calls.
 
     Attributes:
-        layers: the model's calls, rules and operations, of the whole batch.
-        batch: the number of examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        tables: measured seconds of kernels that predictions are made from.
-        floor: of the host; by default eager PyTorch's on GPUs.
-        fullest: how many times the mean's rows the fullest device of several with experts has.
+        layers: The model's calls, rules and operations, of the whole batch.
+        batch: Number of examples of a step.
+        precision: Precision of parameters and passes, in Lightning's words.
+        tables: Measured seconds of kernels that predictions are made from.
+        floor: Seconds that the host takes for a launch; by default eager PyTorch's on GPUs.
+        fullest: How many times the mean's rows the fullest device of several with experts has.
+        recordings: Kernels of the parts that were recorded.
     """
 
     layers: LayerGraph
@@ -110,14 +111,14 @@ class Parts:
     _mode: FakeTensorMode = field(default_factory=make_fake_mode)
 
     def part(self, split: Split, kind: str) -> Part:
-        """A part of a call on a kind of device."""
+        """Return a part of a call, with its times on a kind of device."""
         key = self._key(split, kind)
         if key not in self._priced:
             self.prepare([split], kind)
         return self._priced[key]
 
     def prepare(self, splits: Iterable[Split], kind: str) -> None:
-        """Predicts parts together, which takes less than one after the other."""
+        """Predict the times of several parts at once, which takes less than one by one."""
         new: dict[object, Recorded] = {}
         for split in splits:
             key = self._key(split, kind)
@@ -137,7 +138,7 @@ class Parts:
             self._priced[key] = Part(recorded, (times[3 * k], times[3 * k + 1], times[3 * k + 2]))
 
     def beside(self, kernels: Sequence[Kernel], kind: str) -> Times:
-        """What kernels of float32 take that are of no call."""
+        """Return the times of kernels of float32 that are of no call."""
         if not kernels:
             return Times(0.0, 0.0, 0.0, 0.0)
         rows = rows_of((kernel, "float32") for kernel in kernels)
@@ -151,7 +152,7 @@ class Parts:
         )
 
     def recorded(self, split: Split) -> Recorded:
-        """The kernels of a part, from those of others where that says them."""
+        """Return the kernels of a part, from recordings of others where these determine them."""
         corners, (call, cut, examples), found = example_corners(self.batch), split, []
         for corner in corners:
             found.append(self._sharded((call, cut, corner)))
@@ -193,7 +194,7 @@ class Parts:
         return self.call_key(call), cut, examples, kind
 
     def call_key(self, call: int) -> object:
-        """What decides the kernels of a call; equal calls have equal keys."""
+        """Return what decides the kernels of a call; equal calls have equal keys."""
         if call not in self._keys:
             self._keys[call] = _call_key(self.layers.calls, call)
         return self._keys[call]
@@ -205,7 +206,14 @@ class Parts:
 
 
 def _times(found: Description, seconds: FloatArray, error: FloatArray, floor: Floor) -> Times:
-    """Of a pass whose rows were predicted; views launch nothing."""
+    """Return the times of a pass whose rows were predicted; views launch nothing.
+
+    Args:
+        found: Kernels and views of the pass.
+        seconds: Seconds of every kernel.
+        error: Expected relative error of each.
+        floor: What the host takes for a launch and for a view.
+    """
     real = ~found.view
     launches, views = int(real.sum()), int(found.view.sum())
     kernel = real[found.owner] if len(found.owner) else np.zeros(0, dtype=np.bool_)
@@ -218,7 +226,7 @@ def _times(found: Description, seconds: FloatArray, error: FloatArray, floor: Fl
 
 
 def _call_key(graph: CallGraph, call: int) -> object:
-    """What decides the kernels of a call."""
+    """Return what decides the kernels of a call: its function, arguments, shapes and types."""
     it = graph.calls[call]
 
     def place(leaf: object) -> object:
@@ -232,23 +240,26 @@ def _call_key(graph: CallGraph, call: int) -> object:
 
 
 def example_corners(batch: int) -> tuple[int, ...]:
-    """Numbers of examples to record at: divisors of the batch, above 1 where there are two."""
+    """Return the numbers of examples to record at: the least two divisors of the batch above 1.
+
+    If there are no two, they are 1 and the batch.
+    """
     divisors = divisors_of(batch)[1:]
     return tuple(divisors[:2]) if len(divisors) > 1 else tuple(dict.fromkeys((1, batch)))
 
 
 def shard_corners(shards: int) -> tuple[int, ...]:
-    """Numbers of shards to record at: where 8 and more divide an axis, 2 and 4 do."""
+    """Return the numbers of shards to record at: 2 and 4 for 8, 16 and so on, else their own."""
     return (2, 4) if shards > 4 and shards & (shards - 1) == 0 else (shards,)
 
 
 def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
-    """The part whose sizes are `at` of the way from one to another; None: their ops differ.
+    """Return the part whose sizes are on the line through two recordings; None if their ops differ.
 
     Args:
-        first: a recording at one corner.
-        second: another one of the same call.
-        at: 0 is the first, 1 the second; beyond is beyond.
+        first: A recording at one corner.
+        second: Another one of the same call.
+        at: Position on the line: 0 is the first, 1 the second; it may lie outside of both.
     """
     passes = []
     for name in ("forward", "backward", "whole"):
@@ -285,6 +296,6 @@ def _described(first: Description, second: Description, at: float) -> Descriptio
 def _mixed(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, at: float
 ) -> np.ndarray:
-    """Whole numbers on the line through two."""
+    """Return the whole numbers, 0 at least, on the line through two."""
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     return np.maximum(np.rint(one + at * (other - one)), 0.0)

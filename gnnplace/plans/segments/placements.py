@@ -39,13 +39,13 @@ TOKENS = 1
 
 
 def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) -> Layout:
-    """Layout over the shards of what crosses a cut, whole where there are no equal parts.
+    """Return the layout over shards of what crosses a cut; whole where it has no equal parts.
 
     Args:
-        word: what a plan's file says of it, for all shards or for each of their axes.
-        shape: of what crosses.
-        axes: shards along each of their axes.
-        examples: of a micro-batch: what has as many on its first axis has examples.
+        word: What a plan's file says of it, for all shards or for each of their axes.
+        shape: Shape of what crosses.
+        axes: Shards along each of their axes.
+        examples: Examples of a micro-batch. What has as many on its first axis has examples.
     """
     left, places = list(shape), []
     for one, count in zip(border_words(word, len(axes)), axes, strict=True):
@@ -59,7 +59,7 @@ def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) ->
 
 
 def word_of(place: Place) -> str:
-    """R, P, S1, or S0/3."""
+    """Return the word of a place: R, P, an axis such as S1, or one cut in groups such as S0/3."""
     if place == REPLICATED:
         return "R"
     if place == PARTIAL:
@@ -68,7 +68,7 @@ def word_of(place: Place) -> str:
 
 
 def place_of(word: str) -> Place:
-    """The place that a word of a parameter's tells."""
+    """Return the place that a word means: R, P, or a cut such as S1 or S0/3."""
     if word in ("R", "P"):
         return REPLICATED if word == "R" else PARTIAL
     axis, _, groups = word.removeprefix("S").partition("/")
@@ -78,12 +78,15 @@ def place_of(word: str) -> Place:
 def placements_of(
     graph: CallGraph, rules: Sequence[Rule], split: Mapping[int, Configuration]
 ) -> dict[str, list[str]]:
-    """What a plan's file says of calls that are split.
+    """Return the words of a plan's file for split calls and the parameters that they read.
 
     Args:
-        graph: the calls of the model.
-        rules: how each of its calls may be split.
-        split: label of each call that is split, by index.
+        graph: The calls of the model.
+        rules: How each of its calls may be split.
+        split: Labels of each call that is split, by index.
+
+    Returns:
+        Words for replicas, outer and inner shards, by name; what is whole is absent.
     """
     found: dict[str, list[str]] = {}
     for i in sorted(split):
@@ -101,12 +104,12 @@ def placements_of(
 
 
 def _row(words: Sequence[str]) -> list[str]:
-    """A word for replicas, outer and inner shards."""
+    """Return words for replicas, outer and inner shards; those that are not given are R."""
     return [*WHOLE_WORDS[len(words) :], *words]
 
 
 def _told(rule: Rule, label: str | None) -> str:
-    """The result's place, and the label after it where others would give the same."""
+    """Return the word of the result's place, with the label where others give the same place."""
     if label is None:
         return "R"
     word = word_of(made_layout(rule.results[0], (label,))[0])
@@ -118,16 +121,16 @@ def _told(rule: Rule, label: str | None) -> str:
 
 
 def configuration_of(rule: Rule, words: Sequence[str], axes: Mesh, where: str) -> Configuration:
-    """The labels whose split gives a call's result its places; None along an axis: whole there.
+    """Return the labels whose split gives a call's result its places; None where it is whole.
 
     Args:
-        rule: how the call may be split.
-        words: of its result's places.
-        axes: shards along each of their axes.
-        where: the key path, for messages.
+        rule: How the call may be split.
+        words: Words of its result's places.
+        axes: Shards along each of their axes.
+        where: Key path in the plan's file, for error messages.
 
     Raises:
-        MismatchError: the call cannot be split so.
+        MismatchError: The call cannot be split so.
     """
     return tuple(_label_of(rule, word, where) for word in words[-len(axes) :])
 
@@ -145,15 +148,14 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
 
 @dataclass(frozen=True)
 class Layouts:
-    """Of the stages of one process.
+    """The layouts of the stages of one process.
 
     Attributes:
-        split: label that every call splits over each axis of the shards, or none.
-            [calls][axes]
-        homes: layout of every parameter.
-        summed: parameters whose gradients are sums over shards, and over which axes.
-        several: values of parameters that are read in several ways, each brought there.
-        whole: layout of what every shard has.
+        split: Label that every call splits over each axis of the shards, or None. [calls][axes]
+        homes: Layout of every parameter.
+        summed: For parameters whose gradients are sums over shards, over which axes they are.
+        several: Values of parameters that are read in several ways, each brought there.
+        whole: Layout of what every shard has.
     """
 
     split: tuple[Configuration, ...]
@@ -164,10 +166,14 @@ class Layouts:
 
 
 def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> None:
-    """Whether a plan's stages have a model's calls, modules and segments.
+    """Check that a plan's stages have a model's calls, modules and segments.
+
+    Args:
+        segments: The model's segments.
+        entries: The plan's stages.
 
     Raises:
-        MismatchError: naming the key path and the first that differs.
+        MismatchError: They differ; the message names the key path and the first that does.
     """
     own = [name for segment in segments for name in segment.members]
     told = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
@@ -196,15 +202,15 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
 def check_placements(
     graph: CallGraph, rules: Sequence[Rule], entries: Sequence[StageEntry]
 ) -> None:
-    """Whether calls and parameters can be split as a plan's stages say.
+    """Check that calls and parameters can be split as a plan's stages say.
 
     Args:
-        graph: the model's calls.
-        rules: how each may be split, on one micro-batch.
-        entries: the stages, which have these calls.
+        graph: The model's calls.
+        rules: How each may be split, on one micro-batch.
+        entries: The stages, which have these calls.
 
     Raises:
-        MismatchError: naming the key path, and what the call or the parameter can be.
+        MismatchError: One cannot; the message names the key path and what is possible.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
     for k, entry in enumerate(entries):
@@ -212,6 +218,7 @@ def check_placements(
         for i in (index[name] for name in entry.members):
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
+            # A split must leave equal parts.
             chosen = configuration_of(rules[i], told, entry.axes, where)
             for label, shards in parts_of(chosen, entry.axes).items():
                 if rules[i].extents[label] % shards:
@@ -223,6 +230,7 @@ def check_placements(
                 if graph.values[value].source == PARAMETER:
                     words = _row([word_of(place) for place in read_layout(axes, chosen)])
                     ways.setdefault(graph.values[value].name, set()).add(" ".join(words))
+        # The plan must place a parameter as one of its calls reads it.
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
                 raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "
@@ -235,15 +243,15 @@ def check_placements(
 def layouts_of(
     layers: LayerGraph, pieces: Sequence[StageCalls], entries: Sequence[StageEntry]
 ) -> Layouts:
-    """Layouts of a process's stages.
+    """Return the layouts of the stages of one process.
 
     Args:
-        layers: the model's calls and their rules.
-        pieces: stages of the process.
-        entries: the same in the plan.
+        layers: The model's calls and their rules.
+        pieces: Stages of the process.
+        entries: The same stages in the plan.
 
     Raises:
-        MismatchError: a placement that the call cannot have.
+        MismatchError: A call cannot have its placement.
     """
     graph, axes = layers.calls, entries[0].axes
     split: list[Configuration] = [(None,) * len(axes)] * len(graph.calls)
@@ -262,7 +270,7 @@ def _with_homes(
     pieces: Sequence[StageCalls],
     split: Sequence[Configuration],
 ) -> Layouts:
-    """Parameters are at home where they are first read."""
+    """Return layouts in which every parameter is at home where it is first read."""
     homes: dict[str, Layout] = {}
     summed: dict[str, tuple[bool, ...]] = {}
     reads: dict[int, set[tuple[Layout, Layout]]] = {}

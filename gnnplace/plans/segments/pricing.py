@@ -80,16 +80,16 @@ Grid = tuple[Mesh, int]
 
 @dataclass(eq=False)
 class ModelCosts:
-    """Prices a model's segments; a `plans.segments.chain.CostSource`.
+    """The costs of a captured model's segments; a `plans.segments.chain.CostSource`.
 
     Attributes:
-        layers: the model's calls, rules and operations, of the whole batch.
-        cuts: where the calls are cut into segments.
-        fabric: of the cluster, for what shards exchange.
-        batch: the number of examples of a step.
-        precision: of parameters and passes, in Lightning's words.
-        optimizer: the name of the optimizer.
-        parts: kernels and times of parts of calls.
+        layers: The model's calls, rules and operations, of the whole batch.
+        cuts: Where the calls are cut into segments.
+        fabric: The cluster's links, for what shards exchange.
+        batch: Number of examples of a step.
+        precision: Precision of parameters and passes, in Lightning's words.
+        optimizer: Name of the optimizer.
+        parts: Kernels and times of parts of calls.
     """
 
     is_captured: ClassVar[bool] = True
@@ -112,7 +112,10 @@ class ModelCosts:
     def costs(
         self, kind: str, axes: Mesh, examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
-        """Costs of every segment; see `plans.segments.chain.CostSource`."""
+        """Return the costs of every segment; see `plans.segments.chain.CostSource`.
+
+        None if the batch is no multiple of the examples.
+        """
         if self.batch % examples:
             return None
         grid = (axes, self.batch // examples)
@@ -144,7 +147,7 @@ class ModelCosts:
         return degrees_of(axes, choice) or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
     def _prepare(self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice) -> None:
-        """Predicts the parts of all calls together, which takes less."""
+        """Predict the parts of all calls of some segments at once, which takes less time."""
         key = kind, grid, styles_of(choice)
         if key in self._prepared:
             return
@@ -164,15 +167,15 @@ class ModelCosts:
     def placements(
         self, kind: str, axes: Mesh, examples: int, first: int, last: int, choice: SplitChoice
     ) -> dict[str, list[str]]:
-        """How parameters and calls of a run of segments are split over shards.
+        """Return a plan's words for the split parameters and calls of a run of segments.
 
         Args:
-            kind: the kind of device.
-            axes: devices that they are split over, along each axis.
-            examples: of a micro-batch on each replica.
-            first: the first segment of the run.
-            last: the segment after the last.
-            choice: how the split is chosen.
+            kind: The kind of device.
+            axes: Devices that they are split over, along each axis.
+            examples: Examples of a micro-batch on each replica.
+            first: The first segment of the run.
+            last: The segment after the last.
+            choice: How the split is chosen.
         """
         grid = (axes, self.batch // examples)
         found: dict[int, Configuration] = {}
@@ -182,7 +185,7 @@ class ModelCosts:
         return placements_of(self.layers.calls, self.rules_of(examples), found)
 
     def rules_of(self, examples: int) -> list[Rule]:
-        """Rules of every call on so many of the batch's examples, whose rows are fewer."""
+        """Return the rules of every call on `examples` of the batch's examples, with fewer rows."""
         parts = self.batch // examples
         pairs = zip(self.layers.rules, self.layers.operations.ops, strict=True)
         return [rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs]
@@ -190,14 +193,14 @@ class ModelCosts:
     def labels_of(
         self, entries: Sequence[StageEntry], examples: int
     ) -> tuple[tuple[str, Configuration], ...]:
-        """The labels of every call of a plan's stages.
+        """Return the name and the labels of every call of a plan's stages.
 
         Args:
-            entries: the stages.
-            examples: of a micro-batch on a replica.
+            entries: The stages.
+            examples: Examples of a micro-batch on a replica.
 
         Raises:
-            MismatchError: a call cannot be split so.
+            MismatchError: A call cannot be split so.
         """
         pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
         rules = {call.name: rule for call, rule in pairs}
@@ -210,43 +213,53 @@ class ModelCosts:
 
     @property
     def experts(self) -> int:
-        """Parts that every mixture of experts of the model can be cut into; 0: it has none."""
+        """Return into how many parts all mixtures of experts can be cut; 0 if there are none."""
         rules = [rule for rule in self.layers.rules if rule.kind == "experts"]
         return math.gcd(*(rule.extents.get(EXPERTS, 1) for rule in rules))
 
     def _calls(self, number: int) -> list[int]:
-        """Calls of a segment that are priced."""
+        """Return the calls of a segment that are priced."""
         return [i for i in range(*self.cuts.runs[number]) if i not in self.cuts.aside]
 
     def part(self, call: int, split: Configuration, kind: str, grid: Grid) -> Part:
-        """A part of a call, over shards and parts of the batch."""
+        """Return the part of a call on one device, with its times.
+
+        Args:
+            call: Index of the call.
+            split: Label that each axis of the shards divides, or None.
+            kind: The kind of device.
+            grid: Shards along each of their axes, and parts of the batch.
+        """
         return self.parts.part(self._cut(call, split, grid), kind)
 
     def _cut(self, call: int, split: Configuration, grid: Grid) -> tuple[int, Cut, int]:
-        """What there is to record: a part of the examples is as many fewer of them."""
+        """Return what to record of a call; shards that divide examples leave it fewer of them."""
         counts, batch = parts_of(split, grid[0]), self.layers.operations.ops[call].batch
         examples = self.batch // grid[1] // (counts.pop(batch, 1) if batch is not None else 1)
         return call, tuple(sorted(counts.items())), examples
 
     def _segment(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> FloatArray:
-        """The fields of `SegmentCosts` for one segment, and what the host takes for its update.
+        """Return a segment's row: `COLUMNS`, seconds of its update's launches, rows of `summed`.
 
-        That is beyond what its backward pass leaves the host idle.
+        The seconds of launches are those beyond what the backward pass leaves the host idle.
         """
         calls = self._calls(number)
         split, moved = self._split(number, kind, grid, choice)
         key = (number, kind, grid, split, moved, choice.border, choice.regather)
         if key in self._priced:
             return self._priced[key]
+        # Seconds of the passes, from kernels of the calls' parts.
         parts = [self.part(i, c, kind, grid) for i, c in zip(calls, split, strict=True)]
         recorded = [p.recorded for p in parts]
         *passes, update, launched = self._seconds(number, split, parts, kind, grid)
         parameters, frozen, tied, summed = self._parameters(calls, split, grid)
+        # Bytes that are kept, fewer if what shards gather is gathered again.
         kept = whole = self._kept(calls, split, recorded, grid)
         before: dict[int, Layout] | None = None
         if choice.regather:
             before = {v: self.border(v, grid, choice) for v in self.cuts.crossing[number]}
             kept = self._kept(calls, split, recorded, grid, before=before)
+        # Twice the largest tensor is taken to be at work.
         largest = max((r.largest for r in recorded), default=0.0)
         times = [t for p in parts for t in (p.forward, p.whole)]
         error = sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
@@ -282,16 +295,16 @@ class ModelCosts:
         moved: float,
         before: Mapping[int, Layout] | None,
     ) -> tuple[float, float]:
-        """Seconds of making attention again from queries, keys and values, and bytes it frees.
+        """Return the seconds to make attention again from its inputs, and the bytes it frees.
 
         Args:
-            number: the segment.
-            split: of each of its calls.
-            parts: of each of its calls.
-            grid: shards along each of their axes, and parts of the batch.
-            kept: bytes kept of a micro-batch.
-            moved: seconds of collectives of attention's forward pass.
-            before: see `_kept`.
+            number: The segment.
+            split: Labels of each of its calls.
+            parts: Parts of each of its calls.
+            grid: Shards along each of their axes, and parts of the batch.
+            kept: Bytes kept of a micro-batch.
+            moved: Seconds of collectives of attention's forward pass.
+            before: See `_kept`.
         """
         calls, again = self._calls(number), self.attention[number]
         if not again:
@@ -303,13 +316,13 @@ class ModelCosts:
 
     @cached_property
     def attention(self) -> tuple[frozenset[int], ...]:
-        """Calls of every segment that make attention's result (`segments.cuts.attention_runs`)."""
+        """Return each segment's calls that make attention's result; see `cuts.attention_runs`."""
         graph = self.layers.calls
         runs = (attention_runs(graph, self._calls(k)) for k in range(len(self.cuts.runs)))
         return tuple(frozenset(i for run in some for i in run) for some in runs)
 
     def examples_of(self, call: int) -> frozenset[str | None]:
-        """Labels of an operation that cut its examples.
+        """Return the labels of an operation that cut its examples.
 
         The axis of examples is that of the inputs, and the first of a result that has as many.
         """
@@ -329,9 +342,19 @@ class ModelCosts:
         kind: str,
         grid: Grid,
     ) -> tuple[float, float, float, float, float]:
-        """Seconds of the forward pass, of gradients of activations and of weights, of the update.
+        """Return the seconds of a segment's passes and its update.
 
-        The last are of its launches, less what the backward pass leaves the host idle.
+        Args:
+            number: The segment.
+            split: Labels of each of its calls.
+            parts: Parts of each of its calls.
+            kind: The kind of device.
+            grid: Shards along each of their axes, and parts of the batch.
+
+        Returns:
+            Seconds of the forward pass, of the gradients of activations, of those of weights, of
+            the update's kernels, and of the update's launches less what the backward pass leaves
+            the host idle.
         """
         run = range(*self.cuts.runs[number])
         summed, updates = self.beside(self._calls(number), split, kind, grid)
@@ -344,9 +367,9 @@ class ModelCosts:
         return forward, backward, whole - backward, updates.kernels, updates.late - idle
 
     def stored(self, run: Iterable[int]) -> list[Kernel]:
-        """A kernel for every buffer that calls change, as ops of a placement have one.
+        """Return a kernel for every buffer that calls change, as ops of a placement have one.
 
-        Eager PyTorch has none, but a module that keeps such buffers takes as long on the host: with
+        Eager PyTorch has none, but a module that keeps such buffers takes as long on the host. With
         them 20 published steps of CNNs on A100 are 21 % too short, without them 34 %.
         """
         graph, stored = self.layers.calls, []
@@ -364,7 +387,18 @@ class ModelCosts:
     def beside(
         self, calls: Sequence[int], split: Sequence[Configuration], kind: str, grid: Grid
     ) -> tuple[Times, Times]:
-        """Sums of the gradients of what several calls read; updates of trained parameters."""
+        """Return the times of kernels that are of no single call.
+
+        Args:
+            calls: Calls of a segment.
+            split: Labels of each of them.
+            kind: The kind of device.
+            grid: Shards along each of their axes, and parts of the batch.
+
+        Returns:
+            Times to add up the gradients of what several calls read, and to update trained
+            parameters.
+        """
         graph, rules = self.layers.calls, self.layers.rules
         name, sums = f"{self.optimizer}_update", []
         updates: dict[int, Kernel] = {}
@@ -386,10 +420,11 @@ class ModelCosts:
     def _parameters(
         self, calls: Sequence[int], split: Sequence[Configuration], grid: Grid
     ) -> tuple[float, float, float, FloatArray]:
-        """Elements on a device, each parameter of the segment once.
+        """Return the elements of parameters on a device, each parameter of the segment once.
 
-        Those that are trained; those that are not; of the trained ones those that other segments
-        read too, and those whose gradients are sums over shards, see `SegmentCosts`.
+        Returns:
+            Elements that are trained; elements that are not; of the trained ones those that other
+            segments read too; and those whose gradients are sums over shards, see `SegmentCosts`.
         """
         graph, rules = self.layers.calls, self.layers.rules
         trained = frozen = tied = 0.0
@@ -420,10 +455,16 @@ class ModelCosts:
         again: frozenset[int] = frozenset(),
         before: Mapping[int, Layout] | None = None,
     ) -> float:
-        """Bytes kept of a micro-batch on a device; views of one tensor once.
+        """Return the bytes that a device keeps of a micro-batch; a tensor and its views count once.
 
-        Of calls that are made `again` only what they read of others is kept, as it was made; so is
-        what is gathered, but in attention, where layouts of what enters are given as `before`.
+        Args:
+            calls: Calls of a segment.
+            split: Labels of each of them.
+            recorded: Kernels of the part of each.
+            grid: Shards along each of their axes, and parts of the batch.
+            again: Calls that are made again, of which only what they read of others is kept.
+            before: Layouts of what enters the segment. Where they are given, what is gathered is
+                kept as it was made, but for that of attention.
         """
         kept: dict[int, float] = {}
         made: dict[int, float] = {}
@@ -457,7 +498,17 @@ class ModelCosts:
         parts: dict[int, float],
         mesh: Mesh,
     ) -> dict[int, float]:
-        """Of how many parts each value is gathered that a call reads; views of it have as many."""
+        """Return how many times larger the gathered copy of each tensor is that a call all-gathers.
+
+        A view has the number of its base.
+
+        Args:
+            index: Index of the call.
+            chosen: Label that each axis of the shards divides, or None.
+            layouts: Layout of every tensor that an earlier call made.
+            parts: Numbers of tensors that are views. Those of this call's views are added.
+            mesh: Shards along each of their axes.
+        """
         call, rule, own = self.layers.calls.calls[index], self.layers.rules[index], {}
         for value, axes in zip(call.reads, rule.reads, strict=True):
             made, read = layouts.get(value), read_layout(axes, chosen)
@@ -470,11 +521,11 @@ class ModelCosts:
 
     @cached_property
     def _attending(self) -> frozenset[int]:
-        """Calls that make attention's result."""
+        """Return the calls that make attention's result, of all segments."""
         return frozenset().union(*self.attention)
 
     def roots(self, calls: Sequence[int]) -> dict[int, int]:
-        """The tensor that each value is a view of, of what some calls make."""
+        """Return the tensor that each result of some calls is a view of; itself if it is none."""
         found: dict[int, int] = {}
         for i in calls:
             call, views = self.layers.calls.calls[i], self._is_view(i)
@@ -483,7 +534,7 @@ class ModelCosts:
         return found
 
     def _is_view(self, index: int) -> bool:
-        """Whether a call makes a view of the one tensor that it reads, and no other type of it."""
+        """Return whether a call makes views of the one tensor that it reads, of the same type."""
         call, values = self.layers.calls.calls[index], self.layers.calls.values
         views = self.layers.rules[index].kind == SHAPE and len(call.reads) == 1
         return views and all(values[v].dtype == values[call.reads[0]].dtype for v in call.results)
@@ -491,7 +542,14 @@ class ModelCosts:
     def kept_values(
         self, index: int, chosen: Configuration, found: Recorded, grid: Grid
     ) -> Iterator[tuple[int, float]]:
-        """Values that a call keeps for its backward pass, and their bytes on a device."""
+        """Yield the values that a call keeps for its backward pass, with their bytes on a device.
+
+        Args:
+            index: Index of the call.
+            chosen: Label that each axis of the shards divides, or None.
+            found: Kernels of the call's part.
+            grid: Shards along each of their axes, and parts of the batch.
+        """
         graph, call, rule = (
             self.layers.calls,
             self.layers.calls.calls[index],
@@ -508,11 +566,11 @@ class ModelCosts:
                     yield value, self._bytes(value, grid) / parts
 
     def _bytes(self, value: int, grid: Grid) -> float:
-        """Of the examples of one replica's micro-batch."""
+        """Return the bytes of a value for the examples of one replica's micro-batch."""
         return float(self.layers.operations.values[value].bytes) / grid[1]
 
     def entering_values(self, number: int, calls: Sequence[int]) -> tuple[int, ...]:
-        """Values that calls outside of a segment make for it: what crosses, and masks and such."""
+        """Return the values that a segment has of calls outside: what crosses, and masks."""
         graph = self.layers.operations
         own = {v for i in calls for v in graph.ops[i].results}
         others = {
@@ -524,7 +582,7 @@ class ModelCosts:
         return tuple(sorted(others | set(self.cuts.crossing[number])))
 
     def _entering(self, number: int, grid: Grid, choice: SplitChoice) -> float:
-        """Bytes on a device of what enters a segment."""
+        """Return the bytes on a device of what enters a segment."""
         crossing = self.cuts.crossing[number]
         return sum(
             self._bytes(value, grid) / parts_in(self.border(value, grid, choice), grid[0])
@@ -532,14 +590,18 @@ class ModelCosts:
         )
 
     def border(self, value: int, grid: Grid, choice: SplitChoice) -> Layout:
-        """Layout of a value that crosses cuts."""
+        """Return the layout over the shards of a value that crosses cuts."""
         shape, examples = self.layers.operations.values[value].shape, self.batch // grid[1]
         if shape[:1] == (self.batch,):
             shape = (examples, *shape[1:])
         return border_layout(choice.border, shape, grid[0], examples)
 
     def _split(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> Split:
-        """The configuration of every call over the shards, and seconds of its collectives."""
+        """Return the labels of a segment's calls over the shards, and seconds of its collectives.
+
+        They are those that `choice` gives, or else the best ones by an exact search. See `Split`
+        for the seconds.
+        """
         calls, alike = self._calls(number), self.cuts.segments[number].kind
         if math.prod(grid[0]) == 1:
             return tuple((None,) for _ in calls), (0.0, 0.0, 0.0, 0.0)
@@ -564,7 +626,7 @@ class ModelCosts:
         return self._chosen[known]
 
     def _problem(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> SegmentProblem:
-        """The problem of segments like one, of which choices of one style share the tables."""
+        """Return the problem of segments like one; choices of one style share its tables."""
         styles = styles_of(choice)
         key = (self.cuts.segments[number].kind, kind, grid, styles)
         if key not in self._problems:
@@ -574,6 +636,6 @@ class ModelCosts:
 
 
 def _pass(times: Sequence[Times], *, late: bool) -> float:
-    """Seconds of a pass: the larger of its kernels and of what the host takes for them."""
+    """Return the seconds of a pass: the larger of its kernels and of the host's launches."""
     host = sum(t.late if late else t.early for t in times)
     return max(sum(t.kernels for t in times), host)

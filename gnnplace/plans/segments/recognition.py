@@ -34,7 +34,7 @@ IS_CAUSAL = 5  # position of `is_causal` among the arguments of fused attention
 
 
 class UnrecognisedError(Exception):
-    """Says why a model is no decoder that its sizes price."""
+    """The reason why a model is no decoder that its sizes price."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Product:
     """A product with a matrix of parameters.
 
     Attributes:
-        call: Its number among the calls of the model.
-        name: Of the call.
+        call: Index of its call in the model.
+        name: Name of the call.
         stream: Position of what is multiplied among the tensors that the call reads.
-        matrix: Number of the matrix among the values of the model.
+        matrix: Index of the matrix among the values of the model.
         inputs: Columns of the matrix, as `linear` has them.
         outputs: Rows of the matrix.
-        has_bias: Whether it adds one.
+        has_bias: Whether it adds a bias.
     """
 
     call: int
@@ -62,17 +62,17 @@ class Product:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """What a layer of a decoder has; fields as those of `DecoderSizes`.
+    """The sizes of one layer of a decoder; fields as those of `DecoderSizes`.
 
     Attributes:
         hidden: Width of the stream.
-        heads: Of queries.
-        kv_heads: Of keys and values.
+        heads: Number of heads of queries.
+        kv_heads: Number of heads of keys and values.
         head_size: Width of a head.
         feed_forward: Width inside of the feed-forward.
-        gated: Whether it has a gate.
+        gated: Whether the feed-forward has a gate.
         biases: Whether any product has a bias.
-        vectors: Parameters that are no matrices.
+        vectors: Elements of parameters that are no matrices.
         head_norms: Whether each head's queries and keys pass a norm.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
@@ -132,7 +132,7 @@ def recognised_sizes(layers: LayerGraph, model: nn.Module, batch: int) -> Decode
 
 @dataclass(frozen=True)
 class _Recogniser:
-    """Reads the sizes of a decoder from the calls of a model.
+    """A reader of a decoder's sizes from the calls of a model.
 
     Attributes:
         layers: The calls and their rules, of the whole batch.
@@ -144,17 +144,17 @@ class _Recogniser:
 
     @property
     def calls(self) -> tuple[LayerCall, ...]:
-        """The calls of the model and its loss, in order."""
+        """Return the calls of the model and its loss, in order."""
         return self.layers.calls.calls
 
     @cached_property
     def makers(self) -> dict[int, int]:
-        """The call that makes each value."""
+        """Return the call that makes each value."""
         return {value: k for k, call in enumerate(self.calls) for value in call.results}
 
     @cached_property
     def layer_calls(self) -> dict[str, list[int]]:
-        """The calls of each numbered module, in order."""
+        """Return the calls of each numbered module, in order."""
         calls: dict[str, list[int]] = {}
         for k, call in enumerate(self.calls):
             name = layer_of(call.module)
@@ -208,8 +208,11 @@ class _Recogniser:
         """Return the sizes of one layer.
 
         Args:
-            name: Of its module.
+            name: Name of its module.
             calls: Its calls, in order.
+
+        Raises:
+            UnrecognisedError: It is no layer of a decoder.
         """
         kinds = {k: self.layers.rules[k].kind for k in calls}
         for k, kind in kinds.items():
@@ -254,7 +257,11 @@ class _Recogniser:
         )
 
     def _heads(self, attention: int) -> tuple[int, int]:
-        """Return the heads of queries and their width; refuse attention that is not causal."""
+        """Return the number of query heads and their width.
+
+        Raises:
+            UnrecognisedError: Attention has no axis of heads, or is not causal.
+        """
         call = self.calls[attention]
         queries = self._values(call)[0].shape
         if len(queries) != 4:
@@ -284,11 +291,15 @@ class _Recogniser:
         Args:
             outside: The calls in no layer, in order.
             hidden: Width of the stream.
+
+        Raises:
+            UnrecognisedError: These calls are not an embedding, a head and a cross entropy.
         """
         kinds = {k: self.layers.rules[k].kind for k in outside}
         for k, kind in kinds.items():
             if kind not in (LINEAR, EMBEDDING, LOSS, *BETWEEN):
                 raise UnrecognisedError(f"{self.calls[k].name}: a call of kind {kind}")
+        # There must be one embedding of the inputs, one head and one loss.
         losses = [k for k in outside if kinds[k] == LOSS]
         heads = [self._product(k) for k in outside if kinds[k] == LINEAR]
         words = [k for k in outside if kinds[k] == EMBEDDING and self._input(k)]
@@ -302,6 +313,7 @@ class _Recogniser:
             raise UnrecognisedError(
                 f"{self.calls[losses[0]].name}: no cross entropy of what the head returns"
             )
+        # The head must have the sizes of the embedding, which must read rows of tokens.
         embedding = next(v for v in self._values(self.calls[words[0]]) if v.source == PARAMETER)
         if embedding.shape != (head.outputs, hidden) or head.inputs != hidden:
             raise UnrecognisedError(f"{head.name}: its sizes are not those of the embedding")
@@ -317,7 +329,11 @@ class _Recogniser:
         return head.outputs, tokens.shape[1], is_tied
 
     def _end_parameters(self, hidden: int, vocabulary: int, *, is_tied: bool) -> tuple[int, int]:
-        """Return learned positions, and parameters outside of layers that are no matrices."""
+        """Return the learned positions, and the elements outside of layers that are in no matrix.
+
+        Raises:
+            UnrecognisedError: There is a matrix that is no part of a decoder.
+        """
         tables = [(vocabulary, hidden)] * (1 if is_tied else 2)
         positions = vectors = 0
         for name, parameter in self.model.named_parameters():
@@ -335,7 +351,11 @@ class _Recogniser:
         return positions, vectors
 
     def _product(self, number: int) -> Product:
-        """Return a product of the stream with a matrix of parameters."""
+        """Return a product of the stream with a matrix of parameters.
+
+        Raises:
+            UnrecognisedError: The call multiplies something else.
+        """
         call = self.calls[number]
         values = self._values(call)
         matrices = [k for k, v in enumerate(values) if v.source == PARAMETER and len(v.shape) == 2]
@@ -399,12 +419,12 @@ def _feed_forward(name: str, inside: Sequence[Product], hidden: int) -> tuple[in
     """Return the width of a feed-forward, whether it has a gate, and whether one product joins it.
 
     Args:
-        name: Of the layer.
+        name: Name of the layer.
         inside: The products that are none of attention's, in order.
         hidden: Width of the stream.
 
     Raises:
-        UnrecognisedError: It has other products.
+        UnrecognisedError: The products make no feed-forward.
     """
     if len(inside) in (2, 3):
         *ups, down = inside

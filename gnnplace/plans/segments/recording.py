@@ -1,9 +1,9 @@
-"""What ATen does for a part of one call: kernels of its passes, and what it keeps for backward.
+"""Recordings of a part of one call: kernels of its passes, and what it keeps for backward.
 
-The call runs on fake tensors of a device's part of its operands, under a dispatch mode; then its
-gradients, once with respect to what other calls made (I), once with respect to everything. What the
-second takes beyond the first is that of weights (W); it can wait only where it is a product's
-(`QUEUED`), else it counts with I.
+The call runs on fake tensors of a device's part of its operands, under a dispatch mode. Then its
+gradients run, once with respect to what other calls made (I) and once with respect to everything.
+What the second takes beyond the first is the time of the gradients of weights (W). These can wait
+only where they are a product's (`QUEUED`); elsewhere they count with I.
 """
 
 from __future__ import annotations
@@ -52,46 +52,53 @@ FUSED = ("bernoulli_", "div_")
 
 @dataclass(frozen=True, eq=False)
 class PaperShare:
-    """A device's part of a call, on paper: see `tracing.rules.rule.Share`."""
+    """A device's part of a call, on paper: see `tracing.rules.rule.Share`.
+
+    What devices exchange takes nothing here; it is counted elsewhere.
+
+    Attributes:
+        counts: Number of parts of each label that is divided.
+        fullest: How many times the mean's rows the fullest device of several with experts has.
+    """
 
     counts: dict[str, int]
     fullest: float = 1.0
 
     def parts(self, label: str) -> int:
-        """Parts of a label."""
+        """Return the number of parts of a label."""
         return self.counts.get(label, 1)
 
     def index(self, label: str) -> int:
-        """The first of them."""
+        """Return the number of this device's part: the first."""
         return 0
 
     def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
-        """A sum over parts; what it exchanges is counted elsewhere."""
+        """Return the tensor in place of its sum over parts."""
         return tensor
 
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
-        """The largest of all parts, likewise."""
+        """Return the tensor in place of the largest of all parts."""
         return tensor
 
     def sent(
         self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
     ) -> torch.Tensor:
-        """As many rows as go, likewise."""
+        """Return the rows in place of those that arrive, which are as many."""
         return rows
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A part of a call.
+    """The kernels of a part of a call, and the tensors that it keeps.
 
     Attributes:
-        forward: kernels of the forward pass.
-        backward: those of the gradients of what other calls made; all, where none can wait.
-        whole: those of all gradients.
-        reads: which of the tensors that it reads are kept for the backward pass.
-        results: which of those that it makes are.
-        inner: bytes of others that are kept.
-        sizes: bytes of every tensor at work. [tensors]
+        forward: Kernels of the forward pass.
+        backward: Kernels of the gradients of what other calls made; of all if none can wait.
+        whole: Kernels of all gradients.
+        reads: Whether each tensor that it reads is kept for the backward pass.
+        results: Whether each tensor that it makes is kept for the backward pass.
+        inner: Bytes of other tensors that are kept.
+        sizes: Bytes of every tensor at work. [tensors]
     """
 
     forward: Description
@@ -104,12 +111,16 @@ class Recorded:
 
     @property
     def largest(self) -> float:
-        """Bytes of the largest tensor."""
+        """Return the bytes of the largest tensor."""
         return float(self.sizes.max(initial=0.0))
 
 
 class _Ops(BareMode):
-    """Notes ATen's calls as ops of a program."""
+    """A dispatch mode that notes ATen's calls as ops of a program.
+
+    Args:
+        free: Names of ops that launch nothing and are not noted.
+    """
 
     def __init__(self, free: Sequence[str]) -> None:
         super().__init__()
@@ -144,20 +155,24 @@ class _Ops(BareMode):
         return self.names[id(tensor)]
 
     def taken(self) -> Description:
-        """What was noted since the last time."""
+        """Return the kernels of what was noted since the last time."""
         found = describe(Program("call", tuple(self.ops), {}, self.values, None))
         self.ops = []
         return found
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return what tells the memory of a tensor apart, without numbers too."""
+    """Return a key of the memory behind a tensor, which fake tensors have too."""
     return int(tensor.untyped_storage()._cdata)
 
 
 @dataclass(eq=False)
 class _Saved:
-    """Tensors that autograd keeps, by storage."""
+    """The tensors that autograd keeps, by storage.
+
+    Attributes:
+        storages: Bytes of each storage.
+    """
 
     storages: dict[Any, float] = field(default_factory=dict)
 
@@ -168,7 +183,11 @@ class _Saved:
 
 @contextmanager
 def precision_of(name: str) -> Iterator[None]:
-    """What a precision in Lightning's words means for the calls of a forward pass."""
+    """Run the calls of a forward pass in a precision: a mixed one casts them automatically.
+
+    Args:
+        name: The precision, in Lightning's words.
+    """
     if name not in MIXED:
         yield
         return
@@ -189,12 +208,12 @@ def record(
 
     Args:
         graph: The graph that has the call.
-        index: The number of the call.
+        index: Index of the call.
         rule: How it can be split.
         split: Label that each dimension of the mesh splits, or None.
         share: The shard, with the rows of the fullest part of experts.
-        precision: Of parameters and passes, in Lightning's words.
-        mode: Makes fake tensors.
+        precision: Precision of parameters and passes, in Lightning's words.
+        mode: The mode that makes fake tensors.
     """
     call = graph.calls[index]
     ops, saved = _Ops((*FREE, *FUSED) if "dropout" in call.kind else FREE), _Saved()
@@ -210,6 +229,7 @@ def record(
             results = run_part(call, _alone(rule, call, split), share, given)
         forward = ops.taken()
         ops.phase = BACKWARD
+        # Gradients: of activations alone where those of weights can wait, then of everything.
         learned = [r for r in results if r.grad_fn is not None]
         made = [
             x
@@ -219,6 +239,7 @@ def record(
         every = [x for x in operands if x.requires_grad]
         backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
         whole = _gradients(ops, learned, every)
+    # Kept tensors are operands or results; the others are the call's own.
     outer = {storage_of(tensor) for tensor in (*given, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in outer)
     return Recorded(
@@ -246,10 +267,10 @@ def _operand(
 
 
 def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:
-    """A rule as micro-batches and replicas follow it, who are told nothing of each other.
+    """Return a rule as micro-batches and replicas follow it, which exchange nothing in a call.
 
-    Statistics of a batch and means over it are of their own examples. Shards draw the whole mask of
-    a dropout to have one device's numbers; on paper each draws its own.
+    Statistics of a batch and means over it are of each part's own examples. Shards draw the whole
+    mask of a dropout to have one device's numbers; on paper each draws its own.
     """
     whole = all(label is None for label in split[:-1])
     if "dropout" in call.kind or (whole and rule.kind in APART):

@@ -72,10 +72,10 @@ RATIOS = ("forward", "backward", "weights", "saved", "parameters")
 
 @dataclass(eq=False)
 class SizedModelCosts(ModelCosts):
-    """Prices a captured decoder by its sizes; attributes as of `ModelCosts`, and these.
+    """The costs of a captured decoder by its sizes; attributes as of `ModelCosts`, and these.
 
     Attributes:
-        sizes: What prices its layers.
+        sizes: Costs of its layers.
         layer: Number of every segment's layer: 0 for the embedding, 1 and on for the layers, the
             last for the head. [segments]
     """
@@ -99,11 +99,13 @@ class SizedModelCosts(ModelCosts):
             name: self._shared(getattr(by_layer, name), getattr(captured, weights))
             for name, weights in SHARED_BY.items()
         }
+        # A free split takes the known one's numbers times the ratio of both when captured.
         known = None if base is choice else super().costs(kind, axes, examples, base)
         if known is not None and not _is_like(known, captured):
             for name in RATIOS:
                 before, after = getattr(known, name), getattr(captured, name)
                 columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
+        # A layer's input is its first segment's, the loss its last segment's.
         is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
         is_last = np.concatenate([self.layer[1:] != self.layer[:-1], [True]])
         return SegmentCosts(
@@ -119,12 +121,12 @@ class SizedModelCosts(ModelCosts):
         )
 
     def _shared(self, by_layer: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return what each segment has of its layer's numbers.
+        """Share the numbers of layers among their segments.
 
         An embedding that is captured with the first layer is of that layer's first segment.
 
         Args:
-            by_layer: Of every layer, the embedding first and the head last. [layers + 2]
+            by_layer: Numbers of the embedding, every layer, and the head. [layers + 2]
             weights: Captured numbers by which segments share. [segments]
         """
         count = len(by_layer)
@@ -147,7 +149,7 @@ class SizedModelCosts(ModelCosts):
         Args:
             kind: The kind of device.
             axes: Devices along each axis of the shards, the outer one first.
-            examples: Of a micro-batch on each replica.
+            examples: Examples of a micro-batch on each replica.
             choice: How the split over them is chosen.
         """
         if choice.labels is None and degrees_of(axes, choice) is not None:
@@ -242,7 +244,7 @@ def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
 
     Args:
         chain: The captured model.
-        sizes: Of the model.
+        sizes: Sizes of the model.
         cluster: The devices that it is planned for.
     """
     has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
@@ -320,7 +322,7 @@ def with_framework(chain: Chain, framework: Framework) -> Chain:
 
     Args:
         chain: The model, priced by its sizes.
-        framework: Whose terms price it instead.
+        framework: The framework whose terms price it instead.
     """
     source = chain.source
     assert isinstance(source, SizedModelCosts)

@@ -61,16 +61,16 @@ BARRED = 1e6  # seconds of what a choice does not have; far above what segments 
 
 @dataclass(eq=False)
 class SegmentProblem(CapturedProblem):
-    """The split of one segment over shards.
+    """The problem of splitting one segment over shards.
 
     Attributes:
-        source: what prices its operations.
-        calls: numbers of the calls of the segment.
-        kind: the kind of device.
-        priced: shards along each axis, and parts of the batch.
-        styles: of each axis of the shards; none: the calls have the labels `given`.
-        given: labels of each call, where they are given.
-        before: operations that stand for the border.
+        source: The source of its operations' costs.
+        calls: Indices of the calls of the segment.
+        kind: The kind of device.
+        priced: Shards along each axis, and parts of the batch.
+        styles: Style of each axis of the shards; empty if the calls have the labels `given`.
+        given: Labels of each call, if they are given.
+        before: Number of operations that stand for what enters; they come first.
     """
 
     source: ModelCosts | None = None
@@ -94,7 +94,17 @@ class SegmentProblem(CapturedProblem):
         styles: tuple[str, ...],
         given: Given = (),
     ) -> SegmentProblem:
-        """The problem of a segment on one kind of device."""
+        """Return the problem of a segment on one kind of device.
+
+        Args:
+            source: The source of costs.
+            number: The segment.
+            calls: Indices of its calls.
+            kind: The kind of device.
+            grid: Shards along each of their axes, and parts of the batch.
+            styles: Style of each axis of the shards.
+            given: Labels of each call, if they are given.
+        """
         graph, (axes, parts) = source.layers.operations, grid
         entering = source.entering_values(number, calls)
         last = number + 1 >= len(source.cuts.runs)
@@ -109,6 +119,7 @@ class SegmentProblem(CapturedProblem):
             known = sizes if value in crossing else {}
             return _border(f"{name} {value}", graph, reads, results, known)
 
+        # One operation stands for each value that enters or leaves the segment.
         begins = [border("border", (), (v,)) for v in entering]
         ends = [border("leaves", (v,), ()) for v in leaving if v in own]
         inner = [graph.ops[i] if given else _fewer(source, i, examples) for i in calls]
@@ -130,7 +141,7 @@ class SegmentProblem(CapturedProblem):
         )
 
     def configurations(self, op: int) -> tuple[Configuration, ...]:
-        """How an operation may be split, in the styles of the axes. [K]"""
+        """Return how an operation may be split, in the styles of the axes. [K]"""
         place = op - self.before
         inside = 0 <= place < len(self.calls)
         if inside and self.given:
@@ -142,7 +153,7 @@ class SegmentProblem(CapturedProblem):
         return tuple(c for c, fine in zip(found, allowed, strict=True) if fine)
 
     def _allowed(self, op: int, choice: SplitChoice) -> BoolArray:
-        """Which of an operation's configurations a choice has. [K]"""
+        """Return which of an operation's configurations a choice allows. [K]"""
         found = self.options[op]
         if 0 <= op - self.before < len(self.calls):
             styles = styles_of(choice, alone=True)
@@ -157,7 +168,11 @@ class SegmentProblem(CapturedProblem):
         return fits if fits.any() else np.array([not any(c) for c in found])
 
     def _styled(self, op: int, found: Sequence[Configuration], styles: Sequence[str]) -> BoolArray:
-        """Which configurations are in the style of every axis, or of the outer one at least. [K]"""
+        """Return which configurations are in the styles of all axes. [K]
+
+        Where none is, those in the style of one axis are, the outer one first; else those that
+        split nothing.
+        """
         every = [self._of_style(op, found, style, axis) for axis, style in enumerate(styles)]
         for allowed in (np.logical_and.reduce(every), *every):
             if allowed.any():
@@ -167,7 +182,7 @@ class SegmentProblem(CapturedProblem):
     def _of_style(
         self, op: int, found: Sequence[Configuration], style: str, axis: int
     ) -> BoolArray:
-        """Which configurations are in the style of one axis. [K]"""
+        """Return which configurations are in the style of one axis. [K]"""
         assert self.source is not None
         it, values = self.graph.ops[op], self.graph.values
         labels = np.array([c[axis] for c in found], dtype=object)
@@ -190,14 +205,17 @@ class SegmentProblem(CapturedProblem):
         return inside & (parted if (inside & parted).any() else ~parted)
 
     def node_key(self, op: int) -> object:
-        """Calls of one shape may have other kernels."""
+        """Return what decides an operation's costs: its shape, and the kernels of its call."""
         place = op - self.before
         inner = self.source is not None and 0 <= place < len(self.calls)
         own = self.source.parts.call_key(self.calls[place]) if self.source and inner else None
         return super().node_key(op), own
 
     def weighted(self, choice: SplitChoice) -> ShardingProblem:
-        """The tables of a choice: seconds of a micro-batch, and what else it weighs."""
+        """Return the tables for a choice: seconds of a micro-batch, and what else it weighs.
+
+        What the choice does not allow costs `BARRED` seconds more.
+        """
         if self._tables is None:
             self._tables = captured_tables(self)
         if not self._extras:
@@ -218,10 +236,11 @@ class SegmentProblem(CapturedProblem):
         return replace(self._tables, cost=tuple(cost), memory=())
 
     def _extra(self, op: int) -> FloatArray:
-        """What an operation's configurations take beside seconds of a micro-batch.
+        """Return what an operation's configurations take beside seconds of a micro-batch.
 
-        Seconds once a step; elements of frozen parameters; bytes kept; elements of parameters by
-        the axes of shards over which their gradients are sums, none first. [3 + 2 ** axes, K]
+        The rows are seconds once a step, elements of frozen parameters, bytes kept, and elements of
+        trained parameters by the axes of shards over which their gradients are sums, those that are
+        none first. [3 + 2 ** axes, K]
         """
         options, place = self.options[op], op - self.before
         found = np.zeros((3 + 2 ** len(self.mesh), len(options)))
@@ -237,6 +256,7 @@ class SegmentProblem(CapturedProblem):
                 info = graph.values[value]
                 if info.source != PARAMETER:
                     continue
+                # Elements count in the row of the axes over which their gradient is a sum.
                 size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), self.mesh)
                 if not info.gradient:
                     found[1, k] += size
@@ -254,7 +274,7 @@ class SegmentProblem(CapturedProblem):
 
     @cached_property
     def _keepers(self) -> dict[int, int]:
-        """How many calls keep each value where they are whole; views of one tensor are one."""
+        """Return how many calls keep each value if all are whole; views count with their base."""
         assert self.source is not None
         source, roots = self.source, self.source.roots(self.calls)
         count: Counter[int] = Counter()
@@ -268,12 +288,12 @@ class SegmentProblem(CapturedProblem):
         return {value: count[roots.get(value, value)] for value in values}
 
     def completed(self, choice: SplitChoice) -> tuple[int, ...]:
-        """The strategy in which every call has the labels that were given."""
+        """Return the strategy in which every call has the labels that were given."""
         first = (int(self._allowed(op, choice).argmax()) for op in range(len(self.options)))
         return completed(self, [self.options[op][k] for op, k in enumerate(first)])
 
     def compute(self, op: int) -> FloatArray:
-        """Seconds of an operation's configurations, from kernels. [K]"""
+        """Return the seconds of an operation's configurations, those of their kernels. [K]"""
         place = op - self.before
         if not 0 <= place < len(self.calls) or self.source is None:
             return np.zeros(len(self.options[op]))
@@ -282,27 +302,31 @@ class SegmentProblem(CapturedProblem):
         return np.array([p.forward.kernels + p.whole.kernels for p in found])
 
     def exchanges(self, op: int) -> FloatArray:
-        """Seconds of what an operation's parts exchange; the fullest waits for its rows. [K]"""
+        """Return the seconds of what an operation's parts exchange. [K]
+
+        Where rows are sent to experts, all wait for the fullest device.
+        """
         sent = any(label in (DISPATCH, SPREAD) for label, _ in self.graph.ops[op].shape.exchanges)
         factor = self.source.parts.fullest if sent and self.source is not None else 1.0
         return factor * super().exchanges(op)
 
     def gradients(self, op: int) -> FloatArray:
-        """Gradients of parameters are summed once a step, see `_extra`. [K]"""
+        """Return zeros: gradients of parameters are summed once a step, see `_extra`. [K]"""
         return np.zeros(len(self.options[op]))
 
     def exchanged(
         self, chosen: Sequence[int], some: Collection[int] = (), *, again: bool = False
     ) -> tuple[float, float, float, float]:
-        """Seconds of collectives.
+        """Return the seconds of a strategy's collectives for one micro-batch.
 
         Args:
-            chosen: number of every operation's configuration.
-            some: calls of which those of the forward pass are told, too.
-            again: whether what others gather and keep is gathered again.
+            chosen: Number of every operation's configuration.
+            some: Calls whose collectives of the forward pass are returned apart as well.
+            again: Whether what others gather and keep is gathered again.
 
         Returns:
-            Of the forward pass, of the backward pass, of `some` and of gathering again.
+            Seconds of the forward pass, of the backward pass, of `some` in the forward pass, and of
+            gathering again.
         """
         own = [float(self.exchanges(op)[chosen[op]]) / 2 for op in range(len(self.graph.ops))]
         places = {self.before + k for k, call in enumerate(self.calls) if call in some}
@@ -322,7 +346,7 @@ class SegmentProblem(CapturedProblem):
         return there, back, inside, gathered
 
     def _kept(self, chosen: Sequence[int], apart: Collection[int]) -> frozenset[int]:
-        """Values that operations keep for their backward pass, and those that they are views of."""
+        """Return the values that operations keep for their backward pass, and bases of views."""
         assert self.source is not None
         source, found, roots = self.source, set[int](), self.source.roots(self.calls)
         for place, call in enumerate(self.calls, self.before):
@@ -334,16 +358,21 @@ class SegmentProblem(CapturedProblem):
 
 
 def sum_of(gradient: Layout) -> int:
-    """Over which axes of the shards a gradient is a sum: 0 none, 1 the inner one, 2 the outer."""
+    """Return over which axes of the shards a gradient is a sum, a bit for each.
+
+    The bits are 1 for the inner axis and 2 for the outer one; 0 is no sum.
+    """
     return sum((place == PARTIAL) << k for k, place in enumerate(reversed(gradient)))
 
 
 def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
-    """Styles of the axes of the shards; those of one axis share tables, but where it has examples.
+    """Return the style of each axis of the shards.
+
+    All styles of one axis but examples share the tables of the free one.
 
     Args:
-        choice: how splits are chosen.
-        alone: what it says itself, whatever the tables are.
+        choice: How splits are chosen.
+        alone: Whether to return the choice's own style, and not that of its tables.
     """
     if choice.outer:
         return (choice.outer, choice.style)
@@ -351,7 +380,7 @@ def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
 
 
 def _fewer(source: ModelCosts, call: int, examples: int) -> SplitOp:
-    """An operation on some examples, which are cut; 0: they stay together."""
+    """Return an operation with `examples` examples that may be cut; 0: they stay together."""
     op, own = source.layers.operations.ops[call], source.examples_of(call)
     kept = {op.batch, SPREAD} if examples else set()
     extents = [
@@ -363,7 +392,13 @@ def _fewer(source: ModelCosts, call: int, examples: int) -> SplitOp:
 
 
 def border_sizes(shape: Sequence[int], batch: int, examples: int) -> dict[int, int]:
-    """Axes along which what crosses a cut may be cut, and what parts must divide."""
+    """Return the axes along which what crosses a cut may be split, and their sizes.
+
+    Args:
+        shape: Shape of what crosses, for the whole batch.
+        batch: Examples of a step.
+        examples: Examples of a micro-batch; 0 if examples are not to be cut.
+    """
     first = {0: examples} if examples and shape[:1] == (batch,) else {}
     return first | ({TOKENS: shape[TOKENS]} if len(shape) > TOKENS + 1 else {})
 
@@ -375,7 +410,15 @@ def _border(
     results: tuple[int, ...],
     sizes: Mapping[int, int],
 ) -> SplitOp:
-    """An operation that stands for what is whole on every shard, or cut along some axes."""
+    """Return an operation that stands for what crosses a border: whole, or cut along some axes.
+
+    Args:
+        name: Name of the operation.
+        graph: Operations and values of the model.
+        reads: What leaves the segment there.
+        results: What enters the segment there.
+        sizes: Axes that may be cut, and their sizes.
+    """
 
     def axes(values: tuple[int, ...]) -> tuple[tuple[str | None, ...], ...]:
         return tuple(
@@ -390,7 +433,14 @@ def _border(
 
 @dataclass(frozen=True)
 class ShardMachine(MeshMachine):
-    """Collectives of one replica's shards on a part of the batch."""
+    """The links of one replica's shards, on a part of the batch.
+
+    Attributes:
+        fabric: The cluster, and what exchanges take on it.
+        place: The mesh of the shards.
+        parts: Parts of the batch; what is exchanged is smaller by as many times.
+        joined: Whether what changes along all axes alike is one collective.
+    """
 
     fabric: MeshFabric | None = None
     place: Mesh | None = None
@@ -398,7 +448,11 @@ class ShardMachine(MeshMachine):
     joined: bool = True
 
     def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
-        """Seconds of a collective of the shards along some axes."""
+        """Return the seconds of a collective of the shards along the axes `dims`.
+
+        Raises:
+            InputError: There is no cluster.
+        """
         if self.fabric is None or self.place is None:
             raise InputError("collective: no cluster")
         members = self.place.summing([k in dims for k in range(len(self.place.axes))])

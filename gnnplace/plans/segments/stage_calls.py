@@ -35,11 +35,11 @@ class StageCalls:
     """The calls of one stage.
 
     Attributes:
-        calls: indices into the graph's calls, in order.
-        entering: values that the stage before hands over.
-        leaving: values that it hands over to the stage after.
-        again: runs of `calls` (positions, the end excluded) that are recomputed.
-        parameters: names of those that it reads, in the order of reading.
+        calls: Indices into the graph's calls, in order.
+        entering: Values that the stage before hands over.
+        leaving: Values that it hands over to the stage after.
+        again: Runs of `calls` that are recomputed: first position, and the one after the last.
+        parameters: Names of the parameters that it reads, in the order of reading.
     """
 
     calls: tuple[int, ...]
@@ -54,15 +54,16 @@ def pieces_of(
     members: Sequence[Sequence[str]],
     again: Sequence[Sequence[Sequence[str]]],
 ) -> tuple[StageCalls, ...]:
-    """The stages of a plan.
+    """Return the calls of every stage of a plan.
 
     Args:
-        graph: the calls of one micro-batch.
-        members: names of each stage's calls.
-        again: of each stage, the runs of calls that are recomputed, by their names.
+        graph: The calls of one micro-batch.
+        members: Names of each stage's calls.
+        again: Names of the calls of every run that is recomputed, for each stage.
 
     Raises:
-        MismatchError: these are not the model's calls.
+        MismatchError: These are not the model's calls, or not in their order.
+        InputError: Several stages use a buffer that the forward pass changes.
     """
     stage_of = _stages(graph, members)
     made = {v: i for i, call in enumerate(graph.calls) for v in call.results}
@@ -82,11 +83,11 @@ def pieces_of(
 
 
 def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
-    """The same calls on a device: what they name of the device that they were recorded on changes.
+    """Return the same calls for a device; devices among their arguments are replaced by it.
 
     Args:
-        graph: recorded where the model was, on one device.
-        device: the device that they run on.
+        graph: Calls that were recorded where the model was, on one device.
+        device: The device that they run on.
     """
 
     def there(leaf: Any) -> Any:
@@ -101,7 +102,13 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
 
 
 def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int]:
-    """Stage of every call that is in one."""
+    """Return the stage of every call that is in one.
+
+    A call that only keeps a buffer up to date is in the stage of the call after it.
+
+    Raises:
+        MismatchError: These are not the model's calls, or not in their order.
+    """
     index = {call.name: i for i, call in enumerate(graph.calls)}
     found: dict[int, int] = {}
     for stage, names in enumerate(members):
@@ -128,10 +135,10 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
 
 
 def _check_state(graph: CallGraph, own: Sequence[Sequence[int]]) -> None:
-    """Refuse stages that share a buffer which one of them changes: each would have its own.
+    """Check that no buffer that one stage changes is used by another, which would have its own.
 
     Raises:
-        InputError: naming the buffer and the stages.
+        InputError: There is one; the message names the buffer and the stages.
     """
     for name, changing in graph.changed.items():
         users = {*graph.readers(name), *changing}
@@ -147,7 +154,7 @@ def _check_state(graph: CallGraph, own: Sequence[Sequence[int]]) -> None:
 def _own(
     graph: CallGraph, stage_of: dict[int, int], made: dict[int, int], stage: int
 ) -> tuple[int, ...]:
-    """Calls of a stage, with those beside that make what it reads of inputs."""
+    """Return the calls of a stage, with those in no stage that make what it reads of inputs."""
     found = {i for i, s in stage_of.items() if s == stage}
     todo = [v for i in found for v in graph.calls[i].reads]
     if stage == max(stage_of.values()):
@@ -166,7 +173,7 @@ def _crossing(
     made: dict[int, int],
     own: Sequence[Sequence[int]],
 ) -> list[tuple[int, ...]]:
-    """Values that cross the border before every stage, and after the last. [stages + 1]"""
+    """Return the values that cross the border before each stage and after the last. [stages + 1]"""
     last: dict[int, int] = {}
     stages = len(own)
     for stage, calls in enumerate(own):
@@ -187,7 +194,11 @@ def _crossing(
 def _runs(
     graph: CallGraph, calls: Sequence[int], again: Sequence[Sequence[str]]
 ) -> tuple[tuple[int, int], ...]:
-    """Runs of positions that are recomputed; calls beside them are computed once."""
+    """Return the runs of positions in `calls` that are recomputed.
+
+    A run goes from the first to the last of its names; names that the stage does not have are left
+    out.
+    """
     place = {graph.calls[i].name: k for k, i in enumerate(calls)}
     found = []
     for names in again:
@@ -203,7 +214,7 @@ def _parameters(graph: CallGraph, calls: Sequence[int]) -> tuple[str, ...]:
 
 
 def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
-    """Number of a call's first draw among all draws, by index of the call; of some calls."""
+    """Return the number among all draws of the first draw of each of some calls, by index."""
     first: dict[int, int] = {}
     for number, index in enumerate(graph.random):
         first.setdefault(index, number)
@@ -211,7 +222,14 @@ def numbered_draws(graph: CallGraph, some: Sequence[int]) -> dict[int, int]:
 
 
 def seed_of(base: int, step: int, example: int, number: int) -> int:
-    """A seed that differs in each of its four causes."""
+    """Return a seed that differs with each of its four arguments.
+
+    Args:
+        base: Seed of the run.
+        step: Number of the step.
+        example: Number of the micro-batch.
+        number: Number of the draw.
+    """
     found = base
     for part in (step, example, number):
         found = (found * 6364136223846793005 + 1442695040888963407 * (part + 1)) % LARGE
@@ -219,7 +237,7 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
 
 
 class _SharesSeeded(SeededAgain):
-    """Seeds the draws of a step, micro-batch after micro-batch.
+    """A mode that seeds the draws of a step, micro-batch after micro-batch.
 
     Args:
         base: Seed of the run.
@@ -236,7 +254,7 @@ class _SharesSeeded(SeededAgain):
 
 
 class _Undropped(TorchFunctionMode):
-    """Attention that keeps all its weights."""
+    """A mode in which attention keeps all its weights."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -250,13 +268,17 @@ class _Undropped(TorchFunctionMode):
 def drawn_alike(
     base: int, step: int, example: int, *, attention: bool = True
 ) -> Iterator[_SharesSeeded]:
-    """The random numbers that a plan's run draws, in a model that runs as it is, and its gradients.
+    """Draw the random numbers of a plan's run in a model that runs as it is, and in its gradients.
 
     Args:
-        base: seed of the run.
-        step: the number of the step.
-        example: number of the micro-batch.
-        attention: whether attention drops; a part of its heads draws other numbers than all.
+        base: Seed of the run.
+        step: Number of the step.
+        example: Number of the micro-batch.
+        attention: Whether attention drops weights. A part of its heads draws other numbers than
+            all.
+
+    Yields:
+        The mode that seeds the draws.
     """
     with nullcontext() if attention else _Undropped(), _SharesSeeded(base, step) as draws:
         draws.begin(example)
