@@ -69,8 +69,8 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
     traits = setting.framework.traits
-    others = [V] if V in traits.schedules else []
-    for schedule in ("1f1b", *others, *interleaved_schedules(setting, pp)):
+    there_and_back = [V] if V in traits.schedules else []
+    for schedule in ("1f1b", *there_and_back, *interleaved_schedules(setting, pp)):
         ranks = np.array(chunk_ranks(schedule, pp))
         for cut in cuts_of(setting, pp, schedule):
             layers = cut or layers_of(setting.decoder, len(ranks), traits.cut)
