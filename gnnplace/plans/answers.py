@@ -118,7 +118,7 @@ def _search(
 def plan_of(
     chain: Chain, cluster: Cluster, priced: Priced, found: FoundPlans | None = None
 ) -> Plan:
-    """A priced draft as a plan.
+    """Build the plan of a priced draft.
 
     Args:
         chain: the model as a chain of segments, with their prices.
@@ -388,12 +388,22 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
-    """What a plan of one's own takes; arguments and errors as of `given_priced`."""
+    """Price a plan that the user gives and return it as a plan.
+
+    Args:
+        chain: The model as a chain of segments, with their prices.
+        cluster: Its devices in topology order.
+        given: The plan in words, parsed words, or a plan that was read. See `given_priced`.
+
+    Raises:
+        InputError: A word is wrong, or does not fit the model or the cluster.
+        MismatchError: A plan that was read is of another model or other devices.
+    """
     return plan_of(chain, cluster, given_priced(chain, cluster, given))
 
 
 def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Priced:
-    """The draft of a plan of one's own, priced.
+    """Price a plan that the user gives and return it as a priced draft.
 
     Args:
         chain: the model as a chain of segments, with their prices.

@@ -202,7 +202,7 @@ def _quiet_chains(chain: Chain, fabric: MeshFabric) -> tuple[Chain, Chain]:
 
 
 def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Chain:
-    """A captured model whose kernels wait for no launch, over another fabric.
+    """Return a captured model whose kernels do not wait for launches, over another fabric.
 
     Args:
         chain: the model.
@@ -291,7 +291,7 @@ def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
 
 
 def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:
-    """A plan with one word changed, each priced; what cannot be made so is left out.
+    """Yield plans that differ in one word, each priced, without those that cannot be made.
 
     Args:
         plan: that is changed.
@@ -310,7 +310,7 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
 
 
 def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
-    """Changes that leave meshes and micro-batches as they are."""
+    """Yield drafts with one change that keeps the sizes of meshes and of micro-batches."""
     stages = draft.stages
     plain = replace(draft, rules=None, schedule=draft.schedule.replace(":searched", ""))
     rows: list[tuple[str, tuple[Stage, ...]]] = []
@@ -349,7 +349,11 @@ def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage
 
 
 def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
-    """The draft under another schedule; None where that is its own, or needs other stages."""
+    """Return the draft under another schedule.
+
+    Returns:
+        None if it is the draft's own schedule, or if it would need other stages.
+    """
     if schedule == draft.schedule or len(draft.stages) < 2:
         return None
     if draft.schedule == "1f1b":
@@ -359,7 +363,7 @@ def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
 
 
 def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
-    """Changes of the size of micro-batches, of replicas, shards and stages."""
+    """Yield drafts with another micro-batch size or other numbers of replicas, shards or stages."""
     spread, batch = plan.file.stages[0].spread, plan.file.batch
     size, replicas = plan.file.microbatch_size // spread, draft.stages[0].mesh.replicas * spread
     for other in (size * 2, size // 2):

@@ -276,7 +276,11 @@ def _check_experts(chain: Chain, parts: int) -> None:
 
 
 def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
-    """A stage that recomputes what a word says; every layer, or group of them, keeps one input."""
+    """Return a stage that recomputes what a word such as "full" or "block:4" says.
+
+    With "uniform:N" every group of N layers keeps one input; otherwise every recomputed layer
+    does.
+    """
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)
     if kind == "block":
@@ -345,7 +349,9 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
 
 
 def orders_in(plan: Plan) -> Orders | None:
-    """The passes in a plan's file, where its order was searched; None where a schedule makes it.
+    """Return the passes of every rank in a plan's file, or None if its schedule makes them.
+
+    Only files whose order of passes was searched have passes of their own.
 
     Raises:
         FormatError: naming the rank whose passes are not those of its stages.
@@ -366,7 +372,7 @@ def orders_in(plan: Plan) -> Orders | None:
 
 
 def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
-    """The stages of a plan's file.
+    """Return the draft that a plan's file describes.
 
     Raises:
         MismatchError: the plan is of another model, or its devices are not the cluster's.

@@ -51,7 +51,7 @@ def handed_over(
     headroom: str | None = None,
     budget: float = 10.0,
 ) -> OpPlacement | None:
-    """A placement of single ops that is faster than a plan; None where there is none.
+    """Return a placement of single ops that is faster than a plan, or None if there is none.
 
     Args:
         plan: the best of the search.
@@ -119,7 +119,7 @@ def _branches(chain: Chain, kind: str) -> float:
 
 
 def _sized(model: str, batch: int) -> str:
-    """A model's name with so many examples."""
+    """Return a model's name with `batch` examples as its option."""
     if batch_of(workload_of(model, fake=True)) == batch:
         return model
     path, _, query = model.partition("?")

@@ -171,7 +171,10 @@ class MeshFabric:
         return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
 
     def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
-        """The least seconds a byte of a collective of up to so many bytes; see `collective`."""
+        """Return the least seconds a byte that a collective of up to `most` bytes takes.
+
+        The other arguments are those of `collective`.
+        """
         key = (op, most, self.group(members) or tuple(members), alike)
         if key not in self._rates:
             sizes = most * 2.0 ** -(np.arange(OCTAVES * EACH) / EACH)

@@ -133,7 +133,7 @@ def allowed_devices(
 
 
 def _segments(chain: Chain, pattern: str, what: str) -> Matched:
-    """The segments that have a module that a pattern matches."""
+    """Find the segments that have a module that a pattern matches."""
     pairs = [(k, path) for k, own in enumerate(chain.segments) for path in own.modules]
     found = Names([path for _, path in pairs], [""] * len(pairs)).matched(pattern, what)
     segments = np.zeros(len(chain), dtype=bool)
@@ -178,7 +178,7 @@ def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tu
 
 
 def _told(plan: Plan, tried: int) -> Plan:
-    """The plan, with how many sets of devices were tried."""
+    """Return the plan with a notice of how many sets of devices were tried, if more than one."""
     if tried == 1:
         return plan
     notice = f"the best of {tried} orders or sets of devices that were searched"

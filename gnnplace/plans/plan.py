@@ -32,7 +32,7 @@ Devices = Annotated[
 
 
 def layer_of(module: str) -> str:
-    """The outermost numbered module on the way to a module: `h.3` of `h.3.attn.0`; else empty."""
+    """Return the outermost numbered module on a module's path: `h.3` of `h.3.attn.0`, else ""."""
     parts = module.split(".")
     number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)
     return "" if number is None else ".".join(parts[: number + 1])
@@ -60,7 +60,10 @@ BORDER = "whole|tokens|examples"
 
 
 def border_words(border: str, axes: int) -> tuple[str, ...]:
-    """The word of each axis of the shards, where a border has one for all or one for each."""
+    """Return the word of a border for each axis of the shards.
+
+    A border has one word for all axes, or one for each, separated by commas.
+    """
     words = border.split(",")
     return tuple(words) if len(words) > 1 else (border,) * axes
 
@@ -443,11 +446,11 @@ class Plan:
         return self.file.model_dump(mode="json")
 
     def save(self, path: str | Path) -> None:
-        """Writes the file at once or not at all."""
+        """Write the file at once or not at all."""
         write_json(path, self.to_data())
 
     def answer(self) -> dict[str, Any]:
-        """What `plan --json` prints."""
+        """Return what `plan --json` prints."""
         file = self.file
         plan = self.to_data()
         return {

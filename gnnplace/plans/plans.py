@@ -137,7 +137,7 @@ class JointPlan(Plan):
         seed: int = 0,
         reduction: str | None = None,
     ) -> PlanRunner:
-        """Makes a model train as the plan says; every process of torchrun calls this.
+        """Make a model train as the plan says. Every process of torchrun calls this.
 
         There is a process for each device of the plan, in the order in which its stages list them.
         Parameters and buffers get the first process's numbers, so that all start alike; those that
@@ -172,7 +172,7 @@ class JointPlan(Plan):
 
 
 def read_plan(path: str | Path) -> JointPlan:
-    """Reads a plan's file.
+    """Read a plan's file.
 
     Raises:
         FormatError: naming the file, the key path and the fault, or the action that cannot run.
@@ -448,7 +448,7 @@ def compare_plans(
     accept_other_loss: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
-    """The plan that is found beside what people do without one (`plans.search.search`).
+    """Search a plan and the baselines that people use without one (`plans.search.search`).
 
     Args and errors are those of `plan_model`.
 
@@ -578,7 +578,7 @@ def by_trial(
 
 
 def unlike(plans: Sequence[Plan]) -> list[Plan]:
-    """The first of plans with the same stages, micro-batches and schedule."""
+    """Return the first of all plans that have the same stages, micro-batches and schedule."""
     distinct: dict[object, Plan] = {}
     for plan in plans:
         stages = tuple((tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages)

@@ -49,7 +49,7 @@ def is_plan(path: str | Path) -> bool:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads a plan's file.
+    """Read a plan's file.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -58,7 +58,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def plan_from_data(data: Any, source: str) -> Plan:
-    """The plan that JSON holds.
+    """Return the plan that JSON data hold.
 
     Raises:
         FormatError: naming `source`, the key path and the fault.
@@ -72,7 +72,7 @@ def plan_from_data(data: Any, source: str) -> Plan:
 
 
 def check_plan(file: PlanFile, source: str = "plan") -> Checked:
-    """The actions of every rank, messages included, if no key contradicts another.
+    """Check a plan's file and return the actions of every rank, messages included.
 
     Args:
         file: a plan's file, each key of which is right by itself.
@@ -122,7 +122,11 @@ def check_cluster(file: PlanFile, source: str) -> None:
 
 
 def _cluster_of(file: PlanFile, source: str) -> Cluster:
-    """The cluster of a plan's name, or of the file that it names."""
+    """Load the cluster of a plan's name, or of the file that the plan names.
+
+    Raises:
+        FormatError: The name is no preset, or the file cannot be read.
+    """
     key = "cluster" if file.cluster_file is None else "cluster_file"
     try:
         if key == "cluster" and not is_preset(file.cluster):
@@ -151,7 +155,10 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
 
 
 def _faults(file: PlanFile) -> Iterator[str]:
-    """What contradicts what, actions apart; each may rely on those before it."""
+    """Yield the contradictions in a file, except those of its actions.
+
+    Each check may rely on those before it.
+    """
     for key, known in (("precision", PARAMETER), ("optimizer", OPTIMIZERS)):
         word = getattr(file, key)
         if word not in known:
@@ -349,6 +356,6 @@ def _twice(names: Iterable[str], where: str) -> Iterator[str]:
 
 
 def _short(numbers: Iterable[int]) -> str:
-    """The first few of some numbers."""
+    """Return the first eight of some numbers as text."""
     told = [str(number) for number in numbers]
     return f"[{', '.join([*told[:8], *(['…'] if len(told) > 8 else [])])}]"

@@ -56,7 +56,7 @@ class PricedTable:
     by_sizes: bool = True
 
     def csv(self) -> str:
-        """The rows as they were written, with the answers after them."""
+        """Return the rows as CSV, as they were written, with the answers after them."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow((*self.table.columns, *ANSWERS))
@@ -89,7 +89,7 @@ class PricedTable:
 
 
 def _cell(value: float | bool | str | None) -> str:
-    """A cell of the answers: exact, empty where there is none."""
+    """Return a cell of the answers: exact, and empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -126,7 +126,7 @@ def price_plans(
     accept_other_loss: bool = False,
     progress: Say | None = None,
 ) -> PricedTable:
-    """What plans of one's own take.
+    """Price the plans that a user gives.
 
     Args:
         model: `hf:CONFIG`, `module:callable`, a zoo name, or a module with `inputs`.

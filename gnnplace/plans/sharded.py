@@ -76,7 +76,7 @@ class ShardPlan(Plan):
     def apply(
         self, model: nn.Module, mesh: DeviceMesh | None = None, *, loss: Loss | None = None
     ) -> nn.Module:
-        """Splits a model over the mesh, in place; every process of the mesh calls this.
+        """Split a model over the mesh, in place. Every process of the mesh calls this.
 
         Its parameters become DTensors, and its forward pass takes the same whole inputs on every
         device and returns whole outputs. Where the plan has a loss, the forward pass takes the
@@ -98,7 +98,7 @@ class ShardPlan(Plan):
 
 
 def read_shard_plan(path: str | Path) -> ShardPlan:
-    """Reads a plan of one stage and one replica.
+    """Read a plan of one stage and one replica.
 
     Raises:
         FormatError: naming the file, the key path and the fault.
@@ -122,7 +122,7 @@ def plan_shard(
     machine: MeshMachine | None = None,
     seconds: Sequence[float] = (),
 ) -> ShardPlan:
-    """The best split of a model's layers that can be run.
+    """Search the best split of a model's layers that can be run.
 
     Args:
         model: a model by its name.
@@ -158,7 +158,7 @@ def shard_model(
     machine: MeshMachine | None = None,
     memory_limit: float | None = None,
 ) -> ShardPlan:
-    """The best split of a model's layers, to be applied to it.
+    """Search the best split of a model's layers, to be applied to the model.
 
     With a process group of the mesh's size (or under torchrun) every process calls this, and the
     machine is measured.
@@ -206,7 +206,7 @@ def _numbered(kind: str, count: int) -> list[str]:
 
 
 def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> PlanFile:
-    """The split as a plan of one stage and one micro-batch, with what its tables say."""
+    """Return the split as a plan of one stage and one micro-batch, with its predicted times."""
     layers, calls = split.layers, without_dropped_attention(split.layers.calls)
     cuts = cuts_of(calls, rules_of(calls))
     members = [name for segment in cuts.segments for name in segment.members]

@@ -275,7 +275,14 @@ def _exchanges(
     setting: PricingSetting, tokens: int, shards: int, split: bool,
     products: tuple[list[float], list[float], list[float]],
 ) -> tuple[float, float]:  # fmt: skip
-    """What shards exchange in a layer, forward and backward, beyond what is hidden."""
+    """Return the seconds of a layer's collectives among shards that no computation hides.
+
+    Without sequence parallelism activations are all-reduced; with it (`split`) they are
+    all-gathered before and reduce-scattered after each pair of matrix products.
+
+    Returns:
+        Seconds of the forward and of the backward pass.
+    """
     if shards == 1:
         return 0.0, 0.0
     framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden

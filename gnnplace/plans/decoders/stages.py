@@ -75,7 +75,10 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
-    """The least largest stage: the last has the head beside its layers."""
+    """Return the numbers of layers of each stage that make the largest stage as small as possible.
+
+    A stage's size is its number of multiplications per token. The last stage has the head too.
+    """
     if stages == 1:
         return (decoder.layers,)
     each = decoder.layer_matrices + decoder.length * decoder.queries / 2

@@ -35,7 +35,7 @@ class ReplicaAdvice:
 
 
 def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
-    """The advice for the largest number of devices among the rows."""
+    """Choose the fastest row and compare it with data parallelism on the most devices."""
     most = max(row.total_devices for row in rows)
     known = [row for row in rows if math.isfinite(row.seconds)]
     best = min(known, key=lambda row: (row.seconds, row.total_devices), default=None)
@@ -57,7 +57,10 @@ def crossover(rows: Sequence[SplitRow]) -> int | None:
 
 
 def best_data_parallel(rows: Sequence[SplitRow]) -> SplitRow | None:
-    """Data parallelism on the number of devices that suits it best: what it reaches at scale."""
+    """Return the fastest row of pure data parallelism on any number of devices, or None.
+
+    This is the best that data parallelism alone reaches, however many devices there are.
+    """
     alone = [row for row in rows if row.devices == 1 and math.isfinite(row.seconds)]
     return min(alone, key=lambda row: row.seconds, default=None)
 
@@ -71,7 +74,7 @@ def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
 
 
 def sentence(advice: ReplicaAdvice, most: int) -> str:
-    """The recommendation in one sentence."""
+    """Return the recommendation for `most` devices in one sentence."""
     best, alone = advice.best, advice.data_parallel
     if best is None:
         return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
@@ -92,7 +95,7 @@ def sentence(advice: ReplicaAdvice, most: int) -> str:
 
 
 def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
-    """The recommendation where more devices only make it slower."""
+    """Return the recommendation for a model that is fastest on one of `most` devices."""
     told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
     if alone is None or not math.isfinite(alone.seconds):
         return f"{told}; data parallelism on all of them is not possible."

@@ -127,7 +127,7 @@ class EpochTable(Convergence):
 
 
 def read_epochs(path: str | Path) -> EpochTable:
-    """Reads a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
+    """Read a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
 
     Raises:
         FormatError: naming the file and what is wrong.
@@ -180,7 +180,7 @@ PUBLISHED = (
 
 
 def published_gain(model: str) -> PublishedGain | None:
-    """The published gain of a model by the name of ours; None if there is none."""
+    """Return the published gain of a zoo model, or None if there is none."""
     name = model.partition("?")[0].removeprefix("zoo:")
     return next((row for row in PUBLISHED if name in row.ours), None)
 
@@ -256,7 +256,7 @@ FAMILIES = {
 
 
 def preset_of(model: str) -> Preset:
-    """The preset of a model by its zoo name or the name of its profile; ``any`` if it has none."""
+    """Return the preset of a model by its zoo or profile name, or ``any`` if it has none."""
     name = model.partition("?")[0].removeprefix("zoo:")
     for family, members in FAMILIES.items():
         if name in members.split(","):

@@ -70,7 +70,7 @@ class StepParts:
 
 
 def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> ReplicaStep:
-    """What is needed of a placed problem.
+    """Return what data parallelism needs to know of the step of a placed problem.
 
     Args:
         problem: cut into its micro-batches.
@@ -136,7 +136,7 @@ def _gradients(
 def with_all_reduce(
     step: ReplicaStep, seconds: Callable[[int, float], float], *, overlap: bool = True
 ) -> StepParts:
-    """The step with its gradients reduced.
+    """Return the times of a step whose gradients are all-reduced over the groups.
 
     Args:
         step: the step of one group.

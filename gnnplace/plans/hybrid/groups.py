@@ -58,7 +58,9 @@ class Running:
 def grouped_plan(
     model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
 ) -> Plan:
-    """The faster of the plans whose groups are pipelines, and whose groups split layers.
+    """Return the fastest plan of data-parallel groups that pipeline the model or split its layers.
+
+    A plan that fits the memory comes before one that does not.
 
     Args:
         model: A model by its name.
@@ -131,7 +133,7 @@ class PlannedSteps:
         self.microbatches = sorted(set(search.microbatches))
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """The plans that fit.
+        """Return the steps of all plans of one group on these devices that fit the memory.
 
         Raises:
             InfeasibleError: none does.
@@ -152,7 +154,10 @@ class PlannedSteps:
 
 
 def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
-    """A plan as data parallelism sees it: a rank has its gradients after its last pass."""
+    """Return the step of a plan as data parallelism sees it.
+
+    All gradients of a rank are ready after its last pass.
+    """
     pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
     begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
     held, ends, updates = np.zeros((3, cluster.num_devices))

@@ -90,7 +90,12 @@ class Splitter:
         self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
 
     def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
-        """Splits of each number of devices into groups of each size that divides it."""
+        """Return the splits of each number of devices into groups of each size that divides it.
+
+        Args:
+            counts: Numbers of devices.
+            sizes: Numbers of devices in a group.
+        """
         most = self.fabric.cluster.num_devices
         return [
             self.row(count // size, size)
@@ -112,7 +117,10 @@ class Splitter:
         return SplitRow(groups, devices, microbatches, parts, batch, steps, epochs, note)
 
     def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
-        """The slowest group's step, with the number of micro-batches that is best for it."""
+        """Return the slowest group's step and its best number of micro-batches.
+
+        The error of a group that cannot be placed is returned, not raised.
+        """
         fabric, slowest = self.fabric, list[tuple[StepParts, int]]()
         seconds = partial(fabric.all_reduce, groups=groups, devices=devices)
         overlap = self.overlap and fabric.overlaps

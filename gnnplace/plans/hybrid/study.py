@@ -92,7 +92,7 @@ def study_hybrid(
     search: Search | None = None,
     progress: Progress = lambda line: None,
 ) -> HybridStudy:
-    """Splits up to N devices in every way and says which converges first (predicted).
+    """Split up to N devices in every way and predict which split converges first.
 
     Args:
         what: a model or a problem file.
@@ -150,7 +150,7 @@ def study_hybrid(
 
 
 def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
-    """What is trained, from the options and the family's preset."""
+    """Return what is trained, from the options and the family's preset."""
     return training_of(preset, options, _batch(what, options.batch))
 
 

@@ -42,7 +42,7 @@ def check_degrees(plan: LaunchPlan) -> None:
 
 
 def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A file for `accelerate launch --config_file`.
+    """Return the text of a file for `accelerate launch --config_file`.
 
     Args:
         plan: of one stage.
@@ -95,7 +95,11 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
 
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What accelerate cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what accelerate cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that accelerate can express.
+    """
     for told, run in plan.as_it_runs("accelerate", compiles=True):
         plan = run
         yield told, plan

@@ -36,7 +36,11 @@ CPU_OPTIMIZERS = ("adamw", "adam", "lion")
 
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what DeepSpeed cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that DeepSpeed can express.
+    """
     for told, run in plan.as_it_runs("DeepSpeed"):
         plan = run
         yield told, plan
@@ -113,7 +117,7 @@ def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A configuration for DeepSpeed.
+    """Return the text of a JSON configuration for DeepSpeed.
 
     Args:
         plan: as `nearest_deepspeed` leaves it.

@@ -23,7 +23,7 @@ LAUNCHED = (
 
 
 def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[LaunchPlan, list[str]]:
-    """What launchers can be told of a plan, and a line for each thing that none can.
+    """Return the plan in launchers' terms, and a line for each thing that no launcher can express.
 
     Args:
         plan: searched, given or read.
@@ -66,7 +66,7 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
 
 
 def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """What shards are called: replicas, tp, cp and ep.
+    """Return the degrees that the shards of a plan stand for: replicas, tp, cp and ep.
 
     Along each axis those that cut examples are replicas, and cp where no weight is cut but of
     experts that rows are sent to, which are ep then.
@@ -110,7 +110,7 @@ def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
 
 
 def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, list[str]]:
-    """The word for what is recomputed, and what it does not say."""
+    """Return the word for what is recomputed, and lines on what that word does not say."""
     stages = file.stages
     again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
     if not any(again):

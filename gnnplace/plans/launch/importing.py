@@ -16,7 +16,7 @@ from gnnplace.plans.spec import PlanSpec
 
 
 def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
-    """A plan whose file leaves replicas or the batch open: with those of the cluster.
+    """Return a plan with the replicas and the batch that its file leaves open.
 
     Args:
         plan: as it was read.
@@ -96,7 +96,7 @@ def check_known(plan: LaunchPlan) -> None:
 
 
 def named_model(plan: LaunchPlan) -> str | None:
-    """A model of the sizes in a launch file, by its name; None where it has none."""
+    """Return the name of a model that has the sizes in a launch file, or None if there is none."""
     return None if plan.sizes is None else plan.sizes.model
 
 
@@ -114,7 +114,11 @@ def check_expert_groups(plan: LaunchPlan) -> None:
 
 
 def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
-    """A plan whose experts are cut over `tp` as all else is, as captures are, and a line.
+    """Return a plan whose experts are cut over `tp` like all other weights, and a line about it.
+
+    Captured models have their experts cut this way. There is no line if nothing changes.
+
+    Captured models have their experts cut this way.
 
     Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
 

@@ -90,7 +90,7 @@ def put_values(
 
 
 def shown(value: Any) -> str:
-    """A value of a file in a message: few letters, and never what a list or mapping holds."""
+    """Return a value of a file for a message: at most 40 letters, or the type of a container."""
     plain = value is None or isinstance(value, (str, int, float))
     return repr(str(value)[:40]) if plain else f"a {type(value).__name__}"
 
@@ -114,7 +114,7 @@ class Keys:
             raise FormatError(f"{self.source}: must be keys and values")
 
     def get(self, path: str) -> Any:
-        """The value at a path such as `a.b`; None where there is none.
+        """Return the value at a path such as `a.b`, or None if there is none.
 
         Raises:
             FormatError: what is on the way is no mapping.
@@ -129,7 +129,7 @@ class Keys:
         return value
 
     def count(self, path: str, default: int | None = None, least: int = 1) -> int | None:
-        """A whole number.
+        """Return the whole number at a path, or `default` if there is none.
 
         Raises:
             FormatError: it is none, or too small.
@@ -142,7 +142,7 @@ class Keys:
         return value
 
     def needed(self, path: str, least: int = 1) -> int:
-        """A whole number that must be there.
+        """Return the whole number at a path that must be there.
 
         Raises:
             FormatError: it is not.
@@ -217,7 +217,7 @@ class Keys:
         yield from _walk(part, f"{path}." if path else "", 0)
 
     def fault(self, path: str, told: str) -> FormatError:
-        """What is wrong with a value."""
+        """Return the error that says what is wrong with the value at a path."""
         return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")
 
 

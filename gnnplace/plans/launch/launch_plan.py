@@ -338,7 +338,7 @@ def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) 
 
 
 def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
-    """A plan that was read, with what the header of the same text says and the keys leave open.
+    """Return a plan with what the header of its text says and the launcher's keys leave open.
 
     Raises:
         FormatError: the header is no JSON of a plan's fields.
@@ -354,7 +354,7 @@ def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
 
 
 def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
-    """A plan with what fields beside the launcher's own keys say; keys that are there count more.
+    """Return a plan with the fields of a header that the launcher's own keys do not set.
 
     Raises:
         FormatError: a field is unknown, or is not of its type.
@@ -376,7 +376,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
 
 
 def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
-    """The plan, if what it says of itself agrees.
+    """Return the plan if its fields do not contradict each other.
 
     Raises:
         FormatError: naming what contradicts what.
@@ -387,7 +387,7 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
 
 
 def _faults(plan: LaunchPlan) -> Iterator[str]:
-    """What contradicts what; each may rely on those before it."""
+    """Yield the contradictions between fields. Each check may rely on those before it."""
     for name in ("dp", "tp", "pp", "cp", "ep", "etp", "chunks", "microbatch_size", "batch"):
         value = getattr(plan, name)
         if value is not None and not 1 <= value <= 10**9:
@@ -415,7 +415,7 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _size_faults(plan: LaunchPlan, sizes: DecoderSizes, stages: int) -> Iterator[str]:
-    """What contradicts the sizes of the model."""
+    """Yield the contradictions between a plan and the sizes of its model."""
     if plan.layers is not None and sum(plan.layers) != sizes.layers:
         yield f"stages have {sum(plan.layers)} layers, and the model has {sizes.layers}"
     if plan.layers is None and sizes.layers % stages:

@@ -30,7 +30,7 @@ OPTIMIZERS = ("adamw", "sgd", "muon")  # its `adam` decouples weight decay
 
 
 def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A script that trains by a plan.
+    """Return the text of a script that trains by a plan.
 
     Args:
         plan: with the sizes of its model.
@@ -69,7 +69,11 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
 
 
 def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What Megatron-LM cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what Megatron-LM cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that Megatron-LM can express.
+    """
     for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
         yield told, plan
@@ -102,7 +106,7 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 
 
 def model_flags(sizes: DecoderSizes) -> list[str]:
-    """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's.
+    """Return the flags of a decoder's sizes: Llama's layers if they are gated, else GPT-2's.
 
     Raises:
         InfeasibleError: experts that are not gated.
@@ -148,7 +152,7 @@ def detail_flags(details: LayerDetails | None) -> list[str]:
 
 
 def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
-    """Flags of layers with experts, to which rows are sent by an all-to-all.
+    """Return the flags of layers with experts, to which an all-to-all sends tokens.
 
     Raises:
         InfeasibleError: they are not gated.
@@ -166,7 +170,7 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
 
 
 def plan_flags(plan: LaunchPlan) -> list[str]:
-    """Flags of everything that a plan decides.
+    """Return the flags of everything that a plan decides.
 
     Raises:
         InfeasibleError: a schedule that Megatron does not have.

@@ -91,7 +91,7 @@ LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-t
 
 
 def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """Overrides of a recipe, one a line.
+    """Return the text of a file with overrides of a recipe, one a line.
 
     Args:
         plan: as `nearest_megatron` leaves it.
@@ -146,7 +146,7 @@ def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
 
 
 def _mixed_precision(plan: LaunchPlan) -> str:
-    """The recipe of a half type, or its fields where it sums gradients in the other type."""
+    """Return the recipe of a half type, or its fields if gradients are summed in the other type."""
     half = (plan.precision or "32-true").partition("-")[0]
     if half not in HALVES:
         return "null"
@@ -380,7 +380,7 @@ def _said(
 
 
 def _others(flags: Flags, text: str) -> Flags:
-    """What Megatron-LM has flags for and Megatron-Bridge says otherwise."""
+    """Return the flags of Megatron-LM that Megatron-Bridge expresses in another way."""
     made: Flags = {"tied": flags.get("share-embeddings-and-output-weights", "false").lower()}
     made |= _precision(text)
     if flags.get("gated-linear-unit", "false").lower() == "true":
@@ -393,7 +393,10 @@ def _others(flags: Flags, text: str) -> Flags:
 
 
 def _precision(text: str) -> Flags:
-    """The half type of the last mixed precision, bf16 where none is named, and its gradients."""
+    """Return the flags of the last mixed precision in a text and of the type of its gradients.
+
+    The half type is bf16 where none is named. `None` or `null` has no flags.
+    """
     named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", text)
     if named and re.match("None|null", named[-1]):
         return {}

@@ -66,7 +66,11 @@ def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
 
 
 def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What nanotron cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what nanotron cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that nanotron can express.
+    """
     for told, run in plan.as_it_runs("nanotron"):
         plan = run
         yield told, plan
@@ -114,7 +118,7 @@ def check_degrees(plan: LaunchPlan) -> None:
 
 
 def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A configuration of nanotron, with made-up data.
+    """Return the text of a configuration of nanotron, with made-up data.
 
     Args:
         plan: as `nearest_nanotron` leaves it.

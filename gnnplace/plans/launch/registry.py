@@ -150,7 +150,7 @@ OF_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 
 
 def launcher_of(name: str) -> Launcher:
-    """The launcher of a name.
+    """Return the launcher of a name.
 
     Raises:
         InputError: there is none; the names are listed.
@@ -223,7 +223,7 @@ def is_launch_file(path: str | Path) -> bool:
 
 
 def launch_text(path: str | Path) -> str:
-    """The text of a launch file; of `FILE.py:FUNCTION` that of the file.
+    """Return the text of a launch file. For `FILE.py:FUNCTION` it is the text of the file.
 
     Raises:
         FormatError: it cannot be read, or is too large to be one.

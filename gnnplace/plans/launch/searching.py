@@ -103,7 +103,7 @@ def price_launch_plan(
     batch: int | None = None,
     memory_limit: float | None = None,
 ) -> LaunchAnswer:
-    """What a run of a launch file takes, at the prices of the launcher's framework.
+    """Price a run of a launch file with the constants of the launcher's framework.
 
     Args:
         plan: as it was read.
@@ -159,7 +159,7 @@ class LaunchExplanation:
 
 
 def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
-    """What bounds a run that was priced.
+    """Explain what bounds a run that was priced.
 
     Args:
         answer: of `price_launch_plan` or `search_launcher`.

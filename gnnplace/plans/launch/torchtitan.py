@@ -141,7 +141,11 @@ FLOAT8 = "405B"  # whose own configuration has float8 products, under torch.comp
 
 
 def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What torchtitan cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what torchtitan cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that torchtitan can express.
+    """
     still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # which it can capture
     for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
         plan = run
@@ -188,7 +192,10 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 
 
 def schedule_csv(plan: PlanFile) -> str | None:
-    """The schedule as a file beside the module; None where torchtitan knows it by its name.
+    """Return the schedule as a CSV file beside the module, or None if torchtitan has a name for it.
+
+    Schedules in the shape of a V have their own names, which say which rank has which stage; a
+    file cannot.
 
     Orders of a v have their own name, which says who has which stage: a file cannot.
     """
@@ -466,7 +473,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal, or of a product of numbers; None where it is neither."""
+    """Return the value of a literal or of a product of whole numbers, or None if it is neither."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         left, right = _literal(node.left), _literal(node.right)
         return left * right if type(left) is type(right) is int else None
