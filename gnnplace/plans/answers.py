@@ -121,10 +121,10 @@ def plan_of(
     """Build the plan of a priced draft.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: the devices that it is planned for.
-        priced: what was searched or given.
-        found: the search that it comes from: its bound is said.
+        chain: The model as a chain of segments, with their prices.
+        cluster: The devices that it is planned for.
+        priced: What was searched or given.
+        found: The search that it comes from: its bound is said.
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
@@ -406,13 +406,14 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -
     """Price a plan that the user gives and return it as a priced draft.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
+        chain: The model as a chain of segments, with their prices.
+        cluster: Its devices in topology order.
+        given: Such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
             "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
 
     Raises:
-        InputError: naming the word that is wrong, or what does not fit the model or the cluster.
+        InputError: The message names the word that is wrong, or what does not fit the model or the
+            cluster.
     """
     # Imports torch, which a search by sizes does without.
     from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in

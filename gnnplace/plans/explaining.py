@@ -134,8 +134,8 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
     """Seconds of a step by what they go to; they add up to it.
 
     Args:
-        priced: a draft with its orders.
-        pricer: that it was priced with.
+        priced: A draft with its orders.
+        pricer: That it was priced with.
     """
     chain, fabric, draft = pricer.chain, pricer.fabric, priced.draft
     found, before, actions = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.actions
@@ -205,9 +205,9 @@ def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Ch
     """Return a captured model whose kernels do not wait for launches, over another fabric.
 
     Args:
-        chain: the model.
-        fabric: what its shards exchange over.
-        floor: what a launch takes instead of nothing.
+        chain: The model.
+        fabric: What its shards exchange over.
+        floor: What a launch takes instead of nothing.
     """
     old = chain.source
     assert isinstance(old, ModelCosts)
@@ -294,9 +294,9 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
     """Yield plans that differ in one word, each priced, without those that cannot be made.
 
     Args:
-        plan: that is changed.
-        priced: the same as a draft.
-        pricer: that it was priced with.
+        plan: That is changed.
+        priced: The same as a draft.
+        pricer: That it was priced with.
     """
     pricers = {pricer.size: pricer}
     slack = max(entry.slack for entry in plan.file.memory.values())

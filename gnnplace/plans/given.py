@@ -261,7 +261,7 @@ def _check_experts(chain: Chain, parts: int) -> None:
     """Whether a model's experts have so many parts.
 
     Raises:
-        InputError: it has none, or theirs are not equal.
+        InputError: If it has none, or theirs are not equal.
     """
     if parts == 1 or not isinstance(chain.source, ModelCosts):
         return
@@ -300,7 +300,7 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
     """Cuts with the least largest stage, memory apart. [stages + 1]
 
     Raises:
-        InputError: the model cannot be split so.
+        InputError: If the model cannot be split so.
     """
     split_sums = pricer.sums(mesh, choice=choice)
     if split_sums is None:
@@ -320,8 +320,8 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     Chunks of one rank have equal parts of its memory. [stages + 1]
 
     Args:
-        pricer: of the model and the cluster, at the draft's micro-batch.
-        draft: on equal meshes, with splits and recomputation.
+        pricer: Of the model and the cluster, at the draft's micro-batch.
+        draft: On equal meshes, with splits and recomputation.
 
     Returns:
         The cuts; None where nothing fits.
@@ -354,7 +354,7 @@ def orders_in(plan: Plan) -> Orders | None:
     Only files whose order of passes was searched have passes of their own.
 
     Raises:
-        FormatError: naming the rank whose passes are not those of its stages.
+        FormatError: The message names the rank whose passes are not those of its stages.
     """
     file = plan.file
     if not file.schedule.endswith(SEARCHED):
@@ -375,7 +375,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     """Return the draft that a plan's file describes.
 
     Raises:
-        MismatchError: the plan is of another model, or its devices are not the cluster's.
+        MismatchError: If the plan is of another model, or its devices are not the cluster's.
     """
     file = plan.file
     _check_basis(chain, cluster, file)
@@ -432,7 +432,7 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
     """Whether a plan is of this model and cluster, in its words.
 
     Raises:
-        MismatchError: naming the key path and what differs.
+        MismatchError: The message names the key path and what differs.
     """
     if file.fingerprint != chain.fingerprint:
         raise MismatchError("plan: fingerprint: it is of another model; make a plan for this one")

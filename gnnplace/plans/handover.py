@@ -54,13 +54,13 @@ def handed_over(
     """Return a placement of single ops that is faster than a plan, or None if there is none.
 
     Args:
-        plan: the best of the search.
-        chain: the model that was planned.
-        cluster: with the memory that may be used.
-        job: what is trained.
-        named: the cluster on the command line.
-        headroom: the same; None leaves it out.
-        budget: seconds of the search for plans; op placement takes a fifth, from `LEAST` to
+        plan: The best of the search.
+        chain: The model that was planned.
+        cluster: With the memory that may be used.
+        job: What is trained.
+        named: The cluster on the command line.
+        headroom: The same; None leaves it out.
+        budget: Seconds of the search for plans; op placement takes a fifth, from `LEAST` to
             `SECONDS`.
     """
     if not _asked(plan, chain, cluster) or any_local(cluster):

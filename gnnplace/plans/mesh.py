@@ -71,7 +71,7 @@ class Mesh:
         """Devices that add up over replicas and some axes of shards, and how many such groups.
 
         Args:
-            axes: whether over each axis of the shards.
+            axes: Whether over each axis of the shards.
         """
         inner = self.axes[-1]
         places = [range(0, self.shards, inner), range(inner)][-len(axes) :]
@@ -102,8 +102,8 @@ class MeshFabric:
     """What the devices of a cluster take to exchange tensors.
 
     Attributes:
-        cluster: the devices and their links.
-        table: measured series of collectives; None for the package's.
+        cluster: The devices and their links.
+        table: Measured series of collectives; None for the package's.
     """
 
     cluster: Cluster
@@ -145,13 +145,13 @@ class MeshFabric:
         """Seconds of a collective.
 
         Args:
-            op: its name, one of `costs.collectives.COLLECTIVES`.
-            size: bytes, as that module counts them.
-            members: indices of the devices that take part.
-            alike: groups of the same servers that exchange as much at the same time.
+            op: Its name, one of `costs.collectives.COLLECTIVES`.
+            size: Bytes, as that module counts them.
+            members: Indices of the devices that take part.
+            alike: Groups of the same servers that exchange as much at the same time.
 
         Raises:
-            InputError: two of the devices have no link.
+            InputError: If two of the devices have no link.
         """
         if len(members) < 2 or size <= 0:
             return 0.0
@@ -257,7 +257,7 @@ class MeshFabric:
         """Seconds of messages of so many bytes each that go at once; the slowest.
 
         Raises:
-            InputError: two devices have no link.
+            InputError: If two devices have no link.
         """
         link = self._links.get(pairs[0])
         alone = self.send(size, *pairs[0])
@@ -272,7 +272,7 @@ class MeshFabric:
         """Seconds of a message between two devices on an idle link.
 
         Raises:
-            InputError: they have no link.
+            InputError: If the two have no link.
         """
         if size <= 0 or source == target:
             return 0.0

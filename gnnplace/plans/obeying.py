@@ -40,8 +40,8 @@ def find_obeying(
     arguments are those of `find_plans`.
 
     Raises:
-        InputError: a pattern or device matches nothing, or modules are to stay together.
-        InfeasibleError: no plan that was tried obeys.
+        InputError: If a pattern or device matches nothing, or modules are to stay together.
+        InfeasibleError: If no plan that was tried obeys.
     """
     asked = options.constraints
     if asked.together:
@@ -113,7 +113,7 @@ def allowed_devices(
     """Whether each segment may be on each device. [segments, devices]
 
     Raises:
-        InputError: a pattern or device matches nothing.
+        InputError: If a pattern or device matches nothing.
     """
     names = [device.name for device in cluster.devices]
     allowed = np.ones((len(chain), len(names)), dtype=bool)

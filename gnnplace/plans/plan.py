@@ -355,8 +355,8 @@ class OpPlacement:
     """A placement of single ops that is faster than a plan.
 
     Attributes:
-        step_time: predicted seconds of a step.
-        command: what makes it; empty where the model has no name.
+        step_time: Predicted seconds of a step.
+        command: What makes it; empty where the model has no name.
     """
 
     step_time: float
@@ -368,10 +368,10 @@ class TrialEntry:
     """A plan that was run for a few steps.
 
     Attributes:
-        shape: of the plan, in a few words.
-        predicted: seconds of a step.
-        measured: the same, the median; None where it could not be run.
-        fault: why it could not be run, in one line.
+        shape: Of the plan, in a few words.
+        predicted: Seconds of a step.
+        measured: The same, the median; None where it could not be run.
+        fault: Why it could not be run, in one line.
     """
 
     shape: str
@@ -385,15 +385,15 @@ class Plan:
     """A plan.
 
     Attributes:
-        file: what its file says.
-        reason: why it cannot be trained so; None where it can.
-        notices: what a reader should know, each in one line.
-        op_placement: a placement of single ops that is faster; None where none was found.
-        trials: of the plans that this one was taken from by measured times, in order of predicted
+        file: What its file says.
+        reason: Why it cannot be trained so; None where it can.
+        notices: What a reader should know, each in one line.
+        op_placement: A placement of single ops that is faster; None where none was found.
+        trials: Of the plans that this one was taken from by measured times, in order of predicted
             ones; none where nothing was run.
-        parameters: their number; None where it is not known.
-        defaults: what was planned for without being asked, such as "batch".
-        fullest: bytes of the device that lacks the most, or has the fewest free; None of a plan
+        parameters: Their number; None where it is not known.
+        defaults: What was planned for without being asked, such as "batch".
+        fullest: Bytes of the device that lacks the most, or has the fewest free; None of a plan
             that was read and not priced.
     """
 

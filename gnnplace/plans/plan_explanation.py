@@ -30,10 +30,10 @@ class PlanChange:
     """A plan with one word changed.
 
     Attributes:
-        told: the change, in a few words.
-        step_time: predicted seconds of a step.
-        held: bytes of the fullest device.
-        lacking: bytes by which a device is too small; at most 0 where all fit.
+        told: The change, in a few words.
+        step_time: Predicted seconds of a step.
+        held: Bytes of the fullest device.
+        lacking: Bytes by which a device is too small; at most 0 where all fit.
     """
 
     told: str
@@ -47,18 +47,18 @@ class PlanExplanation:
     """What bounds a plan.
 
     Attributes:
-        plan: that was explained.
-        step_time: predicted seconds of a step.
-        interval: nine in ten steps are in it.
-        parts: seconds of the step by what they go to; see `PARTS`.
-        fullest: the name of the fullest device.
-        memory: its bytes.
-        room: bytes that it has.
-        changes: single changes that are faster and fit, the fastest first; of a plan that does not
+        plan: That was explained.
+        step_time: Predicted seconds of a step.
+        interval: Nine in ten steps are in it.
+        parts: Seconds of the step by what they go to; see `PARTS`.
+        fullest: The name of the fullest device.
+        memory: Its bytes.
+        room: Bytes that it has.
+        changes: Single changes that are faster and fit, the fastest first; of a plan that does not
             fit those that make it fit.
-        tried: how many were priced.
-        causes: what may make a run slower than predicted, the likeliest first.
-        measured: a step of a run; None where none is known.
+        tried: How many were priced.
+        causes: What may make a run slower than predicted, the likeliest first.
+        measured: A step of a run; None where none is known.
     """
 
     plan: Plan
@@ -90,15 +90,15 @@ def explain_plan(
     """Return what bounds a plan's step, and which single changes are worth most.
 
     Args:
-        plan: searched, given or read.
-        model: the model by its name, where the plan's file does not say how to make it.
-        cluster: the cluster, where that is so.
-        measured: a step of a run of it: seconds, words such as "0.83s", or the path of a log.
-        progress: is told what is done.
+        plan: Searched, given or read.
+        model: The model by its name, where the plan's file does not say how to make it.
+        cluster: The cluster, where that is so.
+        measured: A step of a run of it: seconds, words such as "0.83s", or the path of a log.
+        progress: Is told what is done.
 
     Raises:
-        InputError: the model or the cluster cannot be made, or no step can be read.
-        MismatchError: the plan is of another model or cluster.
+        InputError: If the model or the cluster cannot be made, or no step can be read.
+        MismatchError: If the plan is of another model or cluster.
     """
     file = plan.file
     step = f"{measured}s" if isinstance(measured, (int, float)) else measured

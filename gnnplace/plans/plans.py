@@ -144,14 +144,14 @@ class JointPlan(Plan):
         this process's stages do not read leave the model (for the device "meta").
 
         Args:
-            model: what was planned, in training mode, in the type of the plan's precision.
-            inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
+            model: What was planned, in training mode, in the type of the plan's precision.
+            inputs: Example inputs of any number of examples: a tensor, a tuple or a mapping, with
                 what the loss reads of them at the end; None: of the shapes that the plan was made
                 with, which its file has.
-            loss: as it was planned with: called with the model's output and the last inputs; None:
+            loss: As it was planned with: called with the model's output and the last inputs; None:
                 the output's own.
-            device: that this process computes on; by default that of the model.
-            seed: of dropout, the same on all processes.
+            device: That this process computes on; by default that of the model.
+            seed: Of dropout, the same on all processes.
             reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
                 where it is their sum; None: as the plan says, which was proven.
 
@@ -160,9 +160,9 @@ class JointPlan(Plan):
             `runner.parameters()`.
 
         Raises:
-            FormatError: the plan's actions cannot run, with the first that is wrong.
-            MismatchError: it is a plan of another model, or has meshes that cannot be run.
-            InputError: there are more or fewer processes than devices.
+            FormatError: If the plan's actions cannot run, with the first that is wrong.
+            MismatchError: If it is a plan of another model, or has meshes that cannot be run.
+            InputError: If there are more or fewer processes than devices.
         """
         from gnnplace.run.planned import apply_plan
 
@@ -175,7 +175,8 @@ def read_plan(path: str | Path) -> JointPlan:
     """Read a plan's file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault, or the action that cannot run.
+        FormatError: The message names the file, the key path and the fault, or the action that
+            cannot run.
     """
     return _joint(parsed_plan(path))
 
@@ -227,55 +228,55 @@ def plan_model(
     by a roofline.
 
     Args:
-        model: a name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module
-            with `inputs`; None: of the sizes that the given launch file has.
-        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
-        inputs: example inputs of a module.
-        loss: the loss of a module; None: its output is the loss.
-        batch: examples of a step over all devices; by default those of the given plan, of the
+        model: A name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module with
+            `inputs`; None: of the sizes that the given launch file has.
+        cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        inputs: Example inputs of a module.
+        loss: The loss of a module; None: its output is the loss.
+        batch: Examples of a step over all devices; by default those of the given plan, of the
             catalogue's default, or of the example inputs.
-        precision: of parameters and passes, in Lightning's words; by default that of the given
+        precision: Of parameters and passes, in Lightning's words; by default that of the given
             plan, of the catalogue's default, or "32-true".
-        optimizer: of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
+        optimizer: Of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
             captured model "sgd", "adam" or "adamw".
         lora: low-rank adapters that are trained instead of the parameters, as "r=16", or
             "r=16,bits=4" of weights in 4 bits; of a model of the catalogue alone.
-        memory_limit: bytes that every device has, instead of its own.
-        headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
-        budget: seconds that the search may take.
-        top: how many plans are answered at most.
-        given: a plan of one's own, in words, or a plan or a launch file, read or by its path: its
+        budget: Seconds that the search may take.
+        top: How many plans are answered at most.
+        given: A plan of one's own, in words, or a plan or a launch file, read or by its path: its
             times instead of a search.
-        tries: run so many of the fastest plans for a few steps on the devices that are here, and
+        tries: Run so many of the fastest plans for a few steps on the devices that are here, and
             put the one whose measured step is shortest first; 0 runs nothing.
-        runnable: search only plans that can be run: with as many replicas in every stage.
-        accept_other_loss: cut the batch also where its loss is another one then.
-        imbalance: how many times the mean's rows the fullest device of several with experts has.
-        constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
+        runnable: Search only plans that can be run: with as many replicas in every stage.
+        accept_other_loss: Cut the batch also where its loss is another one then.
+        imbalance: How many times the mean's rows the fullest device of several with experts has.
+        constraints: Pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
             "memory", that with the least bytes on its fullest device.
-        rate: with the last two: tokens a second (examples, where these are no tokens) to be
+        rate: With the last two: tokens a second (examples, where these are no tokens) to be
             reached.
         pareto: "memory" or "gpus": what plans have less of that take more time, which are answered
             besides; None: none are.
-        modes: words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
+        modes: Words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
             as "compile=on,gradients=same".
-        launcher: the only one that must be able to run the plan; None: the fastest plan of all
+        launcher: The only one that must be able to run the plan; None: the fastest plan of all
             launchers counts, and the others' stand beside it.
-        framework: the only one that must train it.
-        environment: of that framework, such as "checked-collectives".
-        progress: is told what is done.
+        framework: The only one that must train it.
+        environment: Of that framework, such as "checked-collectives".
+        progress: Is told what is done.
 
     Returns:
         Plans, the fastest first; one that says why not where nothing fits.
 
     Raises:
-        InputError: what is wrong with model, cluster or options.
-        CaptureError: naming the module that cannot be captured.
-        MismatchError: the given plan is of another model or cluster.
-        InfeasibleError: no plan obeys the constraints.
+        InputError: If model, cluster or options are wrong.
+        CaptureError: The message names the module that cannot be captured.
+        MismatchError: If the given plan is of another model or cluster.
+        InfeasibleError: If no plan obeys the constraints.
     """
     # The keyword arguments become records at once; what contradicts itself is refused before work.
     asked = as_constraints(constraints)
@@ -540,7 +541,7 @@ def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
     """Refuses to try what is not here.
 
     Raises:
-        InputError: the devices are not workers of this machine, or the model has no name.
+        InputError: If the devices are not workers of this machine, or the model has no name.
     """
     odd = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
     if odd:
@@ -561,10 +562,10 @@ def by_trial(
     """Plans with those that were run first, the fastest by measured time at the head.
 
     Args:
-        plans: the fastest first, by predicted times.
-        model: the name of the model.
-        count: how many plans are run.
-        progress: is told what is run.
+        plans: The fastest first, by predicted times.
+        model: The name of the model.
+        count: How many plans are run.
+        progress: Is told what is run.
     """
     if not plans[0].feasible:
         return list(plans)

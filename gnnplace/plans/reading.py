@@ -52,7 +52,7 @@ def read_plan(path: str | Path) -> Plan:
     """Read a plan's file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: The message names the file, the key path and the fault.
     """
     return plan_from_data(read_json(path), str(path))
 
@@ -61,7 +61,7 @@ def plan_from_data(data: Any, source: str) -> Plan:
     """Return the plan that JSON data hold.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     try:
         file = parse(PlanFile, data, source)
@@ -75,11 +75,11 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     """Check a plan's file and return the actions of every rank, messages included.
 
     Args:
-        file: a plan's file, each key of which is right by itself.
-        source: what messages begin with.
+        file: A plan's file, each key of which is right by itself.
+        source: What messages begin with.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     fault = next(_faults(file), None)
     if fault is not None:
@@ -105,7 +105,7 @@ def check_cluster(file: PlanFile, source: str) -> None:
     """Whether there is a cluster of a plan's name with its devices.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     local = LOCAL.fullmatch(file.cluster)
     if local is not None:  # of this machine, by number; all that there are without one
@@ -143,7 +143,7 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
     """Check that a plan says what is asked of it; None asks nothing.
 
     Raises:
-        MismatchError: naming the key path and what differs.
+        MismatchError: The message names the key path and what differs.
     """
     for key, value in asked.items():
         stated = getattr(file, key)

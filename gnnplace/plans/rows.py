@@ -42,11 +42,11 @@ class PricedTable:
     """A table of plans with what each takes.
 
     Attributes:
-        table: as it was given.
-        answers: of every row, in its order.
-        framework: whose constants priced them.
-        environment: named, or None.
-        by_sizes: whether prices come from the model's sizes, and not from a capture.
+        table: As it was given.
+        answers: Of every row, in its order.
+        framework: Whose constants priced them.
+        environment: Named, or None.
+        by_sizes: Whether prices come from the model's sizes, and not from a capture.
     """
 
     table: PlanTable
@@ -101,8 +101,8 @@ def given_table(given: str | Path) -> PlanTable:
     """Plans of a file, or one in words.
 
     Raises:
-        FormatError: naming line and column of what cannot be read.
-        InputError: naming the word that is wrong.
+        FormatError: The message names line and column of what cannot be read.
+        InputError: The message names the word that is wrong.
     """
     if str(given).endswith(SUFFIX):
         return read_plan_table(given)
@@ -130,24 +130,24 @@ def price_plans(
 
     Args:
         model: `hf:CONFIG`, `module:callable`, a zoo name, or a module with `inputs`.
-        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
-        given: a CSV file, a row a plan, columns of words; or one plan in words.
-        inputs: example inputs of a module.
-        framework_name: whose constants count, such as "nanotron"; None: PyTorch's own.
-        environment_name: such as "checked-collectives"; None: none.
-        batch: examples of a step, where a row says nothing else.
-        precision: in Lightning's words; None: the framework's usual one if it is named, else
+        cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        given: A CSV file, a row a plan, columns of words; or one plan in words.
+        inputs: Example inputs of a module.
+        framework_name: Whose constants count, such as "nanotron"; None: PyTorch's own.
+        environment_name: Such as "checked-collectives"; None: none.
+        batch: Examples of a step, where a row says nothing else.
+        precision: In Lightning's words; None: the framework's usual one if it is named, else
             "32-true".
-        optimizer: of `costs.optimizers`; None: "adamw".
+        optimizer: Of `costs.optimizers`; None: "adamw".
         lora: low-rank adapters that are trained instead, as "r=16"; None: none.
-        memory_limit: bytes that every device has, instead of its own.
-        headroom: what stays free on every device: "auto" what the framework takes, "10%", "2GB".
-        accept_other_loss: cut the batch also where its loss is another one then.
-        progress: is told what is done.
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device: "auto" what the framework takes, "10%", "2GB".
+        accept_other_loss: Cut the batch also where its loss is another one then.
+        progress: Is told what is done.
 
     Raises:
-        FormatError: naming line and column of what cannot be read.
-        InputError: what is wrong with model, cluster or options.
+        FormatError: The message names line and column of what cannot be read.
+        InputError: If model, cluster or options are wrong.
     """
     table = given_table(given)
     name = framework_name or DEFAULT_FRAMEWORK

@@ -59,9 +59,9 @@ class ShardPlan(Plan):
     """How every layer of a model is split over a mesh.
 
     Attributes:
-        split: the strategy with its tables; None where the plan was read from a file.
-        loss: one of the layers, if it was given.
-        device_mesh: the mesh it was made for, if it was one of torch's.
+        split: The strategy with its tables; None where the plan was read from a file.
+        loss: One of the layers, if it was given.
+        device_mesh: The mesh it was made for, if it was one of torch's.
     """
 
     split: LayerSplit | None = None
@@ -83,16 +83,16 @@ class ShardPlan(Plan):
         loss's targets as well and returns the loss.
 
         Args:
-            model: the model that the plan was made for.
-            mesh: its devices; by default those of the process group.
-            loss: needed where the plan has one and was read from a file.
+            model: The model that the plan was made for.
+            mesh: Its devices; by default those of the process group.
+            loss: Needed where the plan has one and was read from a file.
 
         Returns:
             The model.
 
         Raises:
-            MismatchError: the plan was made for another model; names the first difference.
-            InputError: there is no process group of the mesh's size.
+            MismatchError: If the plan was made for another model; names the first difference.
+            InputError: If there is no process group of the mesh's size.
         """
         return split_model(self.file, model, mesh or self.device_mesh, loss or self.loss)
 
@@ -101,8 +101,8 @@ def read_shard_plan(path: str | Path) -> ShardPlan:
     """Read a plan of one stage and one replica.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
-        MismatchError: it has more stages or replicas.
+        FormatError: The message names the file, the key path and the fault.
+        MismatchError: If it has more stages or replicas.
     """
     file = parsed_plan(path).file
     replicas = len(file.stages[0].devices)
@@ -125,15 +125,15 @@ def plan_shard(
     """Search the best split of a model's layers that can be run.
 
     Args:
-        model: a model by its name.
-        options: the number of devices and their speeds.
-        memory_limit: bytes that a device has.
-        machine: measured figures, instead of the options' speeds.
-        seconds: measured seconds of each whole call, forward and backward.
+        model: A model by its name.
+        options: The number of devices and their speeds.
+        memory_limit: Bytes that a device has.
+        machine: Measured figures, instead of the options' speeds.
+        seconds: Measured seconds of each whole call, forward and backward.
 
     Raises:
-        InputError, CaptureError: there is no such model, or it cannot be captured.
-        InfeasibleError: nothing fits the memory.
+        InputError, CaptureError: If there is no such model, or it cannot be captured.
+        InfeasibleError: If nothing fits the memory.
     """
     options = options or SplitOptions()
     exchange = options.exchange()
@@ -164,16 +164,16 @@ def shard_model(
     machine is measured.
 
     Args:
-        model: the model that is split.
-        inputs: example inputs of the whole batch (with the loss's targets).
-        mesh: the number of devices, or torch's mesh of one or two dimensions.
-        loss: one of the layers, if given: the split model then returns it.
-        machine: figures to plan with; None: measured where the processes are.
-        memory_limit: bytes that a device has.
+        model: The model that is split.
+        inputs: Example inputs of the whole batch (with the loss's targets).
+        mesh: The number of devices, or torch's mesh of one or two dimensions.
+        loss: One of the layers, if given: the split model then returns it.
+        machine: Figures to plan with; None: measured where the processes are.
+        memory_limit: Bytes that a device has.
 
     Raises:
-        CaptureError: the model cannot be captured; names the module.
-        InfeasibleError: nothing fits the memory.
+        CaptureError: If the model cannot be captured; names the module.
+        InfeasibleError: If nothing fits the memory.
     """
     kind = next((p.device.type for p in model.parameters()), "cpu")
     torch_mesh = None

@@ -358,8 +358,8 @@ class PlanTable:
 
     Attributes:
         columns: Names as the file heads them, in order.
-        cells: Text of every row as it was written. [rows][columns]
-        specs: The plan of every row. [rows]
+        cells: Text of every row as it was written. [rows][columns].
+        specs: The plan of every row. [rows].
     """
 
     columns: tuple[str, ...]

@@ -148,7 +148,7 @@ def _least_reductions(
     Args:
         group: Of the plans.
         family: Their ZeRO stage.
-        forward: Seconds of the forward passes of a micro-batch. [cuts, ranks]
+        forward: Seconds of the forward passes of a micro-batch. [cuts, ranks].
         backward: Of the backward passes, likewise.
     """
     pricer = group.pricer

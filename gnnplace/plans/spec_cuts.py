@@ -82,10 +82,10 @@ class AlikeStages(NamedTuple):
     """Stages of a plan by what they have: those of one kind cost the same.
 
     Attributes:
-        ends: First segment and the one after the last, of one stage of each kind. [kinds]
-        kinds: The kind of every stage. [chunks of a rank, ranks]
+        ends: First segment and the one after the last, of one stage of each kind. [kinds].
+        kinds: The kind of every stage. [chunks of a rank, ranks].
         columns: Kinds of the chunks of a rank, of ranks that are unlike.
-        columns_of_ranks: Which of `columns` each rank has. [ranks]
+        columns_of_ranks: Which of `columns` each rank has. [ranks].
     """
 
     ends: tuple[tuple[int, int], ...]
@@ -204,12 +204,12 @@ def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
     next one.
 
     Args:
-        chunks: v, the stages of a rank.
+        chunks: V, the stages of a rank.
         pp: P, the ranks.
         microbatches: M, a multiple of P where v > 1.
 
     Returns:
-        Forward and backward passes through each chunk. [2, chunks]
+        Forward and backward passes through each chunk. [2, chunks].
     """
     ahead = (chunks - 1) * pp
     total = chunks * microbatches
@@ -223,17 +223,17 @@ class PipelineCuts(NamedTuple):
     """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
 
     Attributes:
-        schedules: Of every cut. [cuts]
-        layers: Of every cut's stages; None: as the framework cuts. [cuts]
-        chunks: Stages of a rank. [cuts]
-        is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts]
-        is_apart: Whether it has gradients of weights apart, and later than others. [cuts]
-        has_chain: Whether its order is of `has_chain`. [cuts]
-        firsts: The first segment of every stage of all cuts, one cut after another. [stages]
-        lasts: The segment after the last of every stage. [stages]
-        ranks: Cut x ranks + rank of every stage. [stages]
-        cuts_of_stages: The cut that every stage is of. [stages]
-        begins: The stage that is the first of each rank. [cuts, ranks]
+        schedules: Of every cut. [cuts].
+        layers: Of every cut's stages; None: as the framework cuts. [cuts].
+        chunks: Stages of a rank. [cuts].
+        is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts].
+        is_apart: Whether it has gradients of weights apart, and later than others. [cuts].
+        has_chain: Whether its order is of `has_chain`. [cuts].
+        firsts: The first segment of every stage of all cuts, one cut after another. [stages].
+        lasts: The segment after the last of every stage. [stages].
+        ranks: Cut x ranks + rank of every stage. [stages].
+        cuts_of_stages: The cut that every stage is of. [stages].
+        begins: The stage that is the first of each rank. [cuts, ranks].
     """
 
     schedules: tuple[str, ...]

@@ -52,8 +52,8 @@ class RowChange:
     """A plan with one word changed, which fits.
 
     Attributes:
-        told: the change, in a few words.
-        answer: what it takes.
+        told: The change, in a few words.
+        answer: What it takes.
     """
 
     told: str
@@ -170,8 +170,8 @@ def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
     """Plans with one word changed that fit, the fastest first.
 
     Args:
-        setting: what is priced on.
-        spec: the plan that is changed.
+        setting: What is priced on.
+        spec: The plan that is changed.
     """
     found = []
     for told, other in single_changes(setting, spec):

@@ -35,11 +35,11 @@ class ExpertLayers:
     2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434).
 
     Attributes:
-        count: experts of a layer.
-        active: experts of a token.
-        width: inside of an expert.
-        shared: width inside of what every token passes besides; 0: nothing.
-        dense: the first layers, which have a feed-forward instead.
+        count: Experts of a layer.
+        active: Experts of a token.
+        width: Inside of an expert.
+        shared: Width inside of what every token passes besides; 0: nothing.
+        dense: The first layers, which have a feed-forward instead.
     """
 
     count: int
@@ -54,10 +54,10 @@ class LatentAttention:
     """Queries, keys and values by way of narrow ones (DeepSeek-V2).
 
     Attributes:
-        queries: width of the narrow queries; 0: they are made at once.
-        keys: width of the narrow keys and values.
-        rotary: width of a head's part with rotary positions.
-        values: width of a head's values.
+        queries: Width of the narrow queries; 0: they are made at once.
+        keys: Width of the narrow keys and values.
+        rotary: Width of a head's part with rotary positions.
+        values: Width of a head's values.
     """
 
     queries: int
@@ -101,26 +101,26 @@ class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
     Attributes:
-        layers: how many.
-        hidden: width of the stream between layers.
-        heads: of queries.
-        kv_heads: of keys and values; fewer where queries share them.
-        feed_forward: width inside of the feed-forward.
-        length: tokens of an example.
-        vocabulary: rows of the embedding, before padding.
-        gated: two matrices up and one down, norms without biases; else one up, one down.
-        tied: the head has the embedding's weights.
-        batch: examples of a step, where a plan says nothing else.
-        positions: learned positions; 0 where they are rotary or added to scores; None: rotary ones
+        layers: How many.
+        hidden: Width of the stream between layers.
+        heads: Of queries.
+        kv_heads: Of keys and values; fewer where queries share them.
+        feed_forward: Width inside of the feed-forward.
+        length: Tokens of an example.
+        vocabulary: Rows of the embedding, before padding.
+        gated: Two matrices up and one down, norms without biases; else one up, one down.
+        tied: The head has the embedding's weights.
+        batch: Examples of a step, where a plan says nothing else.
+        positions: Learned positions; 0 where they are rotary or added to scores; None: rotary ones
             of gated layers, else one for each token.
-        own_head_size: width of a head, where it is not the stream's over the heads.
-        experts: of layers that have some.
-        latent: widths of attention by way of narrow queries, keys and values.
-        head_norms: each head's queries and keys pass a norm (Qwen3).
-        biases: products of plain layers have biases; gated ones have none.
-        vectors: parameters of a layer's norms and biases; None: those of the plainest kind.
-        end_vectors: the same of all that is in no layer; None: the norm before the head.
-        expert_vectors: parameters of the biases of a layer's experts.
+        own_head_size: Width of a head, where it is not the stream's over the heads.
+        experts: Of layers that have some.
+        latent: Widths of attention by way of narrow queries, keys and values.
+        head_norms: Each head's queries and keys pass a norm (Qwen3).
+        biases: Products of plain layers have biases; gated ones have none.
+        vectors: Parameters of a layer's norms and biases; None: those of the plainest kind.
+        end_vectors: The same of all that is in no layer; None: the norm before the head.
+        expert_vectors: Parameters of the biases of a layer's experts.
         adapters: What is trained instead of these parameters; None: all of them are.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
@@ -179,7 +179,7 @@ class DecoderSizes:
         """One of these sizes as `hf:` names it.
 
         Raises:
-            InputError: no model of transformers that is known has such layers.
+            InputError: If no model of transformers that is known has such layers.
         """
         own, many = self.latent, self.experts
         if many is not None and own is None and (many.shared or many.dense or not self.gated):

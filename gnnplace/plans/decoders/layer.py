@@ -43,10 +43,10 @@ class PassSeconds:
     """Seconds of a micro-batch.
 
     Attributes:
-        forward: of the forward pass.
-        backward: of the backward pass, without anything that is computed again.
-        again: what full recomputation adds to the backward pass.
-        selective: what selective recomputation adds.
+        forward: Of the forward pass.
+        backward: Of the backward pass, without anything that is computed again.
+        again: What full recomputation adds to the backward pass.
+        selective: What selective recomputation adds.
     """
 
     forward: float
@@ -68,13 +68,13 @@ def layer_passes(
     """Seconds of a layer.
 
     Args:
-        setting: what is priced on.
-        tokens: of the micro-batch on a device.
-        shards: of every matrix.
-        context: shards of tokens, whose keys and values are gathered.
-        split: whether tokens are split over the shards between products.
-        groups: shards of the layer's experts; 0: a layer without experts.
-        expert_shards: of the matrices of an expert.
+        setting: What is priced on.
+        tokens: Of the micro-batch on a device.
+        shards: Of every matrix.
+        context: Shards of tokens, whose keys and values are gathered.
+        split: Whether tokens are split over the shards between products.
+        groups: Shards of the layer's experts; 0: a layer without experts.
+        expert_shards: Of the matrices of an expert.
     """
     d, kernels = setting.decoder, setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
@@ -217,11 +217,11 @@ def _chosen(
     """Experts' products, of equally many rows each, and what sends rows to them and back.
 
     Args:
-        setting: what is priced on.
-        tokens: of the micro-batch on a device.
-        shards: that each have a part of these tokens.
-        groups: shards of the layer's experts.
-        expert_shards: of the matrices of an expert.
+        setting: What is priced on.
+        tokens: Of the micro-batch on a device.
+        shards: That each have a part of these tokens.
+        groups: Shards of the layer's experts.
+        expert_shards: Of the matrices of an expert.
     """
     d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
     experts = d.experts
@@ -253,10 +253,10 @@ def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: 
     """Return the seconds to send rows to their experts.
 
     Args:
-        setting: what is priced on.
-        size: bytes of the rows of a device, once for each of a token's experts.
-        groups: shards of the layer's experts.
-        expert_shards: of the matrices of an expert, which are neighbours.
+        setting: What is priced on.
+        size: Bytes of the rows of a device, once for each of a token's experts.
+        groups: Shards of the layer's experts.
+        expert_shards: Of the matrices of an expert, which are neighbours.
     """
     framework = setting.framework
     network, experts = framework.network, setting.decoder.experts

@@ -24,12 +24,12 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
     """Return the layers of every stage, 0 allowed. [stages]
 
     Args:
-        decoder: whose layers are cut.
-        stages: how many there are; those of a rank's chunks, if it has several.
+        decoder: Whose layers are cut.
+        stages: How many there are; those of a rank's chunks, if it has several.
         rule: "equal", "even", "cost", "ends", "least", or the number of every stage.
 
     Raises:
-        InputError: they cannot be cut so.
+        InputError: If they cannot be cut so.
     """
     if rule == "cost":
         return _by_cost(decoder, stages)

@@ -61,8 +61,8 @@ class Convergence(ABC):
     """Epochs by global batch.
 
     Attributes:
-        origin: where its figures come from: ``assumed`` or ``given``.
-        source: the same in words.
+        origin: Where its figures come from: ``assumed`` or ``given``.
+        source: The same in words.
     """
 
     origin: str
@@ -102,7 +102,7 @@ class EpochTable(Convergence):
     """Rows of (batch, epochs), by rising batch.
 
     Raises:
-        InputError: no row, a repeated batch, or a number that is not positive.
+        InputError: If there is no row, a batch is repeated, or a number is not positive.
     """
 
     rows: tuple[tuple[float, float], ...]
@@ -130,7 +130,7 @@ def read_epochs(path: str | Path) -> EpochTable:
     """Read a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
 
     Raises:
-        FormatError: naming the file and what is wrong.
+        FormatError: The message names the file and what is wrong.
     """
     yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
     read = partial(_from_yaml, read_yaml(path)) if yamlish else partial(_from_csv, read_text(path))
@@ -162,9 +162,9 @@ class PublishedGain:
     """Speed-up of hybrid training over data parallelism alone at scale, minus one.
 
     Attributes:
-        model: as they call it.
-        gain: at least so much.
-        ours: workloads and profiles of ours that stand for it.
+        model: As they call it.
+        gain: At least so much.
+        ours: Workloads and profiles of ours that stand for it.
     """
 
     model: str
@@ -190,10 +190,10 @@ class Preset:
     """A data set and how training on it converges.
 
     Attributes:
-        name: the name of the family.
-        examples: the number of examples in an epoch.
-        examples_source: where that comes from.
-        convergence: how many epochs training takes, by the global batch.
+        name: The name of the family.
+        examples: The number of examples in an epoch.
+        examples_source: Where that comes from.
+        convergence: How many epochs training takes, by the global batch.
     """
 
     name: str
@@ -269,9 +269,9 @@ class Training:
     """What is trained.
 
     Attributes:
-        batch: examples of a step of one group.
-        examples: the number of examples in an epoch.
-        convergence: epochs by global batch.
+        batch: Examples of a step of one group.
+        examples: The number of examples in an epoch.
+        convergence: Epochs by global batch.
     """
 
     batch: int

@@ -37,10 +37,10 @@ class ClusterCopies:
     """A cluster and copies of it.
 
     Attributes:
-        cluster: the cluster, of which copies may follow.
-        latency: seconds of the network between copies.
-        bandwidth: bytes per second of a copy's network channel.
-        table: what collectives take, where links name their fabric; None for the package's.
+        cluster: The cluster, of which copies may follow.
+        latency: Seconds of the network between copies.
+        bandwidth: Bytes per second of a copy's network channel.
+        table: What collectives take, where links name their fabric; None for the package's.
     """
 
     cluster: Cluster
@@ -66,13 +66,13 @@ class ClusterCopies:
         """Seconds of adding up gradients over one device of every group, all others at once.
 
         Args:
-            device: which of a group's.
+            device: Which of a group's.
             size: bytes.
-            groups: how many.
-            devices: of a group.
+            groups: How many.
+            devices: Of a group.
 
         Raises:
-            InputError: two of the devices have no link.
+            InputError: If two of the devices have no link.
         """
         count = self.cluster.num_devices
         copies = -(-groups * devices // count)

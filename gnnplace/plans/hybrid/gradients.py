@@ -35,10 +35,10 @@ class ReplicaStep:
     """A model-parallel step as data parallelism sees it; D devices.
 
     Attributes:
-        step_time: seconds of it alone, predicted.
-        gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
-        backward_end: seconds at which each device would have done all but its updates. [D]
-        updates: seconds of each device's update ops. [D]
+        step_time: Seconds of it alone, predicted.
+        gradients: Ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2].
+        backward_end: Seconds at which each device would have done all but its updates. [D].
+        updates: Seconds of each device's update ops. [D].
         microbatches: M, into which the batch of a group is cut.
     """
 
@@ -54,9 +54,9 @@ class StepParts:
     """Seconds of a data-parallel step.
 
     Attributes:
-        alone: the model-parallel step of one group.
-        all_reduce: the seconds of the busiest device's all-reduce.
-        exposed: that the all-reduce adds to the step.
+        alone: The model-parallel step of one group.
+        all_reduce: The seconds of the busiest device's all-reduce.
+        exposed: That the all-reduce adds to the step.
     """
 
     alone: float
@@ -73,9 +73,9 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
     """Return what data parallelism needs to know of the step of a placed problem.
 
     Args:
-        problem: cut into its micro-batches.
-        result: what a placer made of the problem.
-        scale: bytes of a gradient over those of its tensor: M where the problem was cut without
+        problem: Cut into its micro-batches.
+        result: What a placer made of the problem.
+        scale: Bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """
     simulation, devices = result.simulation, problem.num_devices
@@ -139,9 +139,9 @@ def with_all_reduce(
     """Return the times of a step whose gradients are all-reduced over the groups.
 
     Args:
-        step: the step of one group.
-        seconds: of an all-reduce over one of its devices, by its index, of so many bytes.
-        overlap: whether reducing may begin before the backward pass has ended.
+        step: The step of one group.
+        seconds: Of an all-reduce over one of its devices, by its index, of so many bytes.
+        overlap: Whether reducing may begin before the backward pass has ended.
     """
     end, reducing = step.step_time, 0.0
     for d, rows in enumerate(step.gradients):
@@ -158,9 +158,9 @@ def reduced(
     """When the last bucket of gradients is reduced, and the seconds of all of them.
 
     Args:
-        gradients: ready and bytes of each, as they come. [g, 2]
-        seconds: of an all-reduce of so many bytes.
-        floor: when the first may begin.
+        gradients: Ready and bytes of each, as they come. [g, 2].
+        seconds: Of an all-reduce of so many bytes.
+        floor: When the first may begin.
     """
     done = spent = size = 0.0
     for k, (ready, own) in enumerate(gradients.tolist()):

@@ -41,11 +41,11 @@ class Running:
     """How a hybrid step is run.
 
     Attributes:
-        groups: the number of data-parallel groups.
-        devices: devices of a group.
-        microbatches: shares of a group's batch.
-        steps: how many steps are timed.
-        timeout: seconds without progress after which the run is given up.
+        groups: The number of data-parallel groups.
+        devices: Devices of a group.
+        microbatches: Shares of a group's batch.
+        steps: How many steps are timed.
+        timeout: Seconds without progress after which the run is given up.
     """
 
     groups: int = 2
@@ -95,7 +95,8 @@ def priced_groups(
     ``devices`` are those of each group, ``size`` the examples of its micro-batches.
 
     Raises:
-        InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
+        InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch cannot
+            be cut.
     """
     plans, refused = list[Priced](), InputError("")
     specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
@@ -117,8 +118,8 @@ class PlannedSteps:
     Args are those of `plans.hybrid.study.Placing`.
 
     Raises:
-        InputError: it is a problem file, or there is no such model.
-        CaptureError: naming the module that cannot be captured.
+        InputError: If it is a problem file, or there is no such model.
+        CaptureError: The message names the module that cannot be captured.
     """
 
     has_gradients = True
@@ -136,7 +137,7 @@ class PlannedSteps:
         """Return the steps of all plans of one group on these devices that fit the memory.
 
         Raises:
-            InfeasibleError: none does.
+            InfeasibleError: If none does.
         """
         cluster = with_slack(cluster)
         chain, told = on_cluster(self.chain, cluster), "no plan of a group fits its memory"

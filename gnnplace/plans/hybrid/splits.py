@@ -35,14 +35,14 @@ class SplitRow:
     """One split and its figures.
 
     Attributes:
-        groups: the number of data-parallel groups.
-        devices: the devices of a group, model-parallel.
+        groups: The number of data-parallel groups.
+        devices: The devices of a group, model-parallel.
         microbatches: M of the group's placement.
-        parts: seconds of the step; None where nothing fits.
-        global_batch: examples of a step.
-        steps: the number of steps in an epoch.
-        epochs: to converge; None where the table ends.
-        note: why figures are missing.
+        parts: Seconds of the step; None where nothing fits.
+        global_batch: Examples of a step.
+        steps: The number of steps in an epoch.
+        epochs: To converge; None where the table ends.
+        note: Why figures are missing.
     """
 
     groups: int
@@ -76,10 +76,10 @@ class Splitter:
     """Rows of one training on one fabric.
 
     Args:
-        fabric: all devices, and what joins them.
-        training: batch of a group, examples of an epoch, and convergence.
-        place_on: placed steps of the model on a cluster, one for each number of micro-batches.
-        overlap: whether all-reduces overlap with the backward pass.
+        fabric: All devices, and what joins them.
+        training: Batch of a group, examples of an epoch, and convergence.
+        place_on: Placed steps of the model on a cluster, one for each number of micro-batches.
+        overlap: Whether all-reduces overlap with the backward pass.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def device_counts(most: int) -> list[int]:
     """1, 2, 4, ... up to ``most``, and ``most`` itself.
 
     Raises:
-        InputError: not a positive number, or more than ``MOST_DEVICES``.
+        InputError: If the number is not positive, or more than ``MOST_DEVICES``.
     """
     if not 1 <= most <= MOST_DEVICES:
         raise InputError(f"devices {most}: must be between 1 and {MOST_DEVICES}")

@@ -41,12 +41,12 @@ class HybridOptions(ConvergenceOptions):
 
     Attributes, beside those of `ConvergenceOptions`:
         devices: N; more than the cluster has are copies of it. None: the cluster's.
-        most: devices of a group, at most.
-        batch: examples of a step; for problem files, which do not say it.
-        network_latency: seconds, between copies of the cluster.
-        network_bandwidth: bytes a second, between copies of the cluster.
-        overlap: whether gradients are reduced while the backward pass goes on.
-        links: a log of nccl-tests, whose figures replace those of the cluster's links.
+        most: Devices of a group, at most.
+        batch: Examples of a step; for problem files, which do not say it.
+        network_latency: Seconds, between copies of the cluster.
+        network_bandwidth: Bytes a second, between copies of the cluster.
+        overlap: Whether gradients are reduced while the backward pass goes on.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
     devices: int | None = None
@@ -68,12 +68,12 @@ class HybridStudy:
     """What came out.
 
     Attributes:
-        what: the model or problem file.
-        name: the model's name, or the problem's.
+        what: The model or problem file.
+        name: The model's name, or the problem's.
         devices: N, the largest number of devices.
-        rows: every division of up to N devices into groups.
-        advice: the recommended one, and from where on a hybrid pays.
-        origin: where each kind of figure comes from.
+        rows: Every division of up to N devices into groups.
+        advice: The recommended one, and from where on a hybrid pays.
+        origin: Where each kind of figure comes from.
     """
 
     what: str
@@ -95,16 +95,16 @@ def study_hybrid(
     """Split up to N devices in every way and predict which split converges first.
 
     Args:
-        what: a model or a problem file.
-        cluster: as everywhere; a problem file has its own.
-        options: devices, data set, convergence, network.
-        search: how a group's step is placed.
-        progress: called with a line when something begins that takes seconds.
+        what: A model or a problem file.
+        cluster: As everywhere; a problem file has its own.
+        options: Devices, data set, convergence, network.
+        search: How a group's step is placed.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: a line of the log that cannot be read.
-        InputError: bad arguments, or inference.
-        InfeasibleError: no split fits its devices' memory.
+        FormatError: If a line of the log cannot be read.
+        InputError: If an argument is bad, or the options ask for inference.
+        InfeasibleError: If no split fits its devices' memory.
     """
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
@@ -158,7 +158,7 @@ def _batch(what: str, batch: int | None) -> int:
     """Examples of a step of one group: as given, or the model's own batch.
 
     Raises:
-        InputError: a problem file does not say, and neither does the caller.
+        InputError: A problem file does not say, and neither does the caller.
     """
     if is_problem_file(what):
         if batch is None:
@@ -177,11 +177,11 @@ class Search:
     """How a group's step is placed.
 
     Attributes:
-        placer: the name of the placer; "plan": groups are pipelines or split layers, as plans.
-        budget: seconds of each search.
-        seed: the seed of all randomness.
-        microbatches: numbers of micro-batches to try.
-        capture: how a model is captured.
+        placer: The name of the placer; "plan": groups are pipelines or split layers, as plans.
+        budget: Seconds of each search.
+        seed: The seed of all randomness.
+        microbatches: Numbers of micro-batches to try.
+        capture: How a model is captured.
     """
 
     placer: str = "best"
@@ -195,13 +195,13 @@ class Placing:
     """Places the model on parts of the cluster, with every number of micro-batches asked for.
 
     Args:
-        what: a model or a problem file.
-        cluster: whose kinds op times are needed of; None: a problem file's own.
-        search: how a group's step is placed.
-        progress: called with a line when something begins that takes seconds.
+        what: A model or a problem file.
+        cluster: Whose kinds op times are needed of; None: a problem file's own.
+        search: How a group's step is placed.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        InputError, CaptureError: there is no such model, or it cannot be captured.
+        InputError, CaptureError: If there is no such model, or it cannot be captured.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Placing:
         """Placed steps; those that fit.
 
         Raises:
-            InfeasibleError: with no number of micro-batches does it fit.
+            InfeasibleError: If it fits with no number of micro-batches.
         """
         found, error, search = [], None, self.search
         for count, problem in self.problems.items():

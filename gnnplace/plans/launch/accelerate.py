@@ -45,9 +45,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     """Return the text of a file for `accelerate launch --config_file`.
 
     Args:
-        plan: of one stage.
-        lines: for the head of the file.
-        gpus: of a server.
+        plan: Of one stage.
+        lines: For the head of the file.
+        gpus: Of a server.
 
     Raises:
         InfeasibleError: accelerate cannot say it.

@@ -60,9 +60,9 @@ class Prices:
     """What plans of one model take on one cluster.
 
     Attributes:
-        model: its name.
-        cluster: its devices.
-        chain: the captured model, in the precision of the plan.
+        model: Its name.
+        cluster: Its devices.
+        chain: The captured model, in the precision of the plan.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Prices:
         """Capture the model of a plan.
 
         Raises:
-            GnnplaceError: the model or the cluster cannot be made again.
+            GnnplaceError: If the model or the cluster cannot be made again.
         """
         file = plan.file
         devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
@@ -93,8 +93,8 @@ class Prices:
         `ordered`: the order of actions is written, also one that was searched.
 
         Raises:
-            MismatchError: the model is not the plan's.
-            InputError: what is left cannot be priced.
+            MismatchError: If the model is not the plan's.
+            InputError: If what is left cannot be priced.
         """
         first = draft_of_plan(self.chain, self.cluster, plan)
         before = _realized(self.chain, self.cluster, first, orders_in(plan))

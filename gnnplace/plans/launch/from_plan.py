@@ -26,11 +26,11 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
     """Return the plan in launchers' terms, and a line for each thing that no launcher can express.
 
     Args:
-        plan: searched, given or read.
-        sizes: of its model, where they are known.
+        plan: Searched, given or read.
+        sizes: Of its model, where they are known.
 
     Raises:
-        InfeasibleError: its stages have unlike meshes or ZeRO.
+        InfeasibleError: If its stages have unlike meshes or ZeRO.
     """
     file = plan.file
     meshes = {(len(s.rows), s.axes, s.zero if len(s.rows) > 1 else 0) for s in file.stages}

@@ -19,12 +19,13 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
     """Return a plan with the replicas and the batch that its file leaves open.
 
     Args:
-        plan: as it was read.
-        devices: of the cluster.
-        batch: examples of a step, where they are said elsewhere.
+        plan: As it was read.
+        devices: Of the cluster.
+        batch: Examples of a step, where they are said elsewhere.
 
     Raises:
-        InputError: the degrees do not divide the devices, or batch and micro-batch are not known.
+        InputError: If the degrees do not divide the devices, or batch and micro-batch are not
+            known.
     """
     if plan.dp is None:
         plan = plan.with_dp(devices, plan.source)
@@ -84,7 +85,7 @@ def check_known(plan: LaunchPlan) -> None:
     """Whether all is known that a price needs.
 
     Raises:
-        InputError: naming what is not.
+        InputError: The message names what is not.
     """
     missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
     if missing:
@@ -123,7 +124,7 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
 
     Raises:
-        InputError: there are fewer groups than shards.
+        InputError: If there are fewer groups than shards.
     """
     if plan.etp in (None, plan.tp):
         return replace(plan, etp=None), []
@@ -137,7 +138,7 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     """Return what of a launch plan is priced of a captured model, and a line for the rest.
 
     Raises:
-        InputError: the file leaves open what a price needs, or has what cannot be priced.
+        InputError: If the file leaves open what a price needs, or has what cannot be priced.
     """
     check_known(plan)
     plan, lines = with_cut_experts(plan)

@@ -100,9 +100,9 @@ class Keys:
     """What a file of nested keys says.
 
     Attributes:
-        data: its keys and values.
-        source: what errors begin with.
-        lines: line of every key, by its path.
+        data: Its keys and values.
+        source: What errors begin with.
+        lines: Line of every key, by its path.
     """
 
     data: Any
@@ -117,7 +117,7 @@ class Keys:
         """Return the value at a path such as `a.b`, or None if there is none.
 
         Raises:
-            FormatError: what is on the way is no mapping.
+            FormatError: If what is on the way is no mapping.
         """
         value, way = self.data, path.split(".")
         for k, key in enumerate(way):
@@ -132,7 +132,7 @@ class Keys:
         """Return the whole number at a path, or `default` if there is none.
 
         Raises:
-            FormatError: it is none, or too small.
+            FormatError: If it is no whole number, or too small.
         """
         value = self.get(path)
         if value is None:
@@ -145,7 +145,7 @@ class Keys:
         """Return the whole number at a path that must be there.
 
         Raises:
-            FormatError: it is not.
+            FormatError: If it is missing.
         """
         value = self.count(path, None, least)
         if value is None:
@@ -156,7 +156,7 @@ class Keys:
         """Whether a switch is on.
 
         Raises:
-            FormatError: it is no switch.
+            FormatError: If it is no switch.
         """
         value = self.get(path)
         if value is None:
@@ -169,7 +169,7 @@ class Keys:
         """One of some words, in their letters.
 
         Raises:
-            FormatError: it is another.
+            FormatError: If it is another.
         """
         value = self.get(path)
         if value is None:

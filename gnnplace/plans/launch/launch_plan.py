@@ -76,37 +76,37 @@ class LaunchPlan:
 
     Attributes:
         dp: replicas.
-        tp: shards of Megatron's split.
-        pp: pipeline ranks.
-        cp: shards of the tokens with whole weights.
-        ep: groups of experts.
-        etp: shards of an expert; None: tp.
-        sp: what goes between layers is cut along its tokens over the shards.
-        chunks: stages of every pipeline rank.
-        layers: of every stage in the order of the model; None: as many in each.
-        microbatch_size: examples of a micro-batch on a replica.
-        batch: examples of a step.
+        tp: Shards of Megatron's split.
+        pp: Pipeline ranks.
+        cp: Shards of the tokens with whole weights.
+        ep: Groups of experts.
+        etp: Shards of an expert; None: tp.
+        sp: What goes between layers is cut along its tokens over the shards.
+        chunks: Stages of every pipeline rank.
+        layers: Of every stage in the order of the model; None: as many in each.
+        microbatch_size: Examples of a micro-batch on a replica.
+        batch: Examples of a step.
         accumulation: micro-batches of a step, where a file says these and no batch.
-        zero: stage of ZeRO.
-        group: replicas that ZeRO parts over, those of `cp` beside; None: all.
-        recompute: none, selective, full, block:K or uniform:K.
+        zero: Stage of ZeRO.
+        group: Replicas that ZeRO parts over, those of `cp` beside; None: all.
+        recompute: "none", "selective", "full", "block:K" or "uniform:K".
         schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
-        precision: in Lightning's words.
-        gradients: the type in which gradients are summed: fp32, or same as the parameters'.
+        precision: In Lightning's words.
+        gradients: The type in which gradients are summed: fp32, or same as the parameters'.
         optimizer: One of `costs.optimizers`, or another by the name that its file has.
-        overlap: what is hidden behind work: gradients, parameters, tp, p2p.
-        compile: layers and the loss run under `torch.compile`.
-        cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
-        offload: what lies in the host's memory, as the word of a plan says it.
-        sizes: of the model.
-        lora: adapters that are trained instead of the parameters, as `--lora` has them; None: none
+        overlap: What is hidden behind work: gradients, parameters, tp, p2p.
+        compile: Layers and the loss run under `torch.compile`.
+        cuda_graphs: Whose launches are captured: off, layers, iteration; None: the framework's.
+        offload: What lies in the host's memory, as the word of a plan says it.
+        sizes: Of the model.
+        lora: Adapters that are trained instead of the parameters, as `--lora` has them; None: none
             that the file states.
-        details: what else its layers have, where a file is written; files are read without.
-        notes: what the file says and our words do not, each in one line.
-        not_priced: keys that change seconds or bytes and that no price counts.
-        needs: names of values that only the environment of the run has.
-        lines: line of every word that the file says, by the word; None where it has no line.
-        source: the file's path, which errors begin with.
+        details: What else its layers have, where a file is written; files are read without.
+        notes: What the file says and our words do not, each in one line.
+        not_priced: Keys that change seconds or bytes and that no price counts.
+        needs: Names of values that only the environment of the run has.
+        lines: Line of every word that the file says, by the word; None where it has no line.
+        source: The file's path, which errors begin with.
     """
 
     dp: int | None = None
@@ -163,7 +163,7 @@ class LaunchPlan:
         """Micro-batches of a step on every replica.
 
         Raises:
-            InputError: batch, micro-batch or replicas are not known, or do not divide.
+            InputError: If batch, micro-batch or replicas are not known, or do not divide.
         """
         if self.dp is None or self.batch is None or self.microbatch_size is None:
             raise InputError("launch plan: dp, batch and microbatch_size must be known")
@@ -312,7 +312,7 @@ class LaunchPlan:
         """With the replicas that so many processes leave.
 
         Raises:
-            FormatError: the degrees do not divide the number of processes.
+            FormatError: If the degrees do not divide the number of processes.
         """
         inside = self.tp * self.pp * self.cp
         if world < 1 or world % inside:
@@ -327,9 +327,9 @@ def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) 
     """Lines for the head of a file, without the sign of a comment.
 
     Args:
-        plan: that the file is of.
-        lines: what a reader should know.
-        keys: fields of the plan that the launcher's own keys cannot say: the last line has them,
+        plan: That the file is of.
+        lines: What a reader should know.
+        keys: Fields of the plan that the launcher's own keys cannot say: the last line has them,
             for `with_header`.
     """
     held = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
@@ -341,7 +341,7 @@ def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
     """Return a plan with what the header of its text says and the launcher's keys leave open.
 
     Raises:
-        FormatError: the header is no JSON of a plan's fields.
+        FormatError: If the header is no JSON of a plan's fields.
     """
     found = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
     if found is None:
@@ -357,7 +357,7 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     """Return a plan with the fields of a header that the launcher's own keys do not set.
 
     Raises:
-        FormatError: a field is unknown, or is not of its type.
+        FormatError: If a field is unknown, or is not of its type.
     """
     kinds = {"batch": int, "microbatch_size": int, "schedule": str, "zero": int, "recompute": str,
              "optimizer": str, "gradients": str, "precision": str, "layers": list, "sp": bool,
@@ -379,7 +379,7 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
     """Return the plan if its fields do not contradict each other.
 
     Raises:
-        FormatError: naming what contradicts what.
+        FormatError: The message names what contradicts what.
     """
     for told in _faults(plan):
         raise FormatError(f"{source}: {told}")

@@ -33,12 +33,12 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     """Return the text of a script that trains by a plan.
 
     Args:
-        plan: with the sizes of its model.
-        lines: for the head of the file.
-        gpus: of a server.
+        plan: With the sizes of its model.
+        lines: For the head of the file.
+        gpus: Of a server.
 
     Raises:
-        InfeasibleError: no flags can say it.
+        InfeasibleError: If no flags can say it.
     """
     sizes = plan.sizes
     if sizes is None:
@@ -109,7 +109,7 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
     """Return the flags of a decoder's sizes: Llama's layers if they are gated, else GPT-2's.
 
     Raises:
-        InfeasibleError: experts that are not gated.
+        InfeasibleError: If the experts are not gated.
     """
     flags = [
         "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
@@ -155,7 +155,7 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
     """Return the flags of layers with experts, to which an all-to-all sends tokens.
 
     Raises:
-        InfeasibleError: they are not gated.
+        InfeasibleError: If the experts are not gated.
     """
     if not sizes.gated:
         raise InfeasibleError("megatron-lm: experts that are not gated are not written")
@@ -173,7 +173,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     """Return the flags of everything that a plan decides.
 
     Raises:
-        InfeasibleError: a schedule that Megatron does not have.
+        InfeasibleError: If Megatron does not have the schedule.
     """
     if plan.schedule not in ("1f1b", "interleaved"):
         raise InfeasibleError(f"megatron-lm: has no schedule {plan.schedule!r}; take 1f1b")

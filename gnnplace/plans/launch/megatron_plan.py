@@ -363,7 +363,7 @@ def number_of(flags: Flags, name: str, source: str, default: int | None = None) 
     """Return a flag's whole number.
 
     Raises:
-        FormatError: it is none, or the flag is missing.
+        FormatError: If it is none, or the flag is missing.
     """
     value = flags.get(name)
     if value is None and default is not None:
@@ -428,7 +428,7 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
     """Layers with experts; `dense` is -1 where they are not all behind those without.
 
     Raises:
-        FormatError: a frequency that is none, or is not of all layers.
+        FormatError: If the frequency is none, or is not of all layers.
     """
     counts = set(flags.get("num-experts", "0").split())
     if len(counts) > 1:  # layers with unlike numbers of experts, which no sizes say
@@ -461,7 +461,7 @@ def _pattern(node: ast.expr) -> list[int]:
     """Return the layers of a pattern such as `([0]*3+[1]*11)`, 1 where a layer has experts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: If it is none.
     """
     if isinstance(node, ast.List):
         values = [x.value for x in node.elts if isinstance(x, ast.Constant)]
@@ -482,7 +482,7 @@ def stages_of_flags(
     """Stages of every rank, and their layers as Megatron cuts them; None where they are equal.
 
     Raises:
-        FormatError: flags that exclude each other, or numbers that do not add up.
+        FormatError: If flags exclude each other, or numbers do not add up.
     """
     used = [way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)]
     if len(used) > 1:
@@ -569,7 +569,7 @@ def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
     """Layers of every stage of Megatron's layout.
 
     Raises:
-        FormatError: it is none, or embedding and loss are not once, first and last.
+        FormatError: If it is none, or embedding and loss are not once, first and last.
     """
     text = layout.replace(",", "")
     for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([EtmL|])\*(\d{1,4})"):

@@ -36,14 +36,14 @@ class Launcher:
     """A launcher.
 
     Attributes:
-        write: makes the text of its file of a plan, lines for its head, and the GPUs of a server;
+        write: Makes the text of its file of a plan, lines for its head, and the GPUs of a server;
             raises `InfeasibleError` where it cannot say the plan.
-        read: makes a plan of a text, of its path, and of values of the environment.
-        nearest: what it cannot say of a plan, one thing at a time, with the plan that it can.
-        held: fields of a plan that are the script's: its file has them as a comment.
-        command: what starts a run by its file, FILE.
-        framework: whose times and bytes a run of it has.
-        beside: makes the order of actions as a file beside its file, FILE with `.csv`; None where
+        read: Makes a plan of a text, of its path, and of values of the environment.
+        nearest: What it cannot say of a plan, one thing at a time, with the plan that it can.
+        held: Fields of a plan that are the script's: its file has them as a comment.
+        command: What starts a run by its file, FILE.
+        framework: Whose times and bytes a run of it has.
+        beside: Makes the order of actions as a file beside its file, FILE with `.csv`; None where
             its file says the order.
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
@@ -153,7 +153,7 @@ def launcher_of(name: str) -> Launcher:
     """Return the launcher of a name.
 
     Raises:
-        InputError: there is none; the names are listed.
+        InputError: If there is none; the names are listed.
     """
     if name not in LAUNCHERS:
         near = suggestion(name, LAUNCHERS)
@@ -226,7 +226,7 @@ def launch_text(path: str | Path) -> str:
     """Return the text of a launch file. For `FILE.py:FUNCTION` it is the text of the file.
 
     Raises:
-        FormatError: it cannot be read, or is too large to be one.
+        FormatError: If it cannot be read, or is too large to be one.
     """
     path = re.sub(r"(\.py):\w+$", r"\1", str(path))
     try:

@@ -56,13 +56,13 @@ class LaunchAnswer:
     """What a plan of a launcher takes.
 
     Attributes:
-        plan: in the launcher's words.
-        answer: seconds, bytes, and whether it fits.
-        setting: what it was priced on.
-        best: the fastest plans of a search, the fastest first.
-        tried: plans that were priced.
-        bounded: plans and groups of plans that were bounded, those that were priced among them.
-        told: what is not priced, each in one line.
+        plan: In the launcher's words.
+        answer: Seconds, bytes, and whether it fits.
+        setting: What it was priced on.
+        best: The fastest plans of a search, the fastest first.
+        tried: Plans that were priced.
+        bounded: Plans and groups of plans that were bounded, those that were priced among them.
+        told: What is not priced, each in one line.
     """
 
     plan: LaunchPlan
@@ -106,17 +106,17 @@ def price_launch_plan(
     """Price a run of a launch file with the constants of the launcher's framework.
 
     Args:
-        plan: as it was read.
-        launcher: whose file it is.
-        cluster: the devices.
-        model: the model, where the file has no sizes of it.
-        framework: whose constants count instead of the launcher's.
-        environment: such as "checked-collectives".
-        batch: examples of a step, where the file says none.
-        memory_limit: bytes that every device has, instead of its own.
+        plan: As it was read.
+        launcher: Whose file it is.
+        cluster: The devices.
+        model: The model, where the file has no sizes of it.
+        framework: Whose constants count instead of the launcher's.
+        environment: Such as "checked-collectives".
+        batch: Examples of a step, where the file says none.
+        memory_limit: Bytes that every device has, instead of its own.
 
     Raises:
-        InputError: what is missing, or cannot be priced.
+        InputError: If a value is missing or cannot be priced.
     """
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
@@ -144,11 +144,11 @@ class LaunchExplanation:
     """What bounds a run of a launch file.
 
     Attributes:
-        answer: what it takes.
-        parts: seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
-        changes: single changes of its words that fit, the fastest first.
-        causes: what may make the run slower than predicted, the likeliest first.
-        measured: a step of the run; None where none is known.
+        answer: What it takes.
+        parts: Seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
+        changes: Single changes of its words that fit, the fastest first.
+        causes: What may make the run slower than predicted, the likeliest first.
+        measured: A step of the run; None where none is known.
     """
 
     answer: LaunchAnswer
@@ -162,11 +162,11 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     """Explain what bounds a run that was priced.
 
     Args:
-        answer: of `price_launch_plan` or `search_launcher`.
-        measured: a step of the run, as "0.83s", or a log.
+        answer: Of `price_launch_plan` or `search_launcher`.
+        measured: A step of the run, as "0.83s", or a log.
 
     Raises:
-        InputError: the plan cannot be, or no step can be read.
+        InputError: If the plan cannot be, or no step can be read.
     """
     plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
