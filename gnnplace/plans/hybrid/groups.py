@@ -95,8 +95,8 @@ def priced_groups(
     ``devices`` are those of each group, ``size`` the examples of its micro-batches.
 
     Raises:
-        InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch cannot
-            be cut.
+        InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch
+            cannot be cut.
     """
     plans, refused = list[Priced](), InputError("")
     specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
