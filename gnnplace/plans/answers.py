@@ -266,7 +266,11 @@ def _entry(
 
 
 def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
-    """Bytes of the fullest device and seconds, of plans that none beats in both."""
+    """Return the plans that no other beats in both memory and time.
+
+    Returns:
+        Bytes of the fullest device and seconds of a step, by rising bytes.
+    """
     points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
     frontier: list[tuple[float, float]] = []
     for memory, seconds in points:
@@ -355,7 +359,11 @@ def _bytes(size: float) -> str:
 
 
 def _nothing(chain: Chain, cluster: Cluster) -> Plan:
-    """Why nothing fits: the leanest plan of all devices and what it lacks."""
+    """Return the leanest plan on all devices, with a reason that says why nothing fits.
+
+    Raises:
+        InputError: If no plan of the model can be made on the cluster.
+    """
     fabric = MeshFabric(cluster)
     best: Priced | None = None
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch)[-1:]:

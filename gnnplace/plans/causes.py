@@ -155,12 +155,12 @@ class SlowdownCause:
 
     @property
     def name(self) -> str:
-        """A word for it."""
+        """Return the short name of the cause."""
         return self.kind.name
 
     @property
     def text(self) -> str:
-        """What it is, with its factor."""
+        """Return what the cause is, with its factor."""
         if self.factor is None:
             return self.kind.text
         guess = "a card or link down, or GPUDirect off"
@@ -174,7 +174,7 @@ class SlowdownCause:
 
     @property
     def first(self) -> str:
-        """What to try first."""
+        """Return what to try first."""
         return self.kind.first
 
 

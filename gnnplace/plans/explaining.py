@@ -82,11 +82,11 @@ class IdleFabric(MeshFabric):
     """Devices whose exchanges take nothing."""
 
     def collective(self, *_: object, **__: object) -> float:
-        """No seconds."""
+        """Return 0: no collective takes time."""
         return 0.0
 
     def rate(self, *_: object, **__: object) -> float:
-        """No seconds a byte."""
+        """Return 0: no byte of a collective takes time."""
         return 0.0
 
 
@@ -131,7 +131,7 @@ def explain_captured(
 
 
 def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
-    """Seconds of a step by what they go to; they add up to it.
+    """Return the seconds of a step by what they are spent on. They add up to the step.
 
     Args:
         priced: A draft with its orders.
@@ -173,7 +173,18 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
 def _without(
     pricer: Pricer, draft: Draft, actions: ActionRows, *, silent: bool, summed: bool
 ) -> tuple[float, tuple[StageCost, ...]] | None:
-    """Seconds of a step, and costs of its stages: without messages, and without sums at the end."""
+    """Return the seconds of a step and the costs of its stages without some of its exchanges.
+
+    Args:
+        pricer: That prices the stages.
+        draft: The plan.
+        actions: Order of every rank's passes.
+        silent: Leave out messages between stages.
+        summed: Keep the sums of gradients at the end of the step.
+
+    Returns:
+        None if a stage cannot be priced.
+    """
     costs = tuple(cost for s in draft.stages if (cost := pricer.cost(s)) is not None)
     if len(costs) < len(draft.stages):
         return None
@@ -339,7 +350,7 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
 
 
 def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
-    """Stages that are as even as can be, where all have one mesh."""
+    """Yield the stages that are as even as can be, if all stages have one mesh."""
     stages = draft.stages
     if len(stages) < 2 or len({(s.mesh.replicas, s.mesh.shards) for s in stages}) > 1:
         return
@@ -401,7 +412,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
 
 
 def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
-    """Whether the split over shards costs what Megatron's does."""
+    """Return whether the draft's split over shards costs as much as Megatron's."""
     if draft.stages[0].mesh.shards == 1:
         return True
     own = draft.stages[0].choice

@@ -73,12 +73,12 @@ class FitAnswer:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device likely holds the plan."""
+        """Return whether the fullest device likely holds the plan."""
         return self.answer.feasible
 
     @property
     def slack_source(self) -> str:
-        """What the slack is, and where its constants are from."""
+        """Return what the slack consists of and where its constants come from."""
         constants = self.setting.framework.constants.constants
         context, fragmentation = constants["context"], constants["fragmentation"]
         return (

@@ -126,14 +126,14 @@ class ModelSplit:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each axis of the mesh, the outer one first."""
+        """Return the shards along each axis of the mesh, the outer one first."""
         inner = [count for name, count in self.degrees.items() if name != "cp"]
         sizes = (self.expert_replicas, self.degrees.get("cp", 1), *inner)
         return tuple(size for size in sizes if size > 1) or (1,)
 
     @property
     def num_shards(self) -> int:
-        """Shards of a mesh."""
+        """Return the number of shards of a mesh."""
         return prod(self.axes)
 
 
@@ -258,7 +258,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
-    """Whether a model's experts have so many parts.
+    """Check that a model's experts can be divided into a number of equal parts.
 
     Raises:
         InputError: If it has none, or theirs are not equal.
@@ -297,7 +297,7 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
-    """Cuts with the least largest stage, memory apart. [stages + 1]
+    """Return the cuts whose largest stage takes the least time, whatever the memory. [stages + 1]
 
     Raises:
         InputError: If the model cannot be split so.
@@ -315,7 +315,10 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
 
 
 def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
-    """Cuts with the least largest stage of those whose devices hold what the draft's words keep.
+    """Return the cuts with the least largest stage among those that fit the devices. [stages + 1]
+
+    Segments keep what the draft's words (ZeRO, recomputation, splits) make them keep. Chunks of one
+    rank have equal parts of its memory.
 
     Chunks of one rank have equal parts of its memory. [stages + 1]
 
@@ -429,7 +432,7 @@ def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) 
 
 
 def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
-    """Whether a plan is of this model and cluster, in its words.
+    """Check that a plan was made for this model and cluster.
 
     Raises:
         MismatchError: The message names the key path and what differs.

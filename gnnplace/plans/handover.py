@@ -94,7 +94,10 @@ def handed_over(
 
 
 def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
-    """Whether the batch is one micro-batch on few devices, and op placement may gain by them."""
+    """Return whether a placement of single ops may beat the plan.
+
+    It may if the batch is one micro-batch on few devices and devices differ or calls branch.
+    """
     known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
     if not known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
         return False
@@ -102,7 +105,10 @@ def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
 
 
 def _branches(chain: Chain, kind: str) -> float:
-    """Seconds of all calls over those of the longest path through them, by the plan's prices."""
+    """Return the seconds of all calls over those of the longest path through them.
+
+    Calls have the plan's prices.
+    """
     source = chain.source
     if not isinstance(source, ModelCosts):
         return 1.0

@@ -63,7 +63,7 @@ class TrainingJob:
 
     @property
     def defaults(self) -> tuple[str, ...]:
-        """What is left to defaults, in the words of options."""
+        """Return the options that are left to their defaults."""
         words = []
         if self.batch is None:
             words.append("batch")
@@ -156,7 +156,7 @@ class SearchOptions:
 
     @property
     def is_of_words(self) -> bool:
-        """Whether plans in words alone answer what is asked: those of a model's sizes."""
+        """Return whether the question is about plans in words, of a model known by its sizes."""
         words = (self.launcher, self.framework, self.environment, self.trades, self.modes)
         return self.goal == LEANEST or words != (None,) * len(words)
 

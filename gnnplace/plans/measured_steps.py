@@ -324,7 +324,7 @@ class ProgressBar:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all its states."""
+        """Return the seconds of all states."""
         return sum(step.seconds for step in self.steps)
 
     def encloses(self, other: ProgressBar) -> bool:

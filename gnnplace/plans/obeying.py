@@ -110,7 +110,7 @@ def allowed_devices(
     asked: Constraints,
     progress: Callable[[str], None] | None = None,
 ) -> BoolArray:
-    """Whether each segment may be on each device. [segments, devices]
+    """Return whether each segment may be on each device. [segments, devices]
 
     Raises:
         InputError: If a pattern or device matches nothing.
@@ -142,7 +142,10 @@ def _segments(chain: Chain, pattern: str, what: str) -> Matched:
 
 
 def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterator[tuple[int, ...]]:
-    """Devices to plan on, in order: runs of neighbours that differ, in one or two orders."""
+    """Yield the devices to plan on, in order: runs of neighbours that differ in what plans see.
+
+    Runs are taken from the cluster's order and from the order of the layers that need a device.
+    """
     count = min(most or cluster.num_devices, cluster.num_devices)
     seen: set[tuple[object, ...]] = set()
     for order in dict.fromkeys((tuple(range(cluster.num_devices)), _by_layers(allowed))):
@@ -158,7 +161,7 @@ def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterato
 
 
 def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
-    """Devices by the mean place of the layers that need them, of those that any layer may use."""
+    """Return the devices that any layer may use, by the mean place of the layers that need them."""
     segments, count = allowed.shape
     bound = ~allowed.all(axis=1)
     places = []
@@ -170,7 +173,7 @@ def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
 
 
 def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tuple[object, ...]:
-    """Equal for runs of devices that plans see no difference between."""
+    """Return a key that is equal for runs of devices between which plans see no difference."""
     at = np.ix_(devices, devices)
     kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
     links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()

@@ -94,29 +94,29 @@ class StageEntry(Schema):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each of their axes, the outer one first."""
+        """Return the number of shards along each axis, the outer axis first."""
         outer, inner = len(self.devices[0]), len(self.devices[0][0])
         return (inner,) if outer == 1 else (outer, inner)
 
     @property
     def borders(self) -> tuple[str, ...]:
-        """The word of `border` for each axis."""
+        """Return the word of `border` for each axis."""
         return border_words(self.border, len(self.axes))
 
     @property
     def spread(self) -> int:
-        """Shards of a replica that each have examples of their own; 1: all have the same."""
+        """Return how many shards of a replica have examples of their own; 1 if none has."""
         pairs = zip(self.axes, self.borders, strict=False)
         return math.prod(count for count, word in pairs if word == "examples")
 
     @property
     def rows(self) -> list[list[str]]:
-        """Names of devices, a row a replica."""
+        """Return the names of the devices, one row for each replica."""
         return [[name for outer in replica for name in outer] for replica in self.devices]
 
     @property
     def device_names(self) -> list[str]:
-        """The same in one list."""
+        """Return the names of the devices in one list."""
         return [name for row in self.rows for name in row]
 
 
@@ -138,7 +138,7 @@ class MemoryEntry(Schema):
 
     @property
     def all(self) -> float:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return sum((self.state, self.activations, self.working, self.slack))
 
 
@@ -172,7 +172,7 @@ class MemoryParts:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Bytes by what holds them."""
+        """Return the bytes of each part."""
         return {
             "parameters": self.parameters,
             "gradients": self.gradients,
@@ -186,17 +186,17 @@ class MemoryParts:
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return sum(self.parts.values())
 
     @property
     def lacking(self) -> float:
-        """Bytes that the device has too few; negative where some are free."""
+        """Return the bytes that the device has too few; negative if some are free."""
         return self.total - self.usable
 
     @property
     def binds(self) -> str:
-        """What holds the most of them."""
+        """Return the name of the largest part."""
         parts = self.parts
         return max(parts, key=parts.__getitem__)
 
@@ -320,12 +320,15 @@ class PlanFile(Schema):
 
     @property
     def rank_of(self) -> tuple[int, ...]:
-        """Pipeline rank of every stage: as the file says, else each has its own. [stages]"""
+        """Return the pipeline rank of every stage. [stages]
+
+        Each stage has its own rank if the file does not say.
+        """
         return tuple(self.ranks) or tuple(range(len(self.stages)))
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of a step; None where examples are no rows of tokens."""
+        """Return the tokens of a step, or None if examples are not rows of tokens."""
         first = self.inputs[0] if self.inputs else None
         if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
             return None
@@ -333,17 +336,17 @@ class PlanFile(Schema):
 
     @property
     def unit(self) -> str:
-        """What a step has a number of: tokens, or examples where these are no rows of tokens."""
+        """Return the unit of `rate`: "tokens", or "examples" if examples are not rows of tokens."""
         return "examples" if self.tokens is None else "tokens"
 
     @property
     def rate(self) -> float:
-        """Predicted tokens a second, or examples."""
+        """Return the predicted tokens a second, or examples a second if there are no tokens."""
         return (self.tokens or self.batch) / max(self.step_time or 0.0, 1e-12)
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step, M."""
+        """Return the number of micro-batches of a step, M."""
         return self.batch // (self.microbatch_size * len(self.stages[0].devices))
 
 
@@ -408,22 +411,22 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Whether it fits its devices."""
+        """Return whether the plan fits its devices."""
         return self.reason is None
 
     @property
     def step_time(self) -> float:
-        """Predicted seconds of a step; inf where it cannot run."""
+        """Return the predicted seconds of a step, or inf if it cannot run."""
         return float("inf") if self.file.step_time is None else self.file.step_time
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step, M."""
+        """Return the number of micro-batches of a step, M."""
         return self.file.microbatches
 
     @property
     def shape(self) -> str:
-        """Meshes of the stages, micro-batches and schedule, in a few words."""
+        """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
         told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})

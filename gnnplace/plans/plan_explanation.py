@@ -75,7 +75,7 @@ class PlanExplanation:
 
     @property
     def bound(self) -> str:
-        """The part that the most seconds go to."""
+        """Return the part of the step that takes the most seconds."""
         return max(self.parts, key=self.parts.__getitem__)
 
 

@@ -72,7 +72,7 @@ class PlanQuestion:
 
     @property
     def is_file_in_words(self) -> bool:
-        """Whether the given plan is that of a file that has words."""
+        """Return whether the given plan was read from a file that has the plan's words."""
         return isinstance(self.given, Plan) and self.given.file.words is not None
 
 
@@ -222,7 +222,7 @@ def plan_model(
     environment: str | None = None,
     progress: Progress | None = None,
 ) -> list[JointPlan]:
-    """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
+    """Plan a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
 
     Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs, on CPUs
     by a roofline.
@@ -538,7 +538,7 @@ def plan_devices(
 
 
 def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
-    """Refuses to try what is not here.
+    """Check that plans can be tried on this machine.
 
     Raises:
         InputError: If the devices are not workers of this machine, or the model has no name.
@@ -559,7 +559,7 @@ def by_trial(
     count: int,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Plans with those that were run first, the fastest by measured time at the head.
+    """Run the fastest plans and return all plans, the fastest by measured time first.
 
     Args:
         plans: The fastest first, by predicted times.

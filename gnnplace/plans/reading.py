@@ -40,7 +40,7 @@ MOST_LOCAL = 1024  # devices of one machine
 
 
 def is_plan(path: str | Path) -> bool:
-    """Whether a file is that of a plan, of whichever kind; what is unreadable is none."""
+    """Return whether a file is that of a plan of any kind. A file that cannot be read is none."""
     try:
         data = read_json(path)
     except InputError:
@@ -102,7 +102,7 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
 
 
 def check_cluster(file: PlanFile, source: str) -> None:
-    """Whether there is a cluster of a plan's name with its devices.
+    """Check that the plan's cluster exists and has the plan's devices.
 
     Raises:
         FormatError: The message names `source`, the key path and the fault.
@@ -288,7 +288,7 @@ def _ranks(file: PlanFile) -> Iterator[str]:
 
 
 def _cut(file: PlanFile) -> Iterator[str]:
-    """Whether the batch can be cut as the plan says."""
+    """Yield what contradicts the batch: sizes that do not divide, or too many micro-batches."""
     share = file.microbatch_size * len(file.stages[0].devices)
     if file.batch % share:
         yield (

@@ -65,7 +65,7 @@ class PricedTable:
         return out.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each row's words and answers, for JSON."""
+        """Return each row's words and answers, for JSON."""
         return [
             dict(zip(self.table.columns, cells, strict=True))
             | {name: getattr(answer, name) for name in ANSWERS}
@@ -74,12 +74,12 @@ class PricedTable:
         ]
 
     def answer(self) -> dict[str, Any]:
-        """Of a table of one plan: what `plan --json` prints of any plan, and what a row has."""
+        """Return the row of a table of one plan, with an interval as `plan --json` prints it."""
         (row,) = self.rows()
         return row | {"interval": None if row["low"] is None else [row["low"], row["high"]]}
 
     def best_first(self) -> list[int]:
-        """Numbers of rows, what is feasible first, the fastest first."""
+        """Return the numbers of the rows, feasible ones first, and the fastest of each first."""
 
         def key(k: int) -> tuple[bool, float]:
             answer = self.answers[k]
@@ -98,7 +98,7 @@ def _cell(value: float | bool | str | None) -> str:
 
 
 def given_table(given: str | Path) -> PlanTable:
-    """Plans of a file, or one in words.
+    """Return the plans of a CSV file, or the one plan that is given in words.
 
     Raises:
         FormatError: The message names line and column of what cannot be read.
@@ -203,7 +203,7 @@ def price_plans(
 def _limit(
     devices: Cluster, memory_limit: float | None, headroom: str | float | None
 ) -> float | None:
-    """Bytes of a device that are asked for; None: what the framework leaves."""
+    """Return the bytes that a device may use, or None for what the framework leaves."""
     if headroom in (AUTO, None):
         return memory_limit
     if memory_limit is not None:

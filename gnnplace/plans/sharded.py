@@ -70,7 +70,7 @@ class ShardPlan(Plan):
 
     @property
     def mesh(self) -> Mesh:
-        """Sizes of the mesh's dimensions."""
+        """Return the sizes of the mesh's dimensions."""
         return self.file.stages[0].axes
 
     def apply(
@@ -250,7 +250,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
 
 
 def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
-    """Examples, inputs and precision of what was captured."""
+    """Return the number of examples, the inputs and the precision of a captured model."""
     step = layers.step
     inputs: Any = step.kwargs if step.kwargs and not step.args else step.args
     told = [InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)]

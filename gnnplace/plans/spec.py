@@ -219,29 +219,32 @@ class PlanSpec:
 
     @property
     def num_devices(self) -> int:
-        """Devices that the plan uses."""
+        """Return the number of devices that the plan uses."""
         return self.dp * max(self.tp, self.shards or 1) * self.cp * self.pp
 
     @property
     def expert_shards(self) -> int:
-        """Shards of every matrix of an expert."""
+        """Return the number of shards of every matrix of an expert."""
         return self.etp or self.tp
 
     @property
     def expert_groups(self) -> int:
-        """Groups of devices with unlike experts, those of one replica's shards too."""
+        """Return the number of groups of devices that hold different experts.
+
+        Shards of one replica that hold different experts count as groups too.
+        """
         return self.ep * self.tp // self.expert_shards
 
     @property
     def num_optimizer_shards(self) -> int:
-        """Replicas that the optimizer's state is sharded over."""
+        """Return the number of replicas that the optimizer's state is sharded over."""
         if self.zero == 0:
             return 1
         return self.zero_group or self.dp * self.cp
 
     @property
     def num_chunks(self) -> int:
-        """Stages of each pipeline rank."""
+        """Return the number of stages of each pipeline rank."""
         name, _, count = self.schedule.partition(":")
         if name == "v" and self.pp > 1:
             return 2
@@ -249,27 +252,27 @@ class PlanSpec:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the whole pipeline."""
+        """Return the number of stages of the whole pipeline."""
         return self.pp * self.num_chunks
 
     @property
     def schedule_name(self) -> str:
-        """The schedule without its number of chunks."""
+        """Return the schedule without its number of chunks."""
         return self.schedule.partition(":")[0]
 
     @property
     def recompute_kind(self) -> str:
-        """The kind of recomputation without its number of layers."""
+        """Return the kind of recomputation without its number of layers."""
         return self.recompute.partition(":")[0]
 
     @property
     def recompute_layers(self) -> int:
-        """K of "block:K" and "uniform:K"; 0 for the other kinds."""
+        """Return K of "block:K" and "uniform:K", or 0 for the other kinds."""
         return int(self.recompute.partition(":")[2] or 0)
 
     @property
     def splits_tokens(self) -> bool:
-        """Whether tokens are split between the products of a layer."""
+        """Return whether tokens are split over the shards between the products of a layer."""
         return self.sp is not False
 
     def num_microbatches(self, batch: int) -> int:

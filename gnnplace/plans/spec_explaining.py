@@ -167,7 +167,7 @@ def _on(setting: PricingSetting, framework: Framework) -> PricingSetting:
 
 
 def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
-    """Plans with one word changed that fit, the fastest first.
+    """Price the plans with one word changed and return those that fit, the fastest first.
 
     Args:
         setting: What is priced on.
@@ -215,7 +215,11 @@ def single_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[st
 
 
 def degrees_moved(count: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Degrees of as many devices, one twice and another half of what it was, and what changed."""
+    """Yield the degrees with one doubled and another halved, so that the product stays.
+
+    Yields:
+        The change in words, and the new degrees.
+    """
     for more, less in permutations(count, 2):
         if count[less] % 2 == 0:
             moved = {**count, more: count[more] * 2, less: count[less] // 2}

@@ -200,7 +200,7 @@ class SpecGroup:
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step."""
+        """Return the number of micro-batches of a step."""
         return self.spec.num_microbatches(self.spec.batch or self.setting.decoder.batch)
 
     @cached_property
@@ -332,7 +332,10 @@ class SpecSpace:
 
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
-        """Groups of plans; a model that cannot be cut so has no `sums` of one."""
+        """Return the groups of plans.
+
+        The `sums` of a group are None if the model cannot be cut as the group says.
+        """
         return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:

@@ -73,7 +73,7 @@ class FoundSpec:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         assert self.answer.step_time is not None
         return self.answer.step_time
 

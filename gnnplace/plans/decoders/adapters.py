@@ -63,22 +63,22 @@ class Adapters:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether frozen matrices are held in 4 bits."""
+        """Return whether frozen matrices are held in 4 bits."""
         return self.bits == QUANTIZED_BITS
 
     @property
     def quantizes_experts(self) -> bool:
-        """Whether frozen matrices of experts are held in 4 bits."""
+        """Return whether frozen matrices of experts are held in 4 bits."""
         return self.expert_bits == QUANTIZED_BITS
 
     @property
     def matrix_bytes(self) -> float:
-        """Bytes of a number of a frozen matrix of a layer."""
+        """Return the bytes of one number of a layer's frozen matrix."""
         return _bytes_of(self.bits)
 
     @property
     def expert_bytes(self) -> float:
-        """Bytes of a number of a frozen matrix of an expert."""
+        """Return the bytes of one number of an expert's frozen matrix."""
         return _bytes_of(self.expert_bits)
 
     @property
@@ -98,12 +98,12 @@ class Adapters:
 
     @property
     def name(self) -> str:
-        """What they are called."""
+        """Return "QLoRA" if frozen matrices are quantized, else "LoRA"."""
         return "QLoRA" if self.is_quantized else "LoRA"
 
     @property
     def label(self) -> str:
-        """What they are called, with their words."""
+        """Return the name of the adapters with their words."""
         return f"{self.name} {self}"
 
     def has(self, members: Sequence[str]) -> bool:

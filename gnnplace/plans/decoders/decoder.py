@@ -152,19 +152,19 @@ class DecoderSizes:
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Return the width of a head."""
         return self.own_head_size or self.hidden // self.heads
 
     @property
     def learned(self) -> int:
-        """Learned positions."""
+        """Return the number of learned positions."""
         if self.positions is not None:
             return self.positions
         return 0 if self.gated else self.length
 
     @property
     def kind(self) -> str:
-        """The `model_type` of transformers that has such layers; of several the plainest."""
+        """Return the plainest `model_type` of transformers that has such layers."""
         if self.latent is not None:
             return "deepseek_v3" if self.latent.queries else "deepseek_v2"
         if self.experts is not None:
@@ -176,7 +176,7 @@ class DecoderSizes:
 
     @property
     def model(self) -> str:
-        """One of these sizes as `hf:` names it.
+        """Return the name of a model of these sizes, as `hf:` takes it.
 
         Raises:
             InputError: If no model of transformers that is known has such layers.
@@ -233,22 +233,22 @@ class DecoderSizes:
 
     @property
     def queries(self) -> int:
-        """Width of all heads of queries."""
+        """Return the width of all heads of queries."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all heads of keys."""
+        """Return the width of all heads of keys."""
         return self.kv_heads * self.head_size
 
     @property
     def values(self) -> int:
-        """Width of all heads of values as they meet the output's product."""
+        """Return the width of all heads of values as they meet the output's product."""
         return self.heads * (self.latent.values if self.latent else self.head_size)
 
     @property
     def attention_matrices(self) -> int:
-        """Parameters of a layer's attention that shards part."""
+        """Return the parameters of a layer's attention that tensor parallelism shards."""
         own = self.latent
         if own is None:
             return self.hidden * (2 * self.queries + 2 * self.keys)
@@ -258,7 +258,7 @@ class DecoderSizes:
 
     @property
     def attention_linears(self) -> tuple[Linear, ...]:
-        """The products with weights of a layer's attention."""
+        """Return the products with weights of a layer's attention."""
         latent, hidden = self.latent, self.hidden
         output = Linear(self.values, hidden, is_wide=False, members=("o",))
         if latent is None and self.joins_queries:
@@ -313,7 +313,7 @@ class DecoderSizes:
 
     @property
     def _shared_width(self) -> int:
-        """Width inside of what every token passes in a layer with experts."""
+        """Return the inner width of what every token passes in a layer with experts."""
         return self.experts.shared if self.experts is not None else self.feed_forward
 
     def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
@@ -344,7 +344,7 @@ class DecoderSizes:
 
     @property
     def trained_parameters(self) -> int:
-        """Parameters that are trained: the adapters', or all."""
+        """Return the number of trained parameters: the adapters', or all."""
         if self.adapters is None:
             return self.parameters
         dense = (self.layers - self.num_expert_layers) * self.adapter_parameters()
@@ -352,17 +352,17 @@ class DecoderSizes:
 
     @property
     def num_expert_layers(self) -> int:
-        """Layers with experts."""
+        """Return the number of layers with experts."""
         return self.layers - self.experts.dense if self.experts else 0
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of a layer without experts that shards part: its matrices."""
+        """Return the parameters of the matrices of a layer without experts, which shards divide."""
         return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
 
     @property
     def layer_vectors(self) -> int:
-        """Parameters of a layer that every shard has: norms and biases."""
+        """Return the parameters of a layer's norms and biases, which every shard has."""
         if self.vectors is not None:
             return self.vectors
         narrow = self.latent.queries + self.latent.keys if self.latent else 0
@@ -375,19 +375,22 @@ class DecoderSizes:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer without experts."""
+        """Return the parameters of a layer without experts."""
         return self.layer_matrices + self.layer_vectors
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all experts of a layer, but what every token passes."""
+        """Return the parameters of all experts of a layer, without those that every token passes."""
         if self.experts is None:
             return 0
         return 3 * self.hidden * self.experts.count * self.experts.width + self.expert_vectors
 
     @property
     def beside_experts(self) -> int:
-        """Parameters of a layer with experts that shards part, without the experts."""
+        """Return the sharded parameters of a layer with experts that are not the experts' own.
+
+        These are attention's, the router's and those of the feed-forward of every token.
+        """
         own = self.experts
         if own is None:
             return 0
@@ -395,19 +398,22 @@ class DecoderSizes:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the embedding of words."""
+        """Return the parameters of the embedding of words."""
         return self.vocabulary * self.hidden
 
     @property
     def last_norm(self) -> int:
-        """Parameters of the norm before the head, and of biases and norms at the model's ends."""
+        """Return the parameters of the last norm, and of biases and norms at the model's ends."""
         if self.end_vectors is not None:
             return self.end_vectors
         return (1 if self.gated else 2) * self.hidden
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of the products of an example's forward pass, attention's whole square counted."""
+        """Return the FLOPs of the products of an example's forward pass.
+
+        Attention counts its whole square of scores, without regard to the causal mask.
+        """
         matrices = self.layers * self.attention_matrices + self.embedding
         num_dense = self.experts.dense if self.experts else self.layers
         factor = 3 if self.gated else 2
@@ -421,7 +427,7 @@ class DecoderSizes:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of the products of an example's passes.
+        """Return the FLOPs of the products of an example's forward and backward pass.
 
         The backward pass has two products for each of the forward pass (Chowdhery et al., 2022,
         PaLM, arXiv 2204.02311, appendix B); of a frozen matrix it has one.
@@ -434,7 +440,7 @@ class DecoderSizes:
 
     @property
     def parameters(self) -> int:
-        """Parameters in all, adapters apart."""
+        """Return the number of parameters in all, without adapters."""
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
         num_dense = self.layers - self.num_expert_layers
         expert_layer = self.beside_experts + self.layer_vectors + self.expert_parameters

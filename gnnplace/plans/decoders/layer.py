@@ -65,7 +65,7 @@ def layer_passes(
     groups: int = 0,
     expert_shards: int = 1,
 ) -> PassSeconds:
-    """Seconds of a layer.
+    """Return the seconds of a micro-batch's passes through a layer.
 
     Args:
         setting: What is priced on.
@@ -157,7 +157,7 @@ def adapter_passes(
 
 
 def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
-    """Rows, columns and summed length of a layer's products; the first and third widen.
+    """Return rows, columns and summed length of a layer's products; the first and third widen.
 
     Those of latent attention come last, since shards exchange nothing around them. A layer with
     experts has what every token passes for its feed-forward.
@@ -189,7 +189,7 @@ def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
 def _bytes(
     setting: PricingSetting, tokens: int, shards: int, split: bool, chosen: bool
 ) -> tuple[float, float]:
-    """Bytes that pass beside products and attention, forward and backward.
+    """Return the bytes that a layer moves beside products and attention, forward and backward.
 
     Norms, dropout and residuals of tokens that are not split pass on every shard, all of them.
     """
@@ -214,7 +214,9 @@ def _bytes(
 def _chosen(
     setting: PricingSetting, tokens: int, shards: int, groups: int, expert_shards: int
 ) -> PassSeconds:
-    """Experts' products, of equally many rows each, and what sends rows to them and back.
+    """Return the seconds of the experts of a layer, with the exchanges of tokens around them.
+
+    Every expert is priced with equally many rows.
 
     Args:
         setting: What is priced on.
@@ -326,7 +328,10 @@ def _exchanges(
 def _around(
     setting: PricingSetting, tokens: int, shards: int, context: int, attend: float
 ) -> tuple[float, float]:
-    """Keys and values of all tokens that pass around a ring behind attention."""
+    """Return the seconds of passing keys and values around the context ring, forward and backward.
+
+    Only what attention (`attend` seconds) does not hide counts.
+    """
     if context == 1:
         return 0.0, 0.0
     network = setting.framework.network
@@ -340,7 +345,7 @@ def _around(
 
 @lru_cache(maxsize=4096)
 def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) -> PassSeconds:
-    """Seconds of the head and the loss; arguments as those of `layer_passes`."""
+    """Return the seconds of the head and the loss. Arguments are those of `layer_passes`."""
     d, kernels, own = setting.decoder, setting.framework.kernels, setting.framework.constants
     rows = -(-d.vocabulary // shards)
     kernels.predict(of_passes([(tokens, rows, d.hidden)]))

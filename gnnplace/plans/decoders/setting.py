@@ -50,7 +50,7 @@ class PricingSetting:
 
     @cached_property
     def fabric(self) -> MeshFabric:
-        """The devices as meshes are laid on them."""
+        """Return the cluster as meshes are laid on it, with the prices of its exchanges."""
         return MeshFabric(self.cluster)
 
 

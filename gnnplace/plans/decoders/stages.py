@@ -47,7 +47,11 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
 
 
 def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
-    """Nanotron's cut."""
+    """Return the layers of every stage as nanotron cuts them, by cost.
+
+    A stage begins once the costs before it reach its part of the total. The embedding costs
+    nothing, and the head its multiplications.
+    """
     h, f = decoder.hidden, decoder.feed_forward
     layer, head = 4.0 * decoder.queries * h + 3 * h * f, float(decoder.vocabulary * h)
     total, passed, rank = layer * decoder.layers + head, 0.0, 0
@@ -62,7 +66,11 @@ def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
 
 
 def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
-    """Torchtitan's cut."""
+    """Return the layers of every stage as torchtitan cuts them: embedding and head count as layers.
+
+    Raises:
+        InputError: If there are too few layers for the stages.
+    """
     if stages == 1:
         return (layers,)
     each, more = divmod(layers + 2, stages)

@@ -26,7 +26,10 @@ class ReplicaAdvice:
 
     @property
     def gain(self) -> float | None:
-        """Time of data parallelism on all devices over the best one's, minus one."""
+        """Return the time of data parallelism on all devices over the best row's, minus one.
+
+        None if either is not known.
+        """
         if self.best is None or self.data_parallel is None:
             return None
         if not math.isfinite(self.data_parallel.seconds):
@@ -44,7 +47,11 @@ def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
 
 
 def crossover(rows: Sequence[SplitRow]) -> int | None:
-    """Devices from which on some hybrid is always faster than data parallelism alone."""
+    """Return the number of devices from which on some hybrid is always the faster one.
+
+    It is compared with data parallelism alone, at all larger numbers among the rows. None if there
+    is no such number.
+    """
     found: int | None = None
     for count in sorted({row.total_devices for row in rows}, reverse=True):
         own = [row for row in rows if row.total_devices == count]
@@ -66,7 +73,10 @@ def best_data_parallel(rows: Sequence[SplitRow]) -> SplitRow | None:
 
 
 def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
-    """Best data parallelism's time over the best hybrid's, minus one, at any number of devices."""
+    """Return the best time of data parallelism over the best hybrid's, minus one.
+
+    Each is taken at the number of devices that suits it best. None if either is missing.
+    """
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
     best = min(hybrids, default=math.inf)
@@ -104,7 +114,7 @@ def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Seconds as a time that people read."""
+    """Return seconds as a time that people read: "3.2 days", "5 h", "12 min" or "40 s"."""
     if not math.isfinite(seconds):
         return "unknown"
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):

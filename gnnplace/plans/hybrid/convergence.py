@@ -70,7 +70,7 @@ class Convergence(ABC):
 
     @abstractmethod
     def epochs(self, batch: float) -> float | None:
-        """Epochs at a global batch; None where nothing is known."""
+        """Return the epochs that training takes at a global batch, or None if nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class CriticalBatch(Convergence):
                 raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
 
     def epochs(self, batch: float) -> float:
-        """E_min (1 + B / B_crit)."""
+        """Return E_min (1 + B / B_crit) for a global batch of B examples."""
         return self.least_epochs * (1.0 + batch / self.critical_batch)
 
 
@@ -119,7 +119,11 @@ class EpochTable(Convergence):
                 raise InputError(f"{self.source}: row {k + 1}: batches must rise")
 
     def epochs(self, batch: float) -> float | None:
-        """Linear in log(batch) between rows; None above the last one."""
+        """Interpolate the epochs linearly in log(batch) between rows.
+
+        Returns:
+            The first row's epochs below it, and None above the last row.
+        """
         sizes, values = np.array(self.rows, dtype=np.float64).T
         if batch > sizes[-1] * (1 + 1e-12):
             return None

@@ -65,7 +65,7 @@ class StepParts:
 
     @property
     def total(self) -> float:
-        """The whole step."""
+        """Return the seconds of the whole step."""
         return self.alone + self.exposed
 
 
@@ -94,7 +94,10 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
 
 
 def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
-    """Finish of each op, earlier by the updates that ran on its device until then. [n]"""
+    """Return when each op would end if updates took no time. [n]
+
+    Every op ends earlier by the seconds of the updates that ended on its device until then.
+    """
     update = problem.phase == UPDATE
     finish = simulation.finish.copy()
     for d in range(problem.num_devices):
@@ -110,7 +113,10 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
 def _gradients(
     problem: Problem, device: IntArray, finish: FloatArray, scale: float
 ) -> tuple[FloatArray, ...]:
-    """Ready and bytes of each device's gradients, in the order they are there."""
+    """Return when each device's gradients are ready (seconds) and their bytes, by that time.
+
+    A parameter's gradient counts once, when its last micro-batch is ready. D arrays [g, 2].
+    """
     graph = problem.graph
     found: dict[tuple[int, str, int], tuple[float, float]] = {}
     ordinal: dict[tuple[str, int], int] = {}
@@ -155,12 +161,14 @@ def with_all_reduce(
 def reduced(
     gradients: FloatArray, seconds: Callable[[float], float], floor: float = 0.0
 ) -> tuple[float, float]:
-    """When the last bucket of gradients is reduced, and the seconds of all of them.
+    """Return when the last bucket of gradients is reduced, and the seconds of all all-reduces.
+
+    Gradients are collected into buckets of `BUCKET` bytes in the order in which they are ready.
 
     Args:
-        gradients: Ready and bytes of each, as they come. [g, 2].
-        seconds: Of an all-reduce of so many bytes.
-        floor: When the first may begin.
+        gradients: Seconds at which each is ready, and its bytes, in that order. [g, 2].
+        seconds: Returns the seconds of an all-reduce of so many bytes.
+        floor: Seconds before which no all-reduce may begin.
     """
     done = spent = size = 0.0
     for k, (ready, own) in enumerate(gradients.tolist()):

@@ -90,9 +90,14 @@ def grouped_plan(
 def priced_groups(
     chain: Chain, cluster: Cluster, groups: int, devices: int, size: int
 ) -> list[Priced]:
-    """Plans of groups that are pipelines, and of groups that split layers; those that can be.
+    """Price the plans whose groups are pipelines and whose groups split layers, if they can be.
 
-    ``devices`` are those of each group, ``size`` the examples of its micro-batches.
+    Args:
+        chain: The model.
+        cluster: The devices.
+        groups: The number of groups.
+        devices: Devices of each group.
+        size: Examples of a group's micro-batch.
 
     Raises:
         InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch

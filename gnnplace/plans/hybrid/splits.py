@@ -56,19 +56,19 @@ class SplitRow:
 
     @property
     def total_devices(self) -> int:
-        """N."""
+        """Return the number of devices in use, N."""
         return self.groups * self.devices
 
     @property
     def seconds(self) -> float:
-        """End to end; inf where it is not known."""
+        """Return the seconds of the whole training, or inf if they are not known."""
         if self.parts is None or self.epochs is None:
             return math.inf
         return self.parts.total * self.steps * self.epochs
 
     @property
     def name(self) -> str:
-        """In a few characters."""
+        """Return a name of a few characters."""
         return "data parallel" if self.devices == 1 else f"hybrid {self.devices}"
 
 
@@ -105,7 +105,7 @@ class Splitter:
         ]
 
     def row(self, groups: int, devices: int) -> SplitRow:
-        """One split."""
+        """Return the split into `groups` groups of `devices` devices, with predicted figures."""
         training = self.training
         batch = groups * training.batch
         steps, epochs = training.steps(batch), training.convergence.epochs(batch)
@@ -137,7 +137,10 @@ class Splitter:
         return max(slowest, key=lambda pair: pair[0].total)
 
     def _place(self, devices: range) -> Sequence[ReplicaStep] | InfeasibleError:
-        """Placed steps of a group; groups that are alike but for names have the same."""
+        """Return the placed steps of a group, or the error that says why nothing fits.
+
+        Groups that differ in names alone are placed once.
+        """
         cluster = self.fabric.cluster
         kinds = tuple((cluster.devices[d].kind, cluster.devices[d].memory) for d in devices)
         key = kinds, cluster.pattern(devices)
@@ -150,7 +153,7 @@ class Splitter:
 
 
 def device_counts(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``, and ``most`` itself.
+    """Return 1, 2, 4, ... up to ``most``, and ``most`` itself.
 
     Raises:
         InputError: If the number is not positive, or more than ``MOST_DEVICES``.
@@ -161,6 +164,6 @@ def device_counts(most: int) -> list[int]:
 
 
 def group_sizes(most: int, largest: int) -> list[int]:
-    """Sizes of groups to look at: 1, 2, 4, 8 and all divisors of ``most``, up to ``largest``."""
+    """Return the sizes of groups to try: 1, 2, 4, 8 and ``most``'s divisors, up to ``largest``."""
     divisors = {k for k in range(1, most + 1) if most % k == 0}
     return sorted(k for k in {1, 2, 4, 8} | divisors if k <= largest)

@@ -155,10 +155,11 @@ def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
 
 
 def _batch(what: str, batch: int | None) -> int:
-    """Examples of a step of one group: as given, or the model's own batch.
+    """Return the examples of a step of one group: those given, or the model's own batch.
 
     Raises:
-        InputError: A problem file does not say, and neither does the caller.
+        InputError: If neither the problem file nor the caller says it, or if it is given beside a
+            model.
     """
     if is_problem_file(what):
         if batch is None:
@@ -221,12 +222,12 @@ class Placing:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether the problems say how large gradients are: some op updates parameters."""
+        """Return whether the problems say how large gradients are: whether ops update parameters."""
         return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
 
     @property
     def origin(self) -> str:
-        """Where steps come from: op times that were all measured, or not."""
+        """Return where steps come from: measured op times, or estimated ones if any is."""
         estimated = any(bool(problem.estimated.any()) for problem in self.problems.values())
         return f"predicted from {'estimated' if estimated else 'measured'} op times"
 
@@ -235,7 +236,7 @@ class Placing:
         return read_or_profile(self.what, self.cluster, options, self.progress)
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """Placed steps; those that fit.
+        """Return the placed steps that fit, one for each number of micro-batches.
 
         Raises:
             InfeasibleError: If it fits with no number of micro-batches.

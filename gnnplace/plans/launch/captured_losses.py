@@ -44,7 +44,7 @@ from gnnplace.tracing import workload_of
 
 
 def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
-    """Sizes of a model, and why there are none."""
+    """Return the sizes of a plan's model, or None, and the reason to give if there are none."""
     shape = file.inputs[0].shape if file.inputs else []
     try:
         config = getattr(workload_of(model, fake=True).model, "config", None)
@@ -117,7 +117,10 @@ class Prices:
     def _given_up(
         self, draft: Draft, base: LaunchPlan, ordered: bool
     ) -> Iterator[tuple[str, Draft]]:
-        """Drafts without what no launcher can say, one thing at a time."""
+        """Yield drafts that give up, one thing at a time, what no launcher can express.
+
+        Each draft gives up what the drafts before it do, and comes with a line for the user.
+        """
         chain, pricer = self.chain, pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]

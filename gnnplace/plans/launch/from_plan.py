@@ -94,9 +94,9 @@ def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]
 
 
 def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
-    """Layers that begin in every stage, and a line for each stage that begins inside of one.
+    """Return the number of layers that begin in every stage, or None if no module is numbered.
 
-    None where no module is numbered.
+    A layer that two stages share counts for the first of them; a line says so for each such stage.
     """
     seen: dict[str, int] = {}
     lines = []
@@ -132,7 +132,7 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
 
 
 def _first(file: PlanFile, again: list[int]) -> bool:
-    """Whether it is the first layers of every stage that are recomputed."""
+    """Return whether the recomputed layers of every stage are its first ones."""
     for stage, count in zip(file.stages, again, strict=True):
         own = list(dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m))))
         if {layer_of(m) for m in stage.recompute.modules} - {""} != set(own[:count]):

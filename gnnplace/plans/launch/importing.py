@@ -82,10 +82,10 @@ def with_missing(
 
 
 def check_known(plan: LaunchPlan) -> None:
-    """Whether all is known that a price needs.
+    """Check that a plan has all that a price needs: replicas, micro-batch size and batch.
 
     Raises:
-        InputError: The message names what is not.
+        InputError: The message names what is missing and the options that give it.
     """
     missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
     if missing:

@@ -153,7 +153,7 @@ class Keys:
         return value
 
     def switch(self, path: str, default: bool = False) -> bool:
-        """Whether a switch is on.
+        """Return whether the switch at a path is on, or `default` if there is none.
 
         Raises:
             FormatError: If it is no switch.
@@ -166,10 +166,15 @@ class Keys:
         return value
 
     def word(self, path: str, known: Sequence[str], default: str) -> str:
-        """One of some words, in their letters.
+        """Return which of some words the value at a path is, whatever its case.
+
+        Args:
+            path: Such as `a.b`.
+            known: The words that are allowed.
+            default: Returned if there is no value.
 
         Raises:
-            FormatError: If it is another.
+            FormatError: If it is another word.
         """
         value = self.get(path)
         if value is None:
@@ -181,7 +186,7 @@ class Keys:
         return found
 
     def unknown(self, path: str, known: Sequence[str]) -> list[str]:
-        """Keys at a path, empty for the top, that are not among the known ones."""
+        """Return the keys at a path that are not among the known ones. The top's path is ""."""
         part = self.get(path) if path else self.data
         return [str(k)[:40] for k in part if k not in known] if isinstance(part, dict) else []
 

@@ -143,7 +143,7 @@ class LaunchPlan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Everything that a price leaves out or assumes, each in one line."""
+        """Return everything that a price leaves out or assumes, each in one line."""
         return (*self.notes, *map(str, self.not_priced))
 
     @property
@@ -155,12 +155,12 @@ class LaunchPlan:
 
     @property
     def world(self) -> int | None:
-        """Processes of the run."""
+        """Return the number of processes of the run, or None if the replicas are not known."""
         return None if self.dp is None else self.dp * self.tp * self.pp * self.cp
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step on every replica.
+        """Return the number of micro-batches of a step on every replica.
 
         Raises:
             InputError: If batch, micro-batch or replicas are not known, or do not divide.
@@ -177,12 +177,12 @@ class LaunchPlan:
 
     @property
     def full_schedule(self) -> str:
-        """The schedule with its chunks a rank, as `--given` has it."""
+        """Return the schedule with its chunks a rank, as `--given` has it."""
         return f"interleaved:{self.chunks}" if self.schedule == "interleaved" else self.schedule
 
     @property
     def spec(self) -> PlanSpec:
-        """The plan in the words of `--given`. What the file leaves open is 1."""
+        """Return the plan in the words of `--given`. What the file leaves open is 1."""
         overlap = None
         for word, exchanges in HIDDEN_EXCHANGES.items():
             if exchanges and exchanges[-1] in self.overlap:
@@ -217,7 +217,7 @@ class LaunchPlan:
 
     @property
     def words(self) -> str:
-        """The plan as people read it, without batch, overlap and what the file leaves open."""
+        """Return the plan as people read it, without batch, overlap and what the file leaves out."""
         gradients = self.gradients if self.gradients == "fp32" else None
         layers: Layers | None = self.layers
         if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
@@ -236,7 +236,7 @@ class LaunchPlan:
         return text
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
-        """Under 1f1b, with the layers of neighbouring stages on a rank."""
+        """Return the plan under 1F1B, with all chunks of a rank joined into one stage."""
         layers, each = self.layers, self.chunks
         if layers is not None:
             layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(self.pp))
@@ -245,7 +245,16 @@ class LaunchPlan:
     def as_it_runs(
         self, launcher: str, *, compiles: bool = False, graphs: Sequence[str] = ()
     ) -> Iterator[tuple[str, LaunchPlan]]:
-        """For a launcher whose file turns on neither, or one of the two: without the other."""
+        """Yield the plan without `compile` or `cuda_graphs` if a launcher's file cannot say them.
+
+        Args:
+            launcher: Its name in the lines.
+            compiles: Whether the file can turn on `torch.compile`.
+            graphs: Values of `cuda_graphs` that the file can have.
+
+        Yields:
+            A line for the user, and the plan without the one thing or both.
+        """
         plan = self
         if plan.compile and not compiles:
             plan = replace(plan, compile=False)
@@ -299,7 +308,16 @@ class LaunchPlan:
             yield line + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
 
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
-        """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""
+        """Yield the plan with whole experts, for a launcher that does not cut them.
+
+        There are more groups of experts then, and each device has as many bytes of them as before.
+
+        Args:
+            launcher: Its name in the line.
+
+        Yields:
+            A line for the user, and the plan. Nothing if experts are whole or do not divide so.
+        """
         sizes = self.sizes
         if sizes is None or sizes.experts is None or self.tp == 1 or self.etp == 1:
             return
@@ -309,7 +327,7 @@ class LaunchPlan:
             yield f"{told}; ep={ep} of whole ones is written", replace(self, ep=ep, etp=1)
 
     def with_dp(self, world: int, source: str) -> LaunchPlan:
-        """With the replicas that so many processes leave.
+        """Return the plan with as many replicas as a number of processes leaves.
 
         Raises:
             FormatError: If the degrees do not divide the number of processes.
@@ -324,7 +342,7 @@ class LaunchPlan:
 
 
 def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) -> list[str]:
-    """Lines for the head of a file, without the sign of a comment.
+    """Return the lines for the head of a file, without comment signs.
 
     Args:
         plan: That the file is of.

@@ -95,7 +95,7 @@ class LayerDetails:
 
     @property
     def is_gated(self) -> bool:
-        """Whether rotary positions and RMSNorm are the type's own."""
+        """Return whether layers of this type have rotary positions and RMSNorm: all but GPT-2's."""
         return self.type != "gpt2"
 
     def unsaid(self, *, scalings: tuple[str, ...] = (LLAMA,)) -> Iterator[str]:

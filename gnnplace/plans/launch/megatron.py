@@ -223,7 +223,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
 
 
 def stage_flags(plan: LaunchPlan) -> list[str]:
-    """How layers are cut: by numbers where they are equal, else by a layout."""
+    """Return the flags that cut the layers: the number of chunks, or a layout for unequal stages."""
     if plan.pp == 1:
         return []
     layers = plan.layers
@@ -233,6 +233,6 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
 
 
 def layout_of(layers: Sequence[int]) -> str:
-    """Megatron's layout of stages with so many layers: `3+2+6` is `Et*3|t*2|t*6L`."""
+    """Return Megatron's layout of stages with these numbers of layers: `Et*3|t*2|t*6L` is 3+2+6."""
     told = ["" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers]
     return f"E{'|'.join(told)}L"

@@ -375,12 +375,12 @@ def number_of(flags: Flags, name: str, source: str, default: int | None = None) 
 
 
 def is_on(flags: Flags, name: str) -> bool:
-    """Whether a switch is there, and not `false`."""
+    """Return whether a switch is given and does not have a value such as `false`."""
     return flags.get(name, "false").lower() not in ("false", "0", "no", "off")
 
 
 def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
-    """Sizes of the model; None where the flags have not all of them."""
+    """Return the sizes of the model, or None if the flags do not have all of them."""
     if any(name not in flags for name in SIZES):
         return None
     layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
@@ -417,7 +417,10 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
 
 
 def _latent(flags: Flags, source: str) -> LatentAttention | None:
-    """Widths of latent attention; those that are not said are the parser's own."""
+    """Return the widths of latent attention, or None if it is off.
+
+    Widths that no flag gives are the defaults of Megatron-LM's own parser.
+    """
     if not is_on(flags, "multi-latent-attention"):
         return None
     usual = {"q-lora-rank": 0, "kv-lora-rank": 32, "qk-pos-emb-head-dim": 64, "v-head-dim": 128}
@@ -425,7 +428,10 @@ def _latent(flags: Flags, source: str) -> LatentAttention | None:
 
 
 def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers | None:
-    """Layers with experts; `dense` is -1 where they are not all behind those without.
+    """Return the layers with experts, or None if there are none.
+
+    `dense` is -1 if layers with experts do not all come after those without, or if they have
+    unlike numbers of experts.
 
     Raises:
         FormatError: If the frequency is none, or is not of all layers.
@@ -479,7 +485,9 @@ def _pattern(node: ast.expr) -> list[int]:
 def stages_of_flags(
     flags: Flags, pp: int, sizes: DecoderSizes | None, source: str
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Stages of every rank, and their layers as Megatron cuts them; None where they are equal.
+    """Return the stages of every rank and their layers as Megatron-LM cuts them.
+
+    The layers are None if all stages have as many.
 
     Raises:
         FormatError: If flags exclude each other, or numbers do not add up.
@@ -537,7 +545,11 @@ def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
 
 
 def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
-    """Layers where embedding and loss count as a layer each."""
+    """Return the layers of every stage, where embedding and loss may count as a layer each.
+
+    Raises:
+        FormatError: If layers, embedding and loss are no multiple of the stages.
+    """
     first, last = (is_on(flags, name) for name in ACCOUNTED)
     stages = pp * chunks
     each, remainder = divmod(total + first + last, stages)
@@ -566,7 +578,7 @@ def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str)
 
 
 def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
-    """Layers of every stage of Megatron's layout.
+    """Return the number of layers of every stage of Megatron's layout.
 
     Raises:
         FormatError: If it is none, or embedding and loss are not once, first and last.
@@ -599,7 +611,10 @@ def _recompute(flags: Flags, source: str) -> str:
 
 
 def _graphs(flags: Flags) -> tuple[str | None, str]:
-    """Whose launches are captured, and the modules if it is some parts of layers."""
+    """Return which launches CUDA graphs capture, and the modules if these are some parts of layers.
+
+    The first is "iteration", "layers" or None; the second is empty or a list for a message.
+    """
     impl = flags.get("cuda-graph-impl", "none")
     for name in ("enable-cuda-graph", "external-cuda-graph"):
         impl = name if is_on(flags, name) else impl

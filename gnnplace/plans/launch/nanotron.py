@@ -61,7 +61,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
-    """Layers of every stage, as nanotron cuts them."""
+    """Return the number of layers of every stage, as nanotron cuts them."""
     return layers_of(sizes, pp, "cost")
 
 

@@ -75,7 +75,7 @@ class LaunchAnswer:
 
     @property
     def framework(self) -> str:
-        """Whose times they are."""
+        """Return the name of the framework whose constants the prices use."""
         return self.setting.framework.name
 
 
@@ -225,7 +225,7 @@ class LauncherSearch:
 
     @property
     def used_devices(self) -> int:
-        """Devices that every plan uses, where they are not to be few."""
+        """Return the number of devices that every plan uses: `num_devices`, else the cluster's."""
         return self.num_devices or self.cluster.num_devices
 
     def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:

@@ -320,7 +320,7 @@ def _sorted_imports(imports: Sequence[str]) -> list[str]:
 
 
 def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
-    """Values that a plan decides, by their paths."""
+    """Return the values that a plan decides, by their paths in torchtitan's configuration."""
     dp, tokens = plan.dp or 1, (plan.microbatch_size or 1) * sizes.length
     shard = (plan.group or dp) if plan.zero else 1
     schedules = {ours: theirs for theirs, ours in SCHEDULES.items()}
@@ -359,7 +359,10 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
 
 
 def modules_of(layers: Sequence[int]) -> list[list[str]]:
-    """Names of the modules of stages with so many layers."""
+    """Return the names of the modules of every stage, given each stage's number of layers.
+
+    The first stage has the embedding too, and the last has the norm and the head.
+    """
     found, begin = list[list[str]](), 0
     for count in layers:
         found.append([f"layers.{k}" for k in range(begin, begin + count)])
@@ -556,7 +559,11 @@ def _offload(keys: Keys, zero: int, notes: list[str]) -> str:
 def _stages(
     keys: Keys, schedule: str, pp: int, sizes: DecoderSizes | None
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Stages a rank, and their layers: those that are listed, or torchtitan's own."""
+    """Return the stages of a rank, and their layers: those that are listed, or torchtitan's own.
+
+    Raises:
+        FormatError: If the listed stages are no multiple of the ranks.
+    """
     if pp == 1:
         return 1, None
     listed = keys.get("parallelism.module_fqns_per_model_part")

@@ -39,7 +39,7 @@ class Loss:
 
     @property
     def line(self) -> str:
-        """What is not carried, and what that costs."""
+        """Return what is not carried and what that costs, in one line."""
         if self.seconds is None or self.bytes is None:
             return self.told
         return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
