@@ -124,7 +124,7 @@ def plan_of(
         chain: The model as a chain of segments, with their prices.
         cluster: The devices that it is planned for.
         priced: What was searched or given.
-        found: The search that it comes from: its bound is said.
+        found: The search that it comes from, whose lower bound the plan states.
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)

@@ -42,16 +42,16 @@ StepAt = Callable[[str, float], float]
 
 @dataclass(frozen=True)
 class CauseKind:
-    """A fault that slows runs down.
+    """A kind of fault that slows runs down.
 
     Attributes:
         name: A word for it.
-        prior: Its part among runs that are slow.
-        factor: By which it usually slows its part down; None: it has no factor.
+        prior: Its share of the runs that are slow.
+        factor: Factor by which it usually slows its part down; None: it has no factor.
         spread: Standard deviation of the factor's logarithm.
-        text: What it is, in the field's words; `{factor}`, `{speed}` and `{guess}` are put in.
+        text: What it is, in the field's words, with places for `{factor}`, `{speed}` and `{guess}`.
         first: What to try first.
-        across: Only runs over several servers have it.
+        across: Whether only runs over several servers have it.
     """
 
     name: str
@@ -140,11 +140,11 @@ class SlowdownCause:
 
     Attributes:
         kind: The fault.
-        factor: By which its part is slower so that the step is the measured one; None where it has
-            no factor, or none explains the step.
+        factor: Factor by which its part must be slower to explain the measured step; None where it
+            has no factor, or none explains the step.
         step_time: Seconds of a step under it.
-        seconds: That it adds to the predicted step.
-        share: Of all causes' weights.
+        seconds: Seconds that it adds to the predicted step.
+        share: Its share of all causes' weights.
     """
 
     kind: CauseKind

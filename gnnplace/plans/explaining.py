@@ -63,7 +63,7 @@ SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
 
 class SlowFabric(MeshFabric):
-    """Devices whose exchanges take a factor as long."""
+    """A fabric whose exchanges take a multiple of their time."""
 
     def __init__(self, cluster: Cluster, factor: float) -> None:
         super().__init__(cluster)
@@ -79,7 +79,7 @@ class SlowFabric(MeshFabric):
 
 
 class IdleFabric(MeshFabric):
-    """Devices whose exchanges take nothing."""
+    """A fabric whose exchanges take no time."""
 
     def collective(self, *_: object, **__: object) -> float:
         """Return 0: no collective takes time."""
@@ -134,8 +134,8 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
     """Return the seconds of a step by what they are spent on. They add up to the step.
 
     Args:
-        priced: A draft with its orders.
-        pricer: That it was priced with.
+        priced: The priced draft with its orders.
+        pricer: The pricer that it was priced with.
     """
     chain, fabric, draft = pricer.chain, pricer.fabric, priced.draft
     found, before, actions = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.actions
@@ -239,8 +239,8 @@ def causes_of(
 
     Args:
         plan: That runs.
-        priced: The same as a draft.
-        pricer: That it was priced with.
+        priced: The same plan as a priced draft.
+        pricer: The pricer that it was priced with.
         parts: Seconds of its step, of `parts_of`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
@@ -305,9 +305,9 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
     """Yield plans that differ in one word, each priced, without those that cannot be made.
 
     Args:
-        plan: That is changed.
-        priced: The same as a draft.
-        pricer: That it was priced with.
+        plan: The plan that is changed.
+        priced: The same plan as a priced draft.
+        pricer: The pricer that it was priced with.
     """
     pricers = {pricer.size: pricer}
     slack = max(entry.slack for entry in plan.file.memory.values())

@@ -51,16 +51,16 @@ class FitChange:
 
 @dataclass(frozen=True)
 class FitAnswer:
-    """Whether a plan fits.
+    """The answer to whether a plan fits, and what would make it fit.
 
     Attributes:
         spec: The plan.
         setting: The sizes, the devices and the framework that it was priced on.
-        answer: What it takes.
+        answer: Its price.
         parts: Bytes of the fullest device.
         changes: Single changes that fit, the smallest first; none where the plan fits.
         nearest: Where none fits, the change that lacks the fewest bytes.
-        job: What is trained.
+        job: The model and how it is trained.
     """
 
     spec: PlanSpec
@@ -97,12 +97,12 @@ def fit_plan(
     """Return whether a plan of a model of the catalogue fits, and what would make it fit.
 
     Args:
-        job: What is trained.
+        job: The model and how it is trained.
         cluster: The devices, with the memory that plans may use.
         plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
             that lacks the fewest bytes.
         options: Of that search; the framework and the environment of a given plan, too.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Raises:
         InputError: The model is not priced by its sizes, or the plan cannot be.

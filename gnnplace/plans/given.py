@@ -323,8 +323,8 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     Chunks of one rank have equal parts of its memory. [stages + 1]
 
     Args:
-        pricer: Of the model and the cluster, at the draft's micro-batch.
-        draft: On equal meshes, with splits and recomputation.
+        pricer: The pricer of the model and the cluster, at the draft's micro-batch.
+        draft: The draft, on equal meshes, with splits and recomputation.
 
     Returns:
         The cuts; None where nothing fits.

@@ -56,10 +56,10 @@ def handed_over(
     Args:
         plan: The best of the search.
         chain: The model that was planned.
-        cluster: With the memory that may be used.
-        job: What is trained.
-        named: The cluster on the command line.
-        headroom: The same; None leaves it out.
+        cluster: The cluster, with the memory that may be used.
+        job: The model and how it is trained.
+        named: The cluster's name on the command line.
+        headroom: The headroom on the command line. None leaves it out.
         budget: Seconds of the search for plans; op placement takes a fifth, from `LEAST` to
             `SECONDS`.
     """

@@ -49,10 +49,10 @@ EVALUATION_RESULT = re.compile(r"""['"]eval_\w+['"]\s*:""")
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Seconds of a step of a run.
+    """The measured seconds of a step of a run.
 
     Attributes:
-        seconds: The median.
+        seconds: The median seconds of a step.
         count: Steps that it is the median of; 1 where the user gave seconds.
         warm_up: First steps that do not count.
         source: The launcher whose log has them; empty where the user gave seconds.
@@ -72,7 +72,7 @@ class MeasuredSteps:
 
 @dataclass(frozen=True)
 class RunSizes:
-    """What turns rates of a log into seconds of a step.
+    """The sizes of a run that turn a log's rates into seconds of a step.
 
     Attributes:
         batch: Examples of a step.
@@ -90,8 +90,8 @@ class LoggedStep:
     """A training step in a log.
 
     Attributes:
-        seconds: That it took.
-        line: Where it stands, from 1.
+        seconds: Seconds that it took.
+        line: Line that it stands on, from 1.
         number: Its iteration; None where the log does not say.
     """
 
@@ -102,7 +102,7 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class LineReader:
-    """How a launcher's lines say a step.
+    """A reader of the lines in which a launcher's log states a step.
 
     Attributes:
         source: The launcher.

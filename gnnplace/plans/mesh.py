@@ -102,7 +102,7 @@ class Mesh:
 
 @dataclass(eq=False)
 class MeshFabric:
-    """What the devices of a cluster take to exchange tensors.
+    """The prices of exchanges between the devices of a cluster.
 
     Attributes:
         cluster: The devices and their links.

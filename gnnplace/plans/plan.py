@@ -129,7 +129,7 @@ class InputEntry(Schema):
 
 
 class MemoryEntry(Schema):
-    """Bytes of a device."""
+    """The bytes of a device, by what holds them."""
 
     state: Size
     activations: Size
@@ -147,15 +147,15 @@ class MemoryParts:
     """Bytes of a device at its fullest, by what holds them; they add up to `total`.
 
     Attributes:
-        device: Its name.
-        parameters: Of parameters, on this device.
-        gradients: Of their gradients and the sums of these.
-        optimizer: Of the optimizer's state and the float32 copy of half parameters.
-        frozen: Of parameters that are not trained.
-        buckets: In which replicas exchange gradients, and shards gather inputs.
-        activations: That micro-batches in flight keep for their backward passes.
-        working: Of the largest values at work, gathered parameters among them.
-        slack: Of the allocator's fragmentation, and of libraries.
+        device: The device's name.
+        parameters: Bytes of the parameters on this device.
+        gradients: Bytes of their gradients and the sums of these.
+        optimizer: Bytes of the optimizer's state and the float32 copy of half parameters.
+        frozen: Bytes of parameters that are not trained.
+        buckets: Bytes of buckets in which replicas exchange gradients and shards gather inputs.
+        activations: Bytes that micro-batches in flight keep for their backward passes.
+        working: Bytes of the largest values at work, gathered parameters among them.
+        slack: Bytes of the allocator's fragmentation and of libraries.
         usable: Bytes that the device has for all of it.
     """
 
@@ -359,7 +359,7 @@ class OpPlacement:
 
     Attributes:
         step_time: Predicted seconds of a step.
-        command: What makes it; empty where the model has no name.
+        command: The command that makes it; empty where the model has no name.
     """
 
     step_time: float
@@ -371,9 +371,9 @@ class TrialEntry:
     """A plan that was run for a few steps.
 
     Attributes:
-        shape: Of the plan, in a few words.
-        predicted: Seconds of a step.
-        measured: The same, the median; None where it could not be run.
+        shape: The plan in a few words.
+        predicted: Predicted seconds of a step.
+        measured: Median measured seconds of a step; None where it could not be run.
         fault: Why it could not be run, in one line.
     """
 
@@ -385,16 +385,16 @@ class TrialEntry:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A plan.
+    """A training plan with its file, its price and what was found about it.
 
     Attributes:
-        file: What its file says.
+        file: The contents of its file.
         reason: Why it cannot be trained so; None where it can.
         notices: What a reader should know, each in one line.
         op_placement: A placement of single ops that is faster; None where none was found.
         trials: Of the plans that this one was taken from by measured times, in order of predicted
             ones; none where nothing was run.
-        parameters: Their number; None where it is not known.
+        parameters: The number of parameters; None where it is not known.
         defaults: What was planned for without being asked, such as "batch".
         fullest: Bytes of the device that lacks the most, or has the fewest free; None of a plan
             that was read and not priced.

@@ -30,7 +30,7 @@ class PlanChange:
     """A plan with one word changed.
 
     Attributes:
-        told: The change, in a few words.
+        told: The change in a few words.
         step_time: Predicted seconds of a step.
         held: Bytes of the fullest device.
         lacking: Bytes by which a device is too small; at most 0 where all fit.
@@ -44,19 +44,19 @@ class PlanChange:
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """What bounds a plan.
+    """An explanation of what bounds a plan.
 
     Attributes:
-        plan: That was explained.
+        plan: The plan that was explained.
         step_time: Predicted seconds of a step.
-        interval: Nine in ten steps are in it.
+        interval: Interval that holds nine in ten steps.
         parts: Seconds of the step by what they go to; see `PARTS`.
         fullest: The name of the fullest device.
-        memory: Its bytes.
-        room: Bytes that it has.
+        memory: Bytes that the fullest device holds.
+        room: Bytes that the fullest device has.
         changes: Single changes that are faster and fit, the fastest first; of a plan that does not
             fit those that make it fit.
-        tried: How many were priced.
+        tried: The number of changes that were priced.
         causes: What may make a run slower than predicted, the likeliest first.
         measured: A step of a run; None where none is known.
     """
@@ -90,11 +90,11 @@ def explain_plan(
     """Return what bounds a plan's step, and which single changes are worth most.
 
     Args:
-        plan: Searched, given or read.
+        plan: The plan, which was searched, given or read.
         model: The model by its name, where the plan's file does not say how to make it.
         cluster: The cluster, where that is so.
         measured: A step of a run of it: seconds, words such as "0.83s", or the path of a log.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Raises:
         InputError: If the model or the cluster cannot be made, or no step can be read.

@@ -58,10 +58,10 @@ STEPS = 5
 
 @dataclass(frozen=True, eq=False)
 class PlanQuestion:
-    """What is planned for, with what a given plan says of it.
+    """The question that a search or a price answers: what is trained, and a plan that is given.
 
     Attributes:
-        job: What is trained.
+        job: The model and how it is trained.
         given: The plan to be priced; None: one is searched.
         notes: What the price leaves out of a launch file, each in one line.
     """
@@ -267,7 +267,7 @@ def plan_model(
             launchers counts, and the others' stand beside it.
         framework: The only one that must train it.
         environment: Of that framework, such as "checked-collectives".
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Returns:
         Plans, the fastest first; one that says why not where nothing fits.
@@ -376,7 +376,7 @@ def _plans_in_words(
         devices: The cluster.
         question: What is planned; a given plan is not searched.
         options: Of the search.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Raises:
         InputError: A launcher is asked for, and no plan is searched so.
@@ -565,7 +565,7 @@ def by_trial(
         plans: The fastest first, by predicted times.
         model: The name of the model.
         count: How many plans are run.
-        progress: Is told what is run.
+        progress: Called with a line for each plan that is run.
     """
     if not plans[0].feasible:
         return list(plans)

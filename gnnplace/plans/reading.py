@@ -76,7 +76,7 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
 
     Args:
         file: A plan's file, each key of which is right by itself.
-        source: What messages begin with.
+        source: The name that messages begin with.
 
     Raises:
         FormatError: The message names `source`, the key path and the fault.

@@ -39,13 +39,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PricedTable:
-    """A table of plans with what each takes.
+    """A table of plans with the price of each.
 
     Attributes:
-        table: As it was given.
-        answers: Of every row, in its order.
-        framework: Whose constants priced them.
-        environment: Named, or None.
+        table: The table as it was given.
+        answers: The answer of every row, in the order of the rows.
+        framework: The framework whose constants priced them.
+        environment: The environment that was named, or None.
         by_sizes: Whether prices come from the model's sizes, and not from a capture.
     """
 
@@ -134,7 +134,7 @@ def price_plans(
         given: A CSV file, a row a plan, columns of words; or one plan in words.
         inputs: Example inputs of a module.
         framework_name: Whose constants count, such as "nanotron"; None: PyTorch's own.
-        environment_name: Such as "checked-collectives"; None: none.
+        environment_name: The environment, such as "checked-collectives"; None for none.
         batch: Examples of a step, where a row says nothing else.
         precision: In Lightning's words; None: the framework's usual one if it is named, else
             "32-true".
@@ -143,7 +143,7 @@ def price_plans(
         memory_limit: Bytes that every device has, instead of its own.
         headroom: What stays free on every device: "auto" what the framework takes, "10%", "2GB".
         accept_other_loss: Cut the batch also where its loss is another one then.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Raises:
         FormatError: The message names line and column of what cannot be read.

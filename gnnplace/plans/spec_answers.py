@@ -38,22 +38,24 @@ LIKELY = 0.5
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """What a plan takes; None where it cannot be priced.
+    """The price of a plan. Fields are None if it cannot be priced.
 
     Attributes:
-        step_time: Seconds.
-        low: Of the interval that holds four in five of such steps, wider away from published ones.
-        high: Likewise its end.
+        step_time: Predicted seconds of a step.
+        low: Lower end of the interval that holds four in five of such steps. It is wider away from
+            published runs.
+        high: Upper end of the interval.
         lower_bound: Seconds that no plan is below; None where nothing is searched.
         feasible: Whether it can be and fits.
         reason: Why not; empty where it is.
         state: Bytes of parameters, gradients, optimizer and buckets, on the fullest device.
-        state_first: Those of the first rank, with the workspaces that frameworks' logs have too.
-        state_last: Those of the last rank, likewise.
+        state_first: The same bytes on the first rank, with the workspaces that frameworks' logs
+            have too.
+        state_last: The same bytes on the last rank, with these workspaces.
         allocated: The most bytes allocated at an instant, on the fullest device.
-        peak: The most bytes reserved at an instant, there.
-        fits: The probability that it has them.
-        tokens_per_second: Of all devices.
+        peak: The most bytes reserved at an instant, on the same device.
+        fits: The probability that the device has them.
+        tokens_per_second: Tokens a second of all devices.
         untested: What the plan has that no published run of its framework had; empty where nothing.
     """
 

@@ -79,7 +79,7 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
 
 
 class AlikeStages(NamedTuple):
-    """Stages of a plan by what they have: those of one kind cost the same.
+    """The stages of a plan by kind. Stages of one kind cost the same.
 
     Attributes:
         ends: First segment and the one after the last, of one stage of each kind. [kinds].
@@ -223,11 +223,11 @@ class PipelineCuts(NamedTuple):
     """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
 
     Attributes:
-        schedules: Of every cut. [cuts].
-        layers: Of every cut's stages; None: as the framework cuts. [cuts].
+        schedules: The schedule of every cut. [cuts].
+        layers: Layers of every cut's stages; None: as the framework cuts. [cuts].
         chunks: Stages of a rank. [cuts].
         is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts].
-        is_apart: Whether it has gradients of weights apart, and later than others. [cuts].
+        is_apart: Whether it computes gradients of weights apart from others, and later. [cuts].
         has_chain: Whether its order is of `has_chain`. [cuts].
         firsts: The first segment of every stage of all cuts, one cut after another. [stages].
         lasts: The segment after the last of every stage. [stages].

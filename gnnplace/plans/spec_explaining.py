@@ -52,8 +52,8 @@ class RowChange:
     """A plan with one word changed, which fits.
 
     Attributes:
-        told: The change, in a few words.
-        answer: What it takes.
+        told: The change in a few words.
+        answer: Its price.
     """
 
     told: str
@@ -69,7 +69,7 @@ def row_causes(
     """Return what would make a run slower than its prediction, the likeliest first.
 
     Args:
-        setting: What is priced on.
+        setting: The sizes, the devices and the framework.
         spec: The plan that runs.
         parts: Seconds of its step, of `row_parts`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
@@ -170,7 +170,7 @@ def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
     """Price the plans with one word changed and return those that fit, the fastest first.
 
     Args:
-        setting: What is priced on.
+        setting: The sizes, the devices and the framework.
         spec: The plan that is changed.
     """
     found = []

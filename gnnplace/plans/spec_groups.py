@@ -57,7 +57,7 @@ MOST_CONTEXT = 64
 
 
 class GroupColumns(NamedTuple):
-    """What a group's segments take, summed up from the first on, or its stages.
+    """Prefix sums of the costs of a group's segments, or the costs of its stages.
 
     [segments + 1] each, or [stages] of all cuts.
 
@@ -66,7 +66,7 @@ class GroupColumns(NamedTuple):
         backward: Seconds of both parts of the backward pass.
         host: Seconds that the host needs to launch both.
         parameters: Elements on a device.
-        dense: Those that are no experts'.
+        dense: Elements that are not experts'.
         attention: Seconds of layers' attention, which selective recomputation computes again.
         layers: Seconds of layers, which full recomputation computes again.
     """

@@ -51,7 +51,7 @@ Accepts = Callable[[PlanSpec], bool]
 
 
 class Level(Enum):
-    """What an entry of the heap stands for."""
+    """The kinds of entries of the heap."""
 
     GROUP = "group"
     ZERO = "zero"  # a ZeRO stage of a group, with any kind of recomputation
@@ -61,11 +61,11 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class FoundSpec:
-    """A plan that was found.
+    """A plan that the search found, with its price.
 
     Attributes:
-        spec: In words.
-        answer: What it takes.
+        spec: The plan in words.
+        answer: Its price.
     """
 
     spec: PlanSpec
@@ -80,7 +80,7 @@ class FoundSpec:
 
 @dataclass(frozen=True)
 class FoundSpecs:
-    """What a search over words found.
+    """The result of a search over plans in words.
 
     Attributes:
         best: Plans that are accepted and fit, the fastest first.
@@ -130,7 +130,10 @@ def search_specs(
 
 @dataclass(eq=False)
 class _SpecSearch:
-    """The heap of a search, and what it found; attributes as of `search_specs`."""
+    """The state of a search: its heap and what it has found.
+
+    Attributes are the arguments of `search_specs`.
+    """
 
     space: SpecSpace
     accepts: Accepts

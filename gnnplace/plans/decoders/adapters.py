@@ -39,10 +39,10 @@ class Adapters:
     """Adapters of the products of a layer.
 
     Attributes:
-        rank: Of the two matrices of each.
-        bits: Of the frozen matrices of layers: 16, or 4 (NF4).
+        rank: Rank of the two matrices of each adapter.
+        bits: Bits of the frozen matrices of layers: 16, or 4 (NF4).
         targets: The products that have adapters, of `TARGETS`; empty: all of them.
-        expert_bits: Of the frozen matrices of experts: 16, or 4.
+        expert_bits: Bits of the frozen matrices of experts: 16, or 4.
     """
 
     rank: int

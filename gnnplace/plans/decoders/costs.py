@@ -43,12 +43,12 @@ EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
 
 
 class KeptBytes(NamedTuple):
-    """Bytes that a layer keeps of a micro-batch for its backward pass.
+    """The bytes of a micro-batch that a layer keeps for its backward pass.
 
     Attributes:
-        everything: With nothing computed again.
-        selective: With attention computed again.
-        entering: The layer's input.
+        everything: Bytes without recomputation.
+        selective: Bytes with selective recomputation, which computes attention again.
+        entering: Bytes of the layer's input.
     """
 
     everything: float
@@ -58,7 +58,7 @@ class KeptBytes(NamedTuple):
 
 @dataclass(eq=False)
 class DecoderCosts:
-    """Prices the segments of a decoder from its sizes.
+    """The prices of a decoder's segments on meshes, from its sizes.
 
     Attributes:
         setting: The sizes and the framework that runs them.
@@ -335,7 +335,7 @@ def kept_bytes(
 
     Args:
         setting: The sizes, and the framework that keeps them.
-        tokens: Of the micro-batch on a device.
+        tokens: Tokens of the micro-batch on a device.
         tp: Shards of every matrix.
         split: Whether tokens are split over the shards between products.
         has_experts: Whether the layer has experts.

@@ -37,9 +37,9 @@ class ExpertLayers:
     Attributes:
         count: Experts of a layer.
         active: Experts of a token.
-        width: Inside of an expert.
-        shared: Width inside of what every token passes besides; 0: nothing.
-        dense: The first layers, which have a feed-forward instead.
+        width: Inner width of an expert.
+        shared: Inner width of what every token passes besides; 0: nothing.
+        dense: Number of first layers, which have a plain feed-forward instead.
     """
 
     count: int
@@ -51,7 +51,9 @@ class ExpertLayers:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Queries, keys and values by way of narrow ones (DeepSeek-V2).
+    """Attention whose queries, keys and values pass through narrow ones (DeepSeek-V2).
+
+    Source: DeepSeek-V2, 2024, arXiv 2405.04434.
 
     Attributes:
         queries: Width of the narrow queries; 0: they are made at once.
@@ -68,14 +70,15 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Linear:
-    """A product of a layer with weights.
+    """A matrix product of a layer with its weights.
 
     Attributes:
         inputs: Columns of its matrix.
         outputs: Rows of its matrix.
-        is_wide: Whether tensor-parallel shards part its outputs; else its inputs.
+        is_wide: Whether tensor-parallel shards divide its outputs; else its inputs.
         count: Matrices of these sizes, which experts have.
-        members: What it makes, as adapters name it; several where one matrix makes them.
+        members: The tensors that it makes, as adapters name them; several where one matrix makes
+            them.
     """
 
     inputs: int
@@ -101,27 +104,29 @@ class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
     Attributes:
-        layers: How many.
+        layers: The number of layers.
         hidden: Width of the stream between layers.
-        heads: Of queries.
-        kv_heads: Of keys and values; fewer where queries share them.
-        feed_forward: Width inside of the feed-forward.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values; fewer where queries share them.
+        feed_forward: Inner width of the feed-forward.
         length: Tokens of an example.
         vocabulary: Rows of the embedding, before padding.
-        gated: Two matrices up and one down, norms without biases; else one up, one down.
-        tied: The head has the embedding's weights.
+        gated: Whether layers have two matrices up and one down and norms without biases; else one
+            up, one down.
+        tied: Whether the head has the embedding's weights.
         batch: Examples of a step, where a plan says nothing else.
         positions: Learned positions; 0 where they are rotary or added to scores; None: rotary ones
             of gated layers, else one for each token.
         own_head_size: Width of a head, where it is not the stream's over the heads.
-        experts: Of layers that have some.
-        latent: Widths of attention by way of narrow queries, keys and values.
-        head_norms: Each head's queries and keys pass a norm (Qwen3).
-        biases: Products of plain layers have biases; gated ones have none.
+        experts: The experts of layers that have some.
+        latent: Widths of latent attention, if the model has it.
+        head_norms: Whether each head's queries and keys pass a norm (Qwen3).
+        biases: Whether products of plain layers have biases. Gated ones have none.
         vectors: Parameters of a layer's norms and biases; None: those of the plainest kind.
-        end_vectors: The same of all that is in no layer; None: the norm before the head.
+        end_vectors: Parameters of the norms and biases outside of layers; None: the norm before the
+            head.
         expert_vectors: Parameters of the biases of a layer's experts.
-        adapters: What is trained instead of these parameters; None: all of them are.
+        adapters: Adapters that are trained instead of these parameters; None: all of them are.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
     """
@@ -380,7 +385,7 @@ class DecoderSizes:
 
     @property
     def expert_parameters(self) -> int:
-        """Return the parameters of all experts of a layer, without those that every token passes."""
+        """Return the parameters of all experts of a layer, without what every token passes."""
         if self.experts is None:
             return 0
         return 3 * self.hidden * self.experts.count * self.experts.width + self.expert_vectors

@@ -22,7 +22,9 @@ class Configuration(Protocol):
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer has beside its matrices. A `str` is the field that says whether.
+    """The norms, biases and feed-forward of a kind of layer.
+
+    A field that is a `str` names the field of the configuration that says whether it is so.
 
     Attributes:
         gated: Whether the feed-forward has two matrices up and one down, instead of one up.
@@ -31,9 +33,9 @@ class LayerKind:
         head_norms: What norms of queries and keys pass, or "".
         head_norms_if: A field that must be true for them.
         qkv_bias: Whether products that make queries, keys and values have biases.
-        output_bias: The same of attention's output.
-        up_bias: The same of the feed-forward's products.
-        head_bias: The same of the head.
+        output_bias: Whether attention's output has biases.
+        up_bias: Whether the feed-forward's products have biases.
+        head_bias: Whether the head has biases.
         embedding_norm: Whether the embedding passes a norm.
         learned_positions: Whether positions are learned.
         spare_positions: Rows of their table beyond the positions.

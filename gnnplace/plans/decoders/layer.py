@@ -40,13 +40,13 @@ GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gr
 
 @dataclass(frozen=True)
 class PassSeconds:
-    """Seconds of a micro-batch.
+    """The seconds of a micro-batch's passes.
 
     Attributes:
-        forward: Of the forward pass.
-        backward: Of the backward pass, without anything that is computed again.
-        again: What full recomputation adds to the backward pass.
-        selective: What selective recomputation adds.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass, without recomputation.
+        again: Seconds that full recomputation adds to the backward pass.
+        selective: Seconds that selective recomputation adds to it.
     """
 
     forward: float
@@ -68,13 +68,13 @@ def layer_passes(
     """Return the seconds of a micro-batch's passes through a layer.
 
     Args:
-        setting: What is priced on.
-        tokens: Of the micro-batch on a device.
-        shards: Of every matrix.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
         context: Shards of tokens, whose keys and values are gathered.
         split: Whether tokens are split over the shards between products.
         groups: Shards of the layer's experts; 0: a layer without experts.
-        expert_shards: Of the matrices of an expert.
+        expert_shards: Shards of the matrices of an expert.
     """
     d, kernels = setting.decoder, setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
@@ -112,9 +112,9 @@ class AdapterSeconds:
     """Seconds of a layer's adapters, and of unpacking the frozen matrices beside them.
 
     Attributes:
-        forward: Of the forward pass.
-        backward: Of the gradients of activations.
-        weights: Of the adapters' own gradients.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the gradients of activations.
+        weights: Seconds of the adapters' own gradients.
     """
 
     forward: float = 0.0
@@ -129,9 +129,9 @@ def adapter_passes(
     """Return the seconds of a layer's adapters; none where all parameters are trained.
 
     Args:
-        setting: What is priced on.
-        tokens: Of the micro-batch on a device.
-        shards: Of every matrix.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
         has_experts: Whether the layer has experts.
     """
     sizes, framework = setting.decoder, setting.framework
@@ -219,11 +219,11 @@ def _chosen(
     Every expert is priced with equally many rows.
 
     Args:
-        setting: What is priced on.
-        tokens: Of the micro-batch on a device.
-        shards: That each have a part of these tokens.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards that each have a part of these tokens.
         groups: Shards of the layer's experts.
-        expert_shards: Of the matrices of an expert.
+        expert_shards: Shards of the matrices of an expert.
     """
     d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
     experts = d.experts
@@ -255,10 +255,10 @@ def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: 
     """Return the seconds to send rows to their experts.
 
     Args:
-        setting: What is priced on.
+        setting: The sizes, the devices and the framework.
         size: Bytes of the rows of a device, once for each of a token's experts.
         groups: Shards of the layer's experts.
-        expert_shards: Of the matrices of an expert, which are neighbours.
+        expert_shards: Shards of the matrices of an expert, which are neighbours.
     """
     framework = setting.framework
     network, experts = framework.network, setting.decoder.experts

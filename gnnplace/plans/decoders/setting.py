@@ -36,12 +36,12 @@ HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16
 
 @dataclass(frozen=True, eq=False)
 class PricingSetting:
-    """What plans are priced on.
+    """The model, the devices and the framework that plans are priced for.
 
     Attributes:
         decoder: The sizes of the model.
         cluster: The devices.
-        framework: What the framework makes of a step on them.
+        framework: The framework with its kernels, network and constants.
     """
 
     decoder: DecoderSizes
@@ -56,7 +56,7 @@ class PricingSetting:
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """What is asked of a framework; fields as the arguments of `setting_of`."""
+    """Options of a framework. The fields are arguments of `setting_of`."""
 
     name: str
     environment: str | None
@@ -82,9 +82,9 @@ def setting_of(
         decoder: The sizes.
         cluster: Devices in topology order.
         framework_name: Whose constants count; None: PyTorch's own.
-        environment_name: Such as "checked-collectives"; None: none.
+        environment_name: The environment, such as "checked-collectives"; None for none.
         precision: In Lightning's words; None: the framework's usual one.
-        optimizer: None: "adamw".
+        optimizer: The optimizer; None: "adamw".
         memory_limit: Bytes of a device; None: those of the cluster's devices. What a preset leaves
             free of a known GPU counts: frameworks' own needs are priced.
 

@@ -24,7 +24,7 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
     """Return the layers of every stage, 0 allowed. [stages]
 
     Args:
-        decoder: Whose layers are cut.
+        decoder: Sizes of the model whose layers are cut.
         stages: How many there are; those of a rank's chunks, if it has several.
         rule: "equal", "even", "cost", "ends", "least", or the number of every stage.
 

@@ -14,10 +14,10 @@ class ReplicaAdvice:
     """The answer to "how should I use N devices?".
 
     Attributes:
-        best: The row that ends first, on at most the devices there are; None if none does.
+        best: The row that ends first, on at most all devices; None if none does.
         data_parallel: Data parallelism on all devices, if it is possible.
-        crossover: Devices from which on some hybrid ends sooner than data parallelism alone, at all
-            larger numbers looked at as well; None if there is no such number.
+        crossover: Number of devices from which on, at all larger numbers tried too, some hybrid
+            ends sooner than data parallelism alone; None if there is no such number.
     """
 
     best: SplitRow | None

@@ -35,8 +35,8 @@ class BatchPlan:
     Attributes:
         batch: Examples of a step.
         plan: The plan.
-        epochs: That training needs.
-        seconds: That it takes, predicted.
+        epochs: Epochs that training needs.
+        seconds: Predicted seconds that training takes.
     """
 
     batch: int

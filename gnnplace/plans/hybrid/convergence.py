@@ -58,11 +58,11 @@ SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
 
 class Convergence(ABC):
-    """Epochs by global batch.
+    """A model of the epochs that training takes, by global batch.
 
     Attributes:
         origin: Where its figures come from: ``assumed`` or ``given``.
-        source: The same in words.
+        source: The origin in words.
     """
 
     origin: str
@@ -75,7 +75,7 @@ class Convergence(ABC):
 
 @dataclass(frozen=True)
 class CriticalBatch(Convergence):
-    """The critical-batch-size model.
+    """The critical-batch-size model: E(B) = E_min (1 + B / B_crit).
 
     Attributes:
         least_epochs: E_min in epochs, at small batches.
@@ -163,11 +163,11 @@ def _from_yaml(data: Any) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class PublishedGain:
-    """Speed-up of hybrid training over data parallelism alone at scale, minus one.
+    """A published speed-up of hybrid training over data parallelism alone at scale, minus one.
 
     Attributes:
-        model: As they call it.
-        gain: At least so much.
+        model: The model's name in the publication.
+        gain: The gain, at least.
         ours: Workloads and profiles of ours that stand for it.
     """
 
@@ -270,7 +270,7 @@ def preset_of(model: str) -> Preset:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained.
+    """The training that a study is about: its batch, its data set and its convergence.
 
     Attributes:
         batch: Examples of a step of one group.
@@ -297,7 +297,7 @@ class ConvergenceOptions:
     """Figures of a training that stand for a preset's.
 
     Attributes:
-        examples: In an epoch; None: the preset's.
+        examples: Examples in an epoch; None: the preset's.
         epochs_table: CSV or YAML file of epochs by batch.
         least_epochs: Epochs that training takes at small batches.
         critical_batch: Global batch that takes twice the least epochs.

@@ -34,13 +34,14 @@ NETWORK_BANDWIDTH = 10e9
 
 @dataclass(frozen=True)
 class ClusterCopies:
-    """A cluster and copies of it.
+    """A cluster and copies of it that a network joins.
 
     Attributes:
         cluster: The cluster, of which copies may follow.
         latency: Seconds of the network between copies.
         bandwidth: Bytes per second of a copy's network channel.
-        table: What collectives take, where links name their fabric; None for the package's.
+        table: Measured times of collectives, for links that name their fabric; None for the
+            package's.
     """
 
     cluster: Cluster

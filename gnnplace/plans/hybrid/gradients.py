@@ -32,14 +32,15 @@ from gnnplace.simulation import Simulation
 
 @dataclass(frozen=True, eq=False)
 class ReplicaStep:
-    """A model-parallel step as data parallelism sees it; D devices.
+    """A model-parallel step of D devices, as data parallelism sees it.
 
     Attributes:
-        step_time: Seconds of it alone, predicted.
-        gradients: Ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2].
+        step_time: Predicted seconds of the step without data parallelism.
+        gradients: Seconds at which each gradient of a device is ready and its bytes, by time. D
+            arrays [g, 2].
         backward_end: Seconds at which each device would have done all but its updates. [D].
         updates: Seconds of each device's update ops. [D].
-        microbatches: M, into which the batch of a group is cut.
+        microbatches: M, the number of micro-batches that a group's batch is cut into.
     """
 
     step_time: float
@@ -51,12 +52,12 @@ class ReplicaStep:
 
 @dataclass(frozen=True)
 class StepParts:
-    """Seconds of a data-parallel step.
+    """The seconds of a data-parallel step, by what they are spent on.
 
     Attributes:
-        alone: The model-parallel step of one group.
+        alone: Seconds of the model-parallel step of one group.
         all_reduce: The seconds of the busiest device's all-reduce.
-        exposed: That the all-reduce adds to the step.
+        exposed: Seconds that the all-reduce adds to the step.
     """
 
     alone: float
@@ -73,8 +74,8 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
     """Return what data parallelism needs to know of the step of a placed problem.
 
     Args:
-        problem: Cut into its micro-batches.
-        result: What a placer made of the problem.
+        problem: The problem, cut into its micro-batches.
+        result: The placer's result for the problem.
         scale: Bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """
@@ -146,7 +147,8 @@ def with_all_reduce(
 
     Args:
         step: The step of one group.
-        seconds: Of an all-reduce over one of its devices, by its index, of so many bytes.
+        seconds: Returns the seconds of an all-reduce of so many bytes over one device, given by its
+            index.
         overlap: Whether reducing may begin before the backward pass has ended.
     """
     end, reducing = step.step_time, 0.0

@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Running:
-    """How a hybrid step is run.
+    """The options with which a hybrid step is run.
 
     Attributes:
         groups: The number of data-parallel groups.

@@ -32,7 +32,7 @@ MOST_DEVICES = 4096
 
 @dataclass(frozen=True)
 class SplitRow:
-    """One split and its figures.
+    """One split of the devices into groups, with its figures.
 
     Attributes:
         groups: The number of data-parallel groups.
@@ -41,7 +41,7 @@ class SplitRow:
         parts: Seconds of the step; None where nothing fits.
         global_batch: Examples of a step.
         steps: The number of steps in an epoch.
-        epochs: To converge; None where the table ends.
+        epochs: Epochs until convergence; None where the table ends.
         note: Why figures are missing.
     """
 
@@ -73,7 +73,7 @@ class SplitRow:
 
 
 class Splitter:
-    """Rows of one training on one fabric.
+    """A maker of rows for one training on one fabric.
 
     Args:
         fabric: All devices, and what joins them.

@@ -37,7 +37,7 @@ PLAN = "plan"  # in place of a placer: steps are those of joint plans
 
 @dataclass(frozen=True)
 class HybridOptions(ConvergenceOptions):
-    """What a hybrid study counts with.
+    """The options of a hybrid study.
 
     Attributes, beside those of `ConvergenceOptions`:
         devices: N; more than the cluster has are copies of it. None: the cluster's.
@@ -65,14 +65,14 @@ class HybridOptions(ConvergenceOptions):
 
 @dataclass(frozen=True, eq=False)
 class HybridStudy:
-    """What came out.
+    """The result of a hybrid study.
 
     Attributes:
         what: The model or problem file.
         name: The model's name, or the problem's.
         devices: N, the largest number of devices.
         rows: Every division of up to N devices into groups.
-        advice: The recommended one, and from where on a hybrid pays.
+        advice: The recommended row, and from where on a hybrid pays.
         origin: Where each kind of figure comes from.
     """
 
@@ -96,7 +96,7 @@ def study_hybrid(
 
     Args:
         what: A model or a problem file.
-        cluster: As everywhere; a problem file has its own.
+        cluster: A preset's name, a YAML file or a cluster. A problem file has its own.
         options: Devices, data set, convergence, network.
         search: How a group's step is placed.
         progress: Called with a line when something begins that takes seconds.
@@ -175,7 +175,7 @@ def _batch(what: str, batch: int | None) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    """How a group's step is placed.
+    """The options with which a group's step is placed.
 
     Attributes:
         placer: The name of the placer; "plan": groups are pipelines or split layers, as plans.
@@ -193,11 +193,11 @@ class Search:
 
 
 class Placing:
-    """Places the model on parts of the cluster, with every number of micro-batches asked for.
+    """A placer of the model on parts of the cluster, for several numbers of micro-batches.
 
     Args:
         what: A model or a problem file.
-        cluster: Whose kinds op times are needed of; None: a problem file's own.
+        cluster: The cluster whose kinds of devices need op times; None: a problem file's own.
         search: How a group's step is placed.
         progress: Called with a line when something begins that takes seconds.
 
@@ -222,7 +222,7 @@ class Placing:
 
     @property
     def has_gradients(self) -> bool:
-        """Return whether the problems say how large gradients are: whether ops update parameters."""
+        """Return whether the problems say how large gradients are: some op updates parameters."""
         return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
 
     @property

@@ -45,9 +45,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     """Return the text of a file for `accelerate launch --config_file`.
 
     Args:
-        plan: Of one stage.
-        lines: For the head of the file.
-        gpus: Of a server.
+        plan: The plan, of one pipeline stage.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
         InfeasibleError: accelerate cannot say it.

@@ -194,11 +194,11 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class _Reading:
-    """What a file has been found to say.
+    """The keys of a file, and what was found in it so far.
 
     Attributes:
         keys: Its keys.
-        notes: What has no word, each in one line.
+        notes: Notes on what has no word, each in one line.
         not_priced: What no price counts.
     """
 

@@ -36,7 +36,7 @@ UNREAD = "adapters (LoRA); priced as training of all parameters"
 
 @dataclass(frozen=True)
 class AdapterKeys:
-    """Where a file has its adapters.
+    """The keys that low-rank adapters have in a file.
 
     Attributes:
         rank: The key of the rank.

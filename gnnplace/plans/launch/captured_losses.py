@@ -57,11 +57,11 @@ def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str
 
 @dataclass(eq=False)
 class Prices:
-    """What plans of one model take on one cluster.
+    """Prices of the plans of one model on one cluster.
 
     Attributes:
-        model: Its name.
-        cluster: Its devices.
+        model: Name of the model.
+        cluster: The cluster.
         chain: The captured model, in the precision of the plan.
     """
 

@@ -120,9 +120,9 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     """Return the text of a JSON configuration for DeepSpeed.
 
     Args:
-        plan: As `nearest_deepspeed` leaves it.
-        lines: For the head of the file.
-        gpus: Of a server; DeepSpeed asks its host file.
+        plan: The plan as `nearest_deepspeed` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since DeepSpeed asks its host file.
 
     Raises:
         InfeasibleError: DeepSpeed cannot say it.

@@ -26,8 +26,8 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
     """Return the plan in launchers' terms, and a line for each thing that no launcher can express.
 
     Args:
-        plan: Searched, given or read.
-        sizes: Of its model, where they are known.
+        plan: The plan, which was searched, given or read.
+        sizes: Sizes of its model, where they are known.
 
     Raises:
         InfeasibleError: If its stages have unlike meshes or ZeRO.

@@ -19,8 +19,8 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
     """Return a plan with the replicas and the batch that its file leaves open.
 
     Args:
-        plan: As it was read.
-        devices: Of the cluster.
+        plan: The plan as it was read.
+        devices: The number of devices of the cluster.
         batch: Examples of a step, where they are said elsewhere.
 
     Raises:

@@ -55,7 +55,7 @@ def resolve(data: FileValue, values: Mapping[str, str]) -> FileValue:
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Puts interpolations in.
+    """A replacer of interpolations by their values.
 
     Attributes:
         root: The whole of the file.

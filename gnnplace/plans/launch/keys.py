@@ -62,7 +62,7 @@ def put_values(
     Args:
         data: Keys and values of the file.
         values: Text by a key's path; read as YAML reads a value.
-        source: What errors begin with.
+        source: The name that errors begin with.
         known: Keys at the top that a file may leave out.
 
     Raises:
@@ -97,11 +97,11 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Keys:
-    """What a file of nested keys says.
+    """The nested keys and values of a file.
 
     Attributes:
         data: Its keys and values.
-        source: What errors begin with.
+        source: The name that errors begin with.
         lines: Line of every key, by its path.
     """
 

@@ -75,34 +75,36 @@ class LaunchPlan:
     """A plan as a launch file says it. What a file leaves open is None.
 
     Attributes:
-        dp: replicas.
+        dp: Replicas.
         tp: Shards of Megatron's split.
         pp: Pipeline ranks.
         cp: Shards of the tokens with whole weights.
         ep: Groups of experts.
         etp: Shards of an expert; None: tp.
-        sp: What goes between layers is cut along its tokens over the shards.
+        sp: Whether tensors between layers are cut along their tokens over the shards.
         chunks: Stages of every pipeline rank.
-        layers: Of every stage in the order of the model; None: as many in each.
+        layers: Layers of every stage in the order of the model; None: as many in each.
         microbatch_size: Examples of a micro-batch on a replica.
         batch: Examples of a step.
-        accumulation: micro-batches of a step, where a file says these and no batch.
+        accumulation: Micro-batches of a step, where a file says these and no batch.
         zero: Stage of ZeRO.
-        group: Replicas that ZeRO parts over, those of `cp` beside; None: all.
+        group: Replicas that ZeRO shards over, those of `cp` included; None: all.
         recompute: "none", "selective", "full", "block:K" or "uniform:K".
         schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
-        precision: In Lightning's words.
-        gradients: The type in which gradients are summed: fp32, or same as the parameters'.
+        precision: The precision in Lightning's words, such as "bf16-mixed".
+        gradients: The type in which gradients are summed: "fp32", or "same" as the parameters'.
         optimizer: One of `costs.optimizers`, or another by the name that its file has.
-        overlap: What is hidden behind work: gradients, parameters, tp, p2p.
-        compile: Layers and the loss run under `torch.compile`.
-        cuda_graphs: Whose launches are captured: off, layers, iteration; None: the framework's.
-        offload: What lies in the host's memory, as the word of a plan says it.
-        sizes: Of the model.
+        overlap: Exchanges hidden behind work: "gradients", "parameters", "tp", "p2p".
+        compile: Whether layers and the loss run under `torch.compile`.
+        cuda_graphs: Launches that CUDA graphs capture: "off", "layers", "iteration"; None: the
+            framework's default.
+        offload: State that lies in the host's memory, in the words of a plan.
+        sizes: Sizes of the model.
         lora: Adapters that are trained instead of the parameters, as `--lora` has them; None: none
             that the file states.
-        details: What else its layers have, where a file is written; files are read without.
-        notes: What the file says and our words do not, each in one line.
+        details: Properties of the layers beside sizes, for a file that is written. Readers leave it
+            None.
+        notes: What the file says and a plan's words do not, each in one line.
         not_priced: Keys that change seconds or bytes and that no price counts.
         needs: Names of values that only the environment of the run has.
         lines: Line of every word that the file says, by the word; None where it has no line.
@@ -217,7 +219,7 @@ class LaunchPlan:
 
     @property
     def words(self) -> str:
-        """Return the plan as people read it, without batch, overlap and what the file leaves out."""
+        """Return the plan as people read it, without batch, overlap and what is left open."""
         gradients = self.gradients if self.gradients == "fp32" else None
         layers: Layers | None = self.layers
         if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
@@ -345,7 +347,7 @@ def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) 
     """Return the lines for the head of a file, without comment signs.
 
     Args:
-        plan: That the file is of.
+        plan: The plan that the file is written for.
         lines: What a reader should know.
         keys: Fields of the plan that the launcher's own keys cannot say: the last line has them,
             for `with_header`.

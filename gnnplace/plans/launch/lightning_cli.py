@@ -51,7 +51,7 @@ DEEPEST = 12
 
 @dataclass(frozen=True)
 class _Strategy:
-    """What a strategy means.
+    """The meaning of one of Lightning's strategies.
 
     Attributes:
         zero: Stage of ZeRO.

@@ -33,9 +33,9 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     """Return the text of a script that trains by a plan.
 
     Args:
-        plan: With the sizes of its model.
-        lines: For the head of the file.
-        gpus: Of a server.
+        plan: The plan, with the sizes of its model.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
         InfeasibleError: If no flags can say it.
@@ -223,7 +223,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
 
 
 def stage_flags(plan: LaunchPlan) -> list[str]:
-    """Return the flags that cut the layers: the number of chunks, or a layout for unequal stages."""
+    """Return the flags that cut the layers: the number of chunks, or a layout if stages differ."""
     if plan.pp == 1:
         return []
     layers = plan.layers

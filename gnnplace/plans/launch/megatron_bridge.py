@@ -94,9 +94,9 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """Return the text of a file with overrides of a recipe, one a line.
 
     Args:
-        plan: As `nearest_megatron` leaves it.
-        lines: For the head of the file.
-        gpus: Of a server; torchrun is told them.
+        plan: The plan as `nearest_megatron` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
     """
     sizes = [] if plan.sizes is None else model_flags(plan.sizes)
     text = [f"# {line}" for line in header(plan, lines, keys=("dp",))]

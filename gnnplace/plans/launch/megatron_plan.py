@@ -245,7 +245,7 @@ def plan_of_flags(
 
     Args:
         flags: Values by name.
-        source: What errors begin with.
+        source: The name that errors begin with.
         lines: Where each flag stands.
 
     Raises:

@@ -112,11 +112,11 @@ class FlagSet:
     """Flags of one command.
 
     Attributes:
-        values: By name, without dashes; "true" of a switch.
-        lines: Where each stands.
+        values: Values of the flags by name, without dashes; "true" for a switch.
+        lines: Line that each flag stands on.
         missing: Names that a flag's value depends on, by the flag.
         additions: Names of what may add flags and is not known.
-        notes: What was assumed, each in one line.
+        notes: Assumptions, each in one line.
     """
 
     values: Flags = field(default_factory=dict)

@@ -121,9 +121,9 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     """Return the text of a configuration of nanotron, with made-up data.
 
     Args:
-        plan: As `nearest_nanotron` leaves it.
-        lines: For the head of the file.
-        gpus: Of a server; torchrun is told them.
+        plan: The plan as `nearest_nanotron` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
 
     Raises:
         InfeasibleError: nanotron has no such model.

@@ -33,17 +33,18 @@ from gnnplace.plans.plan import PlanFile
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher.
+    """A launcher whose files are written and read.
 
     Attributes:
-        write: Makes the text of its file of a plan, lines for its head, and the GPUs of a server;
-            raises `InfeasibleError` where it cannot say the plan.
-        read: Makes a plan of a text, of its path, and of values of the environment.
-        nearest: What it cannot say of a plan, one thing at a time, with the plan that it can.
-        held: Fields of a plan that are the script's: its file has them as a comment.
-        command: What starts a run by its file, FILE.
-        framework: Whose times and bytes a run of it has.
-        beside: Makes the order of actions as a file beside its file, FILE with `.csv`; None where
+        write: Returns the text of its file for a plan, lines for the file's head and the GPUs of a
+            server. Raises `InfeasibleError` where the file cannot say the plan.
+        read: Returns the plan of a text, given its path and values of the environment.
+        nearest: Yields what it cannot say of a plan, one thing at a time, with the plan that it
+            can.
+        held: Fields of a plan that are the script's business. Its file has them as a comment.
+        command: The command that starts a run by its file, FILE.
+        framework: The framework whose times and bytes a run has.
+        beside: Returns the order of actions as a file beside its file, FILE with `.csv`; None where
             its file says the order.
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
@@ -121,11 +122,11 @@ LAUNCHERS: Mapping[str, Launcher] = {
 
 @dataclass(frozen=True)
 class Reader:
-    """How files of a launcher are read.
+    """A reader of files of a launcher that are read and not written.
 
     Attributes:
-        read: Makes a plan of a text, its path and values of its environment.
-        framework: Whose times and bytes a run of it has.
+        read: Returns the plan of a text, given its path and values of the environment.
+        framework: The framework whose times and bytes a run has.
     """
 
     read: Callable[[str, str, Mapping[str, str]], LaunchPlan]

@@ -53,16 +53,16 @@ from gnnplace.problem import Cluster, counts_of_devices
 
 @dataclass(frozen=True)
 class LaunchAnswer:
-    """What a plan of a launcher takes.
+    """The price of a launcher's plan: seconds, bytes, and whether it fits.
 
     Attributes:
-        plan: In the launcher's words.
+        plan: The plan in the launcher's words.
         answer: Seconds, bytes, and whether it fits.
-        setting: What it was priced on.
+        setting: The sizes, the devices and the framework that it was priced for.
         best: The fastest plans of a search, the fastest first.
         tried: Plans that were priced.
         bounded: Plans and groups of plans that were bounded, those that were priced among them.
-        told: What is not priced, each in one line.
+        told: Notes on what is not priced, each in one line.
     """
 
     plan: LaunchPlan
@@ -106,12 +106,12 @@ def price_launch_plan(
     """Price a run of a launch file with the constants of the launcher's framework.
 
     Args:
-        plan: As it was read.
-        launcher: Whose file it is.
+        plan: The plan as it was read.
+        launcher: The launcher whose file it is.
         cluster: The devices.
         model: The model, where the file has no sizes of it.
-        framework: Whose constants count instead of the launcher's.
-        environment: Such as "checked-collectives".
+        framework: The framework whose constants count instead of the launcher's.
+        environment: The environment, such as "checked-collectives".
         batch: Examples of a step, where the file says none.
         memory_limit: Bytes that every device has, instead of its own.
 
@@ -141,10 +141,10 @@ def price_launch_plan(
 
 @dataclass(frozen=True)
 class LaunchExplanation:
-    """What bounds a run of a launch file.
+    """An explanation of what bounds a run of a launch file.
 
     Attributes:
-        answer: What it takes.
+        answer: Its price.
         parts: Seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
         changes: Single changes of its words that fit, the fastest first.
         causes: What may make the run slower than predicted, the likeliest first.
@@ -162,7 +162,7 @@ def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> La
     """Explain what bounds a run that was priced.
 
     Args:
-        answer: Of `price_launch_plan` or `search_launcher`.
+        answer: The answer of `price_launch_plan` or `search_launcher`.
         measured: A step of the run, as "0.83s", or a log.
 
     Raises:
@@ -188,9 +188,9 @@ class LauncherSearch:
         decoder: Sizes of the model, with the batch.
         cluster: The devices, all of which are used.
         precision: In Lightning's words; None: each framework's usual one.
-        optimizer: None: "adamw".
-        framework: Whose constants count instead of the launcher's own.
-        environment: Such as "checked-collectives".
+        optimizer: The optimizer; None: "adamw".
+        framework: The framework whose constants count instead of the launcher's own.
+        environment: The environment, such as "checked-collectives".
         memory_limit: Bytes that every device has; None: its own.
         fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
         rate: Tokens a second that a plan must make.
@@ -200,7 +200,7 @@ class LauncherSearch:
         offloads: Whether state may lie in the host's memory where nothing fits without.
         budget: Wall seconds of each search, after which the best so far counts.
         details: What the model's layers have beside sizes; None: not known.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
     """
 
     decoder: DecoderSizes
@@ -539,7 +539,7 @@ def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bo
     Args:
         launcher: The launcher.
         plan: The plan.
-        gpus: Of a server.
+        gpus: GPUs of a server.
     """
     if any(after != plan for _, after in launcher.nearest(plan)):
         return False

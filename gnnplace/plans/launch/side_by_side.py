@@ -51,7 +51,7 @@ def launcher_plans(
         options: The launcher or the framework that is asked for; None: all of them. Whether few
             devices are enough, the budget of each search, and the number of plans.
         precision: In Lightning's words; None: each framework's usual one.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
 
     Returns:
         Plans of the launcher whose plan is the fastest, the fastest first.

@@ -215,8 +215,8 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
 
     Args:
         plan: As `nearest_torchtitan` leaves it.
-        lines: For the head of the file.
-        gpus: Of a server; torchrun is told them.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
 
     Raises:
         InfeasibleError: torchtitan has no code for such a model, or cannot train it by this plan.

@@ -202,7 +202,7 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
     """Return the family whose blocks a model is built of.
 
     Args:
-        sizes: Of the model.
+        sizes: Sizes of the model.
         details: What else its layers have, where that is known.
 
     Raises:
@@ -253,7 +253,7 @@ def model_literal(sizes: DecoderSizes, details: LayerDetails | None) -> dict[str
     """Return the literal with a model's sizes, by torchtitan's names.
 
     Args:
-        sizes: Of the model.
+        sizes: Sizes of the model.
         details: Its rotary positions and norms; torchtitan's defaults count where they are not
             known.
     """
@@ -318,7 +318,7 @@ def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | Non
 
     Args:
         family: Of `family_of`.
-        sizes: Of the model.
+        sizes: Sizes of the model.
         details: Its rotary positions and norms, where they are known.
     """
     entries = model_literal(sizes, details).items()

@@ -28,9 +28,9 @@ class Loss:
     """Something of a plan that a launch file does not carry.
 
     Attributes:
-        told: What it is, and what is written instead, in one line.
-        seconds: By which a step is longer without it; None where it was not priced.
-        bytes: By which the fullest device holds more.
+        told: What is lost, and what is written instead, in one line.
+        seconds: Seconds by which a step is longer without it; None where it was not priced.
+        bytes: Bytes by which the fullest device holds more.
     """
 
     told: str
@@ -50,11 +50,11 @@ class LaunchFile:
     """A plan as the file of a launcher.
 
     Attributes:
-        text: Of the file.
-        plan: That it says.
-        losses: What it does not carry.
+        text: Text of the file.
+        plan: The plan that the file says.
+        losses: What the file does not carry.
         seconds: Predicted seconds of a step of what is written; None where it was not priced.
-        command: What starts a run by it, FILE for its name.
+        command: The command that starts a run by the file, with FILE for its name.
         beside: The order of actions as a file beside it, of its name with `.csv`, if it needs one.
     """
 
@@ -117,8 +117,8 @@ def write_launch_plan(
     Args:
         plan: As `nearest_plan` leaves it.
         launcher: Its name.
-        lines: For the head of the file.
-        gpus: Of a server.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
         InfeasibleError: The launcher cannot say the plan.
@@ -144,8 +144,8 @@ def write_nearest(
     Args:
         plan: What it can say is written.
         launcher: Its name.
-        lines: For the head of the file.
-        gpus: Of a server.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
         InfeasibleError: The launcher cannot say the plan.
@@ -203,7 +203,7 @@ def convert_launch_file(
     """Return a launcher's file of what another launcher's file says.
 
     Args:
-        plan: As it was read.
+        plan: The plan as it was read.
         launcher: The launcher to write for.
         source_launcher: The launcher that the file was read as.
         gpus: Devices of the run, where the file does not say them.

@@ -27,7 +27,7 @@ class YamlReading:
 
     Attributes:
         keys: Keys and values; what only the environment has is `MissingValue`.
-        notes: What has no word, each in one line.
+        notes: Notes on what has no word, each in one line.
         not_priced: Keys that no price counts.
         needs: Names of what only the environment has.
     """

@@ -53,7 +53,7 @@ def compute(text: str, value_of: Callable[[str], int]) -> int:
 
 
 class _Parser:
-    """Reads an expression from its tokens, by precedence."""
+    """A parser of arithmetic expressions by precedence of operators."""
 
     def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
         self.tokens = tokens

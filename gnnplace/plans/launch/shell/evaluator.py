@@ -59,7 +59,7 @@ class ShellCommand:
 
     Attributes:
         words: Its words, the command's name first.
-        line: Where it stands; 0 in a file beside the script.
+        line: Line that it stands on; 0 in a file beside the script.
         conditions: Names that decide whether it runs; none where it does.
     """
 
@@ -70,7 +70,7 @@ class ShellCommand:
 
 @dataclass(frozen=True)
 class ShellRun:
-    """What a script would do.
+    """The outcome of following a script without running anything.
 
     Attributes:
         commands: Those that it would run, in order.

@@ -48,7 +48,7 @@ Value = Text | list[Text] | dict[str, Text]
 
 @dataclass
 class ShellState:
-    """Variables and arguments at a place of the script."""
+    """The variables and arguments at one place of the script."""
 
     variables: dict[str, Value] = field(default_factory=dict)
     arguments: list[Text] | None = None
@@ -61,7 +61,7 @@ class ShellState:
 
 
 class Expander:
-    """Makes words and values of nodes.
+    """An evaluator of the words and values that nodes of a script stand for.
 
     Attributes:
         path: The script.

@@ -88,7 +88,7 @@ def split_words(text: Text) -> list[Text]:
 
 
 class _Splitter:
-    """Collects words from segments.
+    """A collector of words from segments of text.
 
     Attributes:
         words: Those that have ended.
