@@ -57,9 +57,9 @@ def find_plans(
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         options: The budget, the number of plans, and whether they must be runnable.
-        progress: Is called with a line for each step.
+        progress: Called with a line for each step.
     """
     options = options or SearchOptions()
     result = _search(chain, cluster, options, progress)
@@ -100,9 +100,9 @@ def _search(
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         options: The budget, and whether plans must be runnable.
-        progress: Is called with a line for each step.
+        progress: Called with a line for each step.
         all_baselines: Whether baselines have micro-batches of any size.
     """
     seeds: list[Draft] = []
@@ -400,12 +400,12 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> 
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         given: The plan in words, parsed words, or a plan that was read. See `given_priced`.
 
     Raises:
-        InputError: A word is wrong, or does not fit the model or the cluster.
-        MismatchError: A plan that was read is of another model or other devices.
+        InputError: If a word is wrong, or does not fit the model or the cluster.
+        MismatchError: If a plan that was read is of another model or other devices.
     """
     return plan_of(chain, cluster, given_priced(chain, cluster, given))
 
@@ -415,7 +415,7 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         given: Such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
             "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
 

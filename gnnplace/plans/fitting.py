@@ -105,7 +105,7 @@ def fit_plan(
         progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: The model is not priced by its sizes, or the plan cannot be.
+        InputError: If the model is not priced by its sizes, or the plan cannot be.
     """
     options = options or SearchOptions()
     named = find_named(job, cluster)
@@ -133,7 +133,7 @@ def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     """Return whether a plan in words fits, and the single changes with which it would.
 
     Raises:
-        InputError: The plan cannot be, whatever its bytes.
+        InputError: If the plan cannot be, whatever its bytes.
     """
     priced = priced_spec(setting, spec)
     answer = answer_of(setting, priced)
@@ -218,7 +218,7 @@ def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> Plan
         modes: A plan with the words that the plan has besides; None: none.
 
     Raises:
-        InputError: The model cannot be cut over the devices at all.
+        InputError: If the model cannot be cut over the devices at all.
     """
     num_devices = setting.cluster.num_devices
     zero = max(setting.framework.traits.zero_stages)

@@ -58,7 +58,7 @@ def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
         batch: Examples of a step; None: not known yet.
 
     Raises:
-        InputError: With the word that is at fault.
+        InputError: The message names the word that is at fault.
     """
     _check_captured_words(spec)
     degrees = {"dp": spec.dp, **split_of_spec(spec).degrees, "pp": spec.pp}
@@ -144,7 +144,7 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
     """Return how a plan's words split the model.
 
     Raises:
-        InputError: The words contradict each other.
+        InputError: If the words contradict each other.
     """
     degrees = {"ep": spec.ep, "cp": spec.cp, "tp": spec.tp}
     if spec.shards is not None:
@@ -207,7 +207,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     these `tp` is the inner axis.
 
     Raises:
-        InputError: The plan does not fit the model or the cluster.
+        InputError: If the plan does not fit the model or the cluster.
     """
     check_spec(spec, cluster, chain.batch)
     split = split_of_spec(spec)
@@ -462,8 +462,8 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         stages: Number of stages.
 
     Raises:
-        InputError: The numbers are not those of the model's layers and stages, or two layers that
-            are to be cut apart are of one segment.
+        InputError: If the numbers are not those of the model's layers and stages, or two layers
+            that are to be cut apart are of one segment.
     """
     starts = layer_starts(chain.segments)
     try:

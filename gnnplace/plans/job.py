@@ -37,8 +37,9 @@ class TrainingJob:
         inputs: Example inputs of a module: a tensor, a tuple or a mapping.
         loss: Called with the model's output and the last inputs; None: the output is the loss.
         batch: Examples of a step over all devices; None: those of the example inputs.
-        precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
-        optimizer: Of `costs.optimizers`; None: "adamw".
+        precision: Precision of parameters and passes, in Lightning's words; None: the framework's
+            usual one.
+        optimizer: The optimizer, one of `costs.optimizers`; None: "adamw".
         lora: Low-rank adapters that are trained instead of the parameters, as "r=16" or
             "r=16,bits=4" (`decoders.adapters`); None: all parameters are trained.
         accept_other_loss: Whether the batch may be cut where its loss is another one then, or
@@ -46,7 +47,7 @@ class TrainingJob:
         imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
 
     Raises:
-        InputError: The precision, the optimizer or a word of the adapters is unknown, or the
+        InputError: If the precision, the optimizer or a word of the adapters is unknown, or the
             imbalance is out of range.
     """
 
@@ -117,7 +118,7 @@ class SearchOptions:
         environment: Of that framework, such as "checked-collectives".
 
     Raises:
-        InputError: A value is out of range.
+        InputError: If a value is out of range.
     """
 
     budget: float = 10.0

@@ -177,8 +177,8 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
         sizes: Sizes of the run.
 
     Raises:
-        InputError: It is neither.
-        FormatError: No step can be read from the log.
+        InputError: If it is neither.
+        FormatError: If no step can be read from the log.
     """
     try:
         seconds = read_seconds(given)
@@ -205,7 +205,7 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     """Read the training steps of a launcher's log.
 
     Raises:
-        FormatError: No step is found; names `source` and what a log may have.
+        FormatError: If no step is found; names `source` and what a log may have.
     """
     lines = CONTROL_CODES.sub("", text).split("\n")
     for reader in READERS:

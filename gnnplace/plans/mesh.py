@@ -151,7 +151,7 @@ class MeshFabric:
         """Return the seconds of a collective.
 
         Args:
-            op: Its name, one of `costs.collectives.COLLECTIVES`.
+            op: Name of the collective, one of `costs.collectives.COLLECTIVES`.
             size: Bytes, as that module counts them.
             members: Indices of the devices that take part.
             alike: Groups of the same servers that exchange as much at the same time.

@@ -392,8 +392,8 @@ class Plan:
         reason: Why it cannot be trained so; None where it can.
         notices: What a reader should know, each in one line.
         op_placement: A placement of single ops that is faster; None where none was found.
-        trials: Of the plans that this one was taken from by measured times, in order of predicted
-            ones; none where nothing was run.
+        trials: Measured runs of the plans that this one was taken from, in order of their predicted
+            times; none where nothing was run.
         parameters: The number of parameters; None where it is not known.
         defaults: What was planned for without being asked, such as "batch".
         fullest: Bytes of the device that lacks the most, or has the fewest free; None of a plan

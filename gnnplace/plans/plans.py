@@ -85,14 +85,14 @@ def read_question(
     """Return the question that arguments and a given plan or launch file ask together.
 
     Args:
-        given: As `plan_model` takes it.
-        model: As `plan_model` takes it.
+        given: The plan as `plan_model` takes it.
+        model: The model as `plan_model` takes it.
         cluster: The devices.
         **fields: Other fields of `TrainingJob`; None where they are left out.
 
     Raises:
-        InputError: No model is named, or the arguments contradict the words.
-        MismatchError: The arguments contradict the plan's file.
+        InputError: If no model is named, or the arguments contradict the words.
+        MismatchError: If the arguments contradict the plan's file.
     """
     plan = None if given is None else read_given(given)
     notes: tuple[str, ...] = ()
@@ -148,10 +148,10 @@ class JointPlan(Plan):
             inputs: Example inputs of any number of examples: a tensor, a tuple or a mapping, with
                 what the loss reads of them at the end; None: of the shapes that the plan was made
                 with, which its file has.
-            loss: As it was planned with: called with the model's output and the last inputs; None:
-                the output's own.
-            device: That this process computes on; by default that of the model.
-            seed: Of dropout, the same on all processes.
+            loss: The loss that the plan was made with. It is called with the model's output and the
+                last inputs; None: the output is the loss.
+            device: The device that this process computes on; by default the model's.
+            seed: Seed of dropout, the same on all processes.
             reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
                 where it is their sum; None: as the plan says, which was proven.
 
@@ -235,12 +235,12 @@ def plan_model(
         loss: The loss of a module; None: its output is the loss.
         batch: Examples of a step over all devices; by default those of the given plan, of the
             catalogue's default, or of the example inputs.
-        precision: Of parameters and passes, in Lightning's words; by default that of the given
-            plan, of the catalogue's default, or "32-true".
-        optimizer: Of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
-            captured model "sgd", "adam" or "adamw".
-        lora: low-rank adapters that are trained instead of the parameters, as "r=16", or
-            "r=16,bits=4" of weights in 4 bits; of a model of the catalogue alone.
+        precision: Precision of parameters and passes, in Lightning's words; by default that of the
+            given plan, of the catalogue's default, or "32-true".
+        optimizer: The optimizer, one of `costs.optimizers`; by default that of the given plan, or
+            "adamw". For a captured model "sgd", "adam" or "adamw".
+        lora: Low-rank adapters that are trained instead of the parameters, as "r=16", or
+            "r=16,bits=4" for weights in 4 bits. Only for models of the catalogue.
         memory_limit: Bytes that every device has, instead of its own.
         headroom: What stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
@@ -375,13 +375,13 @@ def _plans_in_words(
         named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
         devices: The cluster.
         question: What is planned; a given plan is not searched.
-        options: Of the search.
+        options: The options of the search.
         progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: A launcher is asked for, and no plan is searched so.
-        InfeasibleError: The launcher or framework that is asked for can train no plan that fits, or
-            none reaches the rate.
+        InputError: If a launcher is asked for, and no plan is searched so.
+        InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
+            or none reaches the rate.
     """
     if named is None or question.given is not None or len(devices.kinds) > 1:
         _check_only(
@@ -405,7 +405,7 @@ def _check_only(**words: str | None) -> None:
     """Check that no launcher, framework or environment is asked for.
 
     Raises:
-        InputError: One is; only models of the catalogue are searched for it.
+        InputError: If one is, since only models of the catalogue are searched for it.
     """
     for name, word in words.items():
         if word is not None:
@@ -422,7 +422,7 @@ def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_n
     Args:
         chain: The model.
         devices: The cluster.
-        question: With the given plan.
+        question: The question, with the given plan.
         is_named: Whether the chain is of a model's sizes.
     """
     given = question.given
@@ -497,7 +497,7 @@ def _search(
     """Search the best plans that obey the options, the fastest first.
 
     Raises:
-        InputError: What is asked for is answered for models by name alone.
+        InputError: If the question can only be answered for a model that is given by its name.
     """
     if options.goal == LEANEST or options.trades or options.modes is not None:
         raise InputError(
@@ -525,7 +525,7 @@ def plan_devices(
     """Return a cluster with the memory that plans may use; arguments as of `plan_model`.
 
     Raises:
-        InputError: There is no such cluster, or no table has the times of its devices.
+        InputError: If there is no such cluster, or no table has the times of its devices.
     """
     cluster = resolve_cluster(cluster)
     for kind in cluster.kinds:

@@ -125,7 +125,7 @@ def _cluster_of(file: PlanFile, source: str) -> Cluster:
     """Load the cluster of a plan's name, or of the file that the plan names.
 
     Raises:
-        FormatError: The name is no preset, or the file cannot be read.
+        FormatError: If the name is no preset, or the file cannot be read.
     """
     key = "cluster" if file.cluster_file is None else "cluster_file"
     try:

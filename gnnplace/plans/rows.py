@@ -138,7 +138,7 @@ def price_plans(
         batch: Examples of a step, where a row says nothing else.
         precision: In Lightning's words; None: the framework's usual one if it is named, else
             "32-true".
-        optimizer: Of `costs.optimizers`; None: "adamw".
+        optimizer: The optimizer, one of `costs.optimizers`; None: "adamw".
         lora: low-rank adapters that are trained instead, as "r=16"; None: none.
         memory_limit: Bytes that every device has, instead of its own.
         headroom: What stays free on every device: "auto" what the framework takes, "10%", "2GB".

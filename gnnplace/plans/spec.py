@@ -117,7 +117,7 @@ def _check_word(name: str, value: Hashable) -> None:
     """Check the value of a word of a plan.
 
     Raises:
-        InputError: The word has no such value.
+        InputError: If the word has no such value.
     """
     word = WORDS[name]
     text = word.write(value)
@@ -159,7 +159,7 @@ class PlanSpec:
             pass; None: whichever is faster.
 
     Raises:
-        InputError: A value is outside its range, with the word and the values that it may have.
+        InputError: If a value is outside its range, with the word and the values that it may have.
     """
 
     dp: int = 1
@@ -198,7 +198,7 @@ class PlanSpec:
             **words: Values by the name of their field; these alone are checked.
 
         Raises:
-            InputError: A word has no such value.
+            InputError: If a word has no such value.
         """
         for name, value in words.items():
             if value is not None:
@@ -291,7 +291,7 @@ def parse_spec(text: str, source: str = "--given") -> PlanSpec:
         source: What they are called in an error.
 
     Raises:
-        InputError: A pair is malformed, or a name is unknown or repeated.
+        InputError: If a pair is malformed, or a name is unknown or repeated.
     """
     values: dict[str, str] = {}
     for pair in text.split(","):
@@ -315,7 +315,7 @@ def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
         source: Where they stand, for an error.
 
     Raises:
-        InputError: A value cannot be read, with its word and where it stands.
+        InputError: If a value cannot be read, with its word and where it stands.
     """
     given: dict[str, Any] = {}
     for name, text in values.items():
@@ -337,7 +337,7 @@ def count_layers(layers: Layers, num_layers: int, num_stages: int) -> tuple[int,
         num_stages: Stages of the pipeline.
 
     Raises:
-        InputError: The numbers are not those of the model and its stages, or "equal" leaves a
+        InputError: If the numbers are not those of the model and its stages, or "equal" leaves a
             remainder.
     """
     if layers == EQUAL:
@@ -374,7 +374,7 @@ def read_plan_table(path: str | Path) -> PlanTable:
     """Read a table of plans from a CSV file.
 
     Raises:
-        FormatError: A column is unknown or repeated, or a cell cannot be read, with its line.
+        FormatError: If a column is unknown or repeated, or a cell cannot be read, with its line.
     """
     lines = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"))))
     if not lines or not any(lines[0]):
@@ -416,7 +416,7 @@ def table_of_spec(text: str) -> PlanTable:
     """Return the table of one plan in words.
 
     Raises:
-        InputError: A word is wrong.
+        InputError: If a word is wrong.
     """
     spec = parse_spec(text)
     pairs = [pair.partition("=") for pair in text.split(",")]

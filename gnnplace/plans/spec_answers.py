@@ -92,7 +92,7 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
         spec: The plan.
 
     Raises:
-        InputError: The plan does not fit the model, the cluster or the framework.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     check_framework(setting, spec)
     draft = draft_of_sizes(setting, spec)
@@ -159,7 +159,7 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
         spec: The plan.
 
     Raises:
-        InputError: The layers cannot be cut so.
+        InputError: If the layers cannot be cut so.
     """
     sizes = setting.decoder
     ranks = chunk_ranks(spec.schedule, spec.pp)
@@ -175,7 +175,7 @@ def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]
     """Return the layers of every stage of a plan in words. [stages]
 
     Raises:
-        InputError: The layers cannot be cut so.
+        InputError: If the layers cannot be cut so.
     """
     rule = spec.layers or setting.framework.traits.cut
     return layers_of(setting.decoder, spec.num_stages, rule)
@@ -289,7 +289,7 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that a framework can train a decoder by a plan on the cluster.
 
     Raises:
-        InputError: What does not divide, or what the framework has not.
+        InputError: If numbers do not divide, or the framework lacks something of the plan.
     """
     sizes, cluster, framework = setting.decoder, setting.cluster, setting.framework
     traits, name = framework.traits, framework.name
@@ -338,7 +338,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that layers can be compiled, and launches captured.
 
     Raises:
-        InputError: The framework has it not, or what is captured would change.
+        InputError: If the framework has it not, or what is captured would change.
     """
     framework = setting.framework
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
@@ -364,7 +364,7 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that a framework can keep on the host what a plan says.
 
     Raises:
-        InputError: It cannot, or parameters that are whole on every device are to leave it.
+        InputError: If it cannot, or parameters that are whole on every device are to leave it.
     """
     traits, name = setting.framework.traits, setting.framework.name
     offload = spec.offload.partition(":")[0]
@@ -383,7 +383,7 @@ def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
     """Check that experts can be cut over so many devices.
 
     Raises:
-        InputError: What does not divide.
+        InputError: If numbers do not divide.
     """
     experts, shards = sizes.experts, spec.expert_shards
     if experts is None and (spec.ep > 1 or spec.etp):

@@ -114,7 +114,7 @@ def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
     """Return the seconds of a step by what they go to; they add up to it.
 
     Raises:
-        InputError: The plan cannot be priced.
+        InputError: If the plan cannot be priced.
     """
     parts = dict.fromkeys(ROW_PARTS, 0.0)
     batch = spec.batch or setting.decoder.batch

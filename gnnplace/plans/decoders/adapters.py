@@ -113,7 +113,7 @@ class Adapters:
             members: What it makes, of `TARGETS`; several where one matrix makes them.
 
         Raises:
-            InputError: Some of these are named and some are not.
+            InputError: If some of these are named and some are not.
         """
         if not self.targets:
             return True
@@ -135,7 +135,7 @@ def parse_adapters(text: str) -> Adapters:
     """Parse the adapters of `--lora`, such as "r=16", "r=16,targets=q+v" or "r=16,bits=4".
 
     Raises:
-        InputError: A word is malformed, unknown or repeated, or the rank is missing.
+        InputError: If a word is malformed, unknown or repeated, or the rank is missing.
     """
     values: dict[str, int] = {}
     targets: tuple[str, ...] | None = None
@@ -170,7 +170,7 @@ def _parse_targets(value: str, text: str) -> tuple[str, ...]:
     """Return the products of `targets=`, in the order of `TARGETS`; none for all of them.
 
     Raises:
-        InputError: One is unknown, or there is none.
+        InputError: If one is unknown, or there is none.
     """
     names = value.split("+")
     if names == ["all"]:

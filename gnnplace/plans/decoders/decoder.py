@@ -519,7 +519,7 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     """Return sizes with the adapters that are trained, in the words of `--lora`; None: none.
 
     Raises:
-        InputError: A word cannot be read, or the model's layers have no such products.
+        InputError: If a word cannot be read, or the model's layers have no such products.
     """
     if words is None:
         return replace(sizes, adapters=None)
@@ -555,7 +555,7 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
         num_devices: Devices of the cluster.
 
     Raises:
-        InputError: The model has layers that no plan is made for, or a number cannot be read.
+        InputError: If the model has layers that no plan is made for, or a number cannot be read.
     """
     name, _, query = model.partition("?")
     row = find_model(name)
@@ -595,7 +595,7 @@ def from_config(
         batch: Examples of a step.
 
     Raises:
-        InputError: A width that its heads do not divide, or quantized weights.
+        InputError: If its heads do not divide a width, or its weights are quantized.
     """
     if getattr(config, "quantization_config", None):
         raise InputError(

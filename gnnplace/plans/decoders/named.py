@@ -60,7 +60,7 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     Its defaults are of GPUs: on other devices the example inputs of the model's type stay.
 
     Raises:
-        InputError: The model has layers that no plan is made for.
+        InputError: If the model has layers that no plan is made for.
     """
     for kind in cluster.kinds:
         if known_kind(kind) == "cpu":
@@ -98,8 +98,8 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
         cluster: The devices, on all of which frameworks are priced.
 
     Raises:
-        InputError: It is no such decoder, with the reason.
-        CaptureError: It cannot be captured.
+        InputError: If it is no such decoder, with the reason.
+        CaptureError: If it cannot be captured.
     """
     name = job.model if isinstance(job.model, str) else type(job.model).__name__
     sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices, loss=job.loss)
@@ -224,7 +224,7 @@ def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
     """Return what a plan in words takes of a chain by sizes.
 
     Raises:
-        InputError: The plan does not fit the model, the cluster or the framework.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     source = chain.source
     assert isinstance(source, DecoderCosts)

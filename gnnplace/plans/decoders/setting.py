@@ -83,13 +83,13 @@ def setting_of(
         cluster: Devices in topology order.
         framework_name: Whose constants count; None: PyTorch's own.
         environment_name: The environment, such as "checked-collectives"; None for none.
-        precision: In Lightning's words; None: the framework's usual one.
+        precision: The precision in Lightning's words; None: the framework's usual one.
         optimizer: The optimizer; None: "adamw".
         memory_limit: Bytes of a device; None: those of the cluster's devices. What a preset leaves
             free of a known GPU counts: frameworks' own needs are priced.
 
     Raises:
-        InputError: An unknown word, or devices of a kind without constants.
+        InputError: If a word is unknown, or there are no constants for a kind of device.
     """
     options = FrameworkOptions(
         name=framework_name or DEFAULT_FRAMEWORK,
@@ -147,7 +147,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         options: What is asked of the framework.
 
     Raises:
-        InputError: As of `setting_of`.
+        InputError: As `setting_of` does.
     """
     if len(cluster.kinds) > 1:
         devices = tuple(device for device in cluster.devices if device.kind == kind)

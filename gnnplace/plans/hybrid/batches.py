@@ -56,8 +56,8 @@ def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[Ba
         What was tried and can be, by rising batch.
 
     Raises:
-        GnnplaceError: The first batch has no plan.
-        InfeasibleError: No batch that was tried has a plan, and epochs that are known.
+        GnnplaceError: If the first batch has no plan.
+        InfeasibleError: If no batch that was tried has a plan, and epochs that are known.
     """
     entries: dict[int, BatchPlan] = {}
     for step in (_double, _halve):

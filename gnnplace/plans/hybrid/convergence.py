@@ -196,7 +196,7 @@ class Preset:
     Attributes:
         name: The name of the family.
         examples: The number of examples in an epoch.
-        examples_source: Where that comes from.
+        examples_source: Where the number of examples comes from.
         convergence: How many epochs training takes, by the global batch.
     """
 
@@ -303,7 +303,7 @@ class ConvergenceOptions:
         critical_batch: Global batch that takes twice the least epochs.
 
     Raises:
-        InputError: A table beside the figures that it stands for.
+        InputError: If a table is given beside the figures that it stands for.
     """
 
     examples: int | None = None
@@ -325,8 +325,8 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
         batch: Examples of a step.
 
     Raises:
-        FormatError: The table of epochs cannot be read.
-        InputError: A figure is not positive.
+        FormatError: If the table of epochs cannot be read.
+        InputError: If a figure is not positive.
     """
     convergence: Convergence = preset.convergence
     if options.epochs_table is not None:

@@ -69,7 +69,7 @@ def grouped_plan(
         accept_other_loss: Cut the batch also if its loss then is another one.
 
     Raises:
-        InputError: Too few devices, or a batch that cannot be cut.
+        InputError: If there are too few devices, or the batch cannot be cut.
     """
     found, devices = with_slack(cluster), running.groups * running.devices
     if found.num_devices < devices:

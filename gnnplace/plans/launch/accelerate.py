@@ -30,7 +30,7 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that accelerate has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.pp > 1:
         raise InfeasibleError(

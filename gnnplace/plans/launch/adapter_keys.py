@@ -65,7 +65,7 @@ def read_adapters(
         expert_bits: Of the frozen matrices of experts.
 
     Raises:
-        FormatError: The rank is no whole number.
+        FormatError: If the rank is no whole number.
     """
     rank = reading.count(keys.rank, keys.default_rank)
     if rank is None or rank > MAX_RANK:

@@ -97,7 +97,7 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that DeepSpeed has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.cp > 1:
         raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
@@ -125,7 +125,7 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
         gpus: GPUs of a server. Not written, since DeepSpeed asks its host file.
 
     Raises:
-        InfeasibleError: DeepSpeed cannot say it.
+        InfeasibleError: If DeepSpeed cannot say the plan.
     """
     chosen = plan.sizes is not None and plan.sizes.experts is not None
     check_degrees(plan)

@@ -214,11 +214,11 @@ def read_deepspeed(text: str, source: str, values: Mapping[str, str] | None = No
 
     Args:
         text: The JSON.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: It is no such file, or its batches contradict.
+        FormatError: If it is no such file, or its batches contradict.
     """
     text, remaining = _with_placeholders(text, source, values or {})
     data = put_values(json_of(text, source), remaining, source, TOP)
@@ -231,7 +231,7 @@ def _with_placeholders(
     """Return a template's text with its placeholders put in, and the values that remain.
 
     Raises:
-        FormatError: A placeholder, as `"train_batch_size": CONFIG_BATCH_SIZE`, has no value.
+        FormatError: If a placeholder, as `"train_batch_size": CONFIG_BATCH_SIZE`, has no value.
     """
     names = list(dict.fromkeys(match[1] for match in PLACEHOLDER.finditer(text)))
     missing = [name for name in names if name not in values]
@@ -248,7 +248,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     """Return the plan of a configuration's keys.
 
     Raises:
-        FormatError: A value is none that DeepSpeed has, or batches contradict.
+        FormatError: If a value is none that DeepSpeed has, or batches contradict.
     """
     source = keys.source
     batch, size, steps = (_count(keys, name) for name in BATCHES)
@@ -322,7 +322,7 @@ def _precision(keys: Keys) -> str | None:
     """Return the precision in Lightning's words, None where the Trainer fills it in.
 
     Raises:
-        FormatError: A switch is neither true, false nor auto.
+        FormatError: If a switch is neither true, false nor auto.
     """
     is_auto = False
     for section, half in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "16")):
@@ -475,7 +475,7 @@ def read_beside(source: str, path: str, key: str) -> LaunchPlan:
         note says that the JSON was read.
 
     Raises:
-        FormatError: The JSON is not beside the file, or cannot be read.
+        FormatError: If the JSON is not beside the file, or cannot be read.
     """
     text = read_neighbour(source, path)
     if text is None:

@@ -45,8 +45,8 @@ def export_plan(
         cluster: The cluster, where that is so.
 
     Raises:
-        InputError: There is no such launcher.
-        InfeasibleError: It cannot say the plan at all.
+        InputError: If there is no such launcher.
+        InfeasibleError: If it cannot say the plan at all.
     """
     launcher_of(launcher)
     plan = plan.for_launcher(launcher)

@@ -79,11 +79,11 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path.
 
     Raises:
-        FormatError: It is none, names a JSON that is not beside it, or contradicts itself.
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     shard, replicate = reading.count("dp_shard_size"), reading.count("dp_replicate_size", 1) or 1
@@ -134,11 +134,11 @@ def read_factory(text: str, source: str, values: Mapping[str, str] | None = None
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path.
 
     Raises:
-        FormatError: It is none, names a JSON that is not beside it, or contradicts itself.
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     lora = _factory_adapters(reading)

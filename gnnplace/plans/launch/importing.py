@@ -62,7 +62,7 @@ def with_missing(
     """Return a plan with values for what its file leaves open; `gpus` are devices of the run.
 
     Raises:
-        InputError: The file says another value itself.
+        InputError: If the file says another value itself.
     """
     if gpus is not None and plan.world is None:
         plan = plan.with_dp(gpus, f"{plan.source}: --gpus {gpus}")
@@ -105,7 +105,7 @@ def check_expert_groups(plan: LaunchPlan) -> None:
     """Check that groups of experts can be told as groups beside the shards of `tp`.
 
     Raises:
-        InputError: There are fewer groups than shards.
+        InputError: If there are fewer groups than shards.
     """
     if plan.etp not in (None, plan.tp) and plan.ep * (plan.etp or 1) % plan.tp:
         raise InputError(

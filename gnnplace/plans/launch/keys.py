@@ -66,7 +66,7 @@ def put_values(
         known: Keys at the top that a file may leave out.
 
     Raises:
-        FormatError: A path is no key of the file.
+        FormatError: If a path is no key of the file.
     """
     if not isinstance(data, dict):
         return data
@@ -100,7 +100,7 @@ class Keys:
     """The nested keys and values of a file.
 
     Attributes:
-        data: Its keys and values.
+        data: The file's keys and values.
         source: The name that errors begin with.
         lines: Line of every key, by its path.
     """

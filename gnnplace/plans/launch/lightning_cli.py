@@ -71,11 +71,11 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path; `devices` is `trainer.devices`.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     given = dict(values or {})
     if "devices" in given:

@@ -193,12 +193,13 @@ def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None)
 
     Args:
         text: The file.
-        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        source: The file's path, which errors begin with. `:FUNCTION` behind it names one of
+            several.
         values: Overrides of keys, as `model.tensor_model_parallel_size`.
 
     Raises:
-        FormatError: A key is there twice with two values, numbers contradict, or there are several
-            functions and none is named.
+        FormatError: If a key is there twice with two values, numbers contradict, or there are
+            several functions and none is named.
     """
     flags: Flags = {}
     lines: dict[str, int | None] = {}
@@ -264,7 +265,7 @@ def _blocks(text: str, source: str) -> _Recipe:
     """Return the text, or of a file of recipes a function and those that it goes through.
 
     Raises:
-        FormatError: There are several functions and none is named, or none of that name.
+        FormatError: If there are several functions and none is named, or none of that name.
     """
     functions = _functions(text)
     path, _, name = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
@@ -356,7 +357,7 @@ def _said(
     """Return what overrides or a function's lines say, as Megatron-LM's flags, and their lines.
 
     Raises:
-        FormatError: A key is there twice with two values.
+        FormatError: If a key is there twice with two values.
     """
     flags: Flags = {}
     lines: dict[str, int | None] = {}

@@ -249,7 +249,7 @@ def plan_of_flags(
         lines: Where each flag stands.
 
     Raises:
-        FormatError: A flag is wrong, or flags contradict each other.
+        FormatError: If a flag is wrong, or flags contradict each other.
     """
     flags, places = with_todays_names(flags, lines or {})
     counts = {

@@ -139,12 +139,12 @@ def read_megatron(text: str, source: str, values: Mapping[str, str] | None = Non
 
     Args:
         text: The file.
-        source: Its path, which errors begin with.
-        values: Of the environment and of the script's arguments, by name or number.
+        source: The file's path, which errors begin with.
+        values: Values of the environment and of the script's arguments, by name or number.
 
     Raises:
-        FormatError: The script starts no training or several, a flag of the plan needs a value that
-            only the environment has, or flags contradict each other.
+        FormatError: If the script starts no training or several, a flag of the plan needs a value
+            that only the environment has, or flags contradict each other.
     """
     if re.search(r"(?m)^[ \t]*(MODEL_ARGS|ENV_VARS)\s*:", text):
         flags = _flags_of_yaml(text, source, values or {})
@@ -261,7 +261,7 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     """Return the flags of the one command that would start training.
 
     Raises:
-        FormatError: There is none, or there are several that differ.
+        FormatError: If there is none, or there are several that differ.
     """
     starts = [(command, _flags_of_command(command, source)) for command in _training(run)]
     starts = [(command, flags) for command, flags in starts if flags.values]
@@ -321,7 +321,7 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
     """Return the flags of variables where no command uses any: a file that others source.
 
     Raises:
-        FormatError: There are none, or what would start training is in a file that is not here.
+        FormatError: If there are none, or what would start training is in a file that is not here.
     """
     if run.unread:
         files = " and ".join(run.unread)
@@ -344,7 +344,7 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
     """Return the flags of a command, of its launcher those that say the processes.
 
     Raises:
-        FormatError: The script that it starts trains another kind of model.
+        FormatError: If the script that it starts trains another kind of model.
     """
     flags = FlagSet()
     words = list(command.words)
@@ -477,7 +477,7 @@ def _check_missing(flags: FlagSet, source: str) -> None:
     """Refuse flags of the plan whose values only the environment has.
 
     Raises:
-        FormatError: The names of all that is missing, with the flags that need them.
+        FormatError: The message names all that is missing, with the flags that need it.
     """
     free = ("nproc-per-node", "nnodes", "world-size", "deepspeed-config")
     needed = {
@@ -513,7 +513,7 @@ def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet
     """Return the flags of `MODEL_ARGS`: lines `--flag: value`.
 
     Raises:
-        FormatError: A flag is there twice with two values.
+        FormatError: If a flag is there twice with two values.
     """
     flags = FlagSet()
     for number, line in enumerate(text.splitlines(), start=1):

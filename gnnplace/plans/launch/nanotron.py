@@ -111,7 +111,7 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that nanotron has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.cp > 1 or plan.ep > 1:
         raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
@@ -215,11 +215,11 @@ def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = Non
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: It is none, or its sizes contradict.
+        FormatError: If it is none, or its sizes contradict.
     """
     data = put_values(yaml_of(text, source), values or {}, source)
     keys = Keys(data, source, yaml_lines(text))
@@ -264,7 +264,7 @@ def _sizes(keys: Keys) -> DecoderSizes:
     """Return the sizes of the model.
 
     Raises:
-        FormatError: One is missing, or its experts are not those of all last layers.
+        FormatError: If one is missing, or its experts are not those of all last layers.
     """
     model = "model.model_config."
     heads = keys.needed(f"{model}num_attention_heads")

@@ -57,11 +57,11 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by name.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     reading = YamlReading.of_text(text, source, values or {}, tuple(OPEN_KEYS))
     data = reading.keys.data

@@ -166,7 +166,7 @@ def reader_of(name: str) -> Reader:
     """Return how files of a launcher are read.
 
     Raises:
-        InputError: There is no such launcher; the names are listed.
+        InputError: If there is no such launcher; the names are listed.
     """
     if name not in READERS:
         near = suggestion(name, READERS)
@@ -195,8 +195,8 @@ def read_launch_file(
         values: Values that the file takes from the environment of the run, by name.
 
     Raises:
-        FormatError: The file cannot be read as such; names the place and the reason.
-        InputError: There is no such launcher.
+        FormatError: If the file cannot be read as such; names the place and the reason.
+        InputError: If there is no such launcher.
     """
     name = launcher or launcher_of_file(path)
     plan = reader_of(name).read(launch_text(path), str(path), values or {})
@@ -207,7 +207,7 @@ def launcher_of_file(path: str | Path) -> str:
     """Return the name of the launcher that a file is for.
 
     Raises:
-        FormatError: It cannot be read, or is of a launcher that is not read.
+        FormatError: If it cannot be read, or is of a launcher that is not read.
     """
     return launcher_told_by(launch_text(path), str(path))
 

@@ -187,14 +187,14 @@ class LauncherSearch:
     Attributes:
         decoder: Sizes of the model, with the batch.
         cluster: The devices, all of which are used.
-        precision: In Lightning's words; None: each framework's usual one.
+        precision: The precision in Lightning's words; None: each framework's usual one.
         optimizer: The optimizer; None: "adamw".
         framework: The framework whose constants count instead of the launcher's own.
         environment: The environment, such as "checked-collectives".
         memory_limit: Bytes that every device has; None: its own.
         fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
         rate: Tokens a second that a plan must make.
-        num_devices: Of the cluster's devices the first so many; None: all.
+        num_devices: How many of the cluster's devices are used, the first ones; None: all.
         modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
             `cuda_graphs`, `offload`.
         offloads: Whether state may lie in the host's memory where nothing fits without.
@@ -232,12 +232,12 @@ class LauncherSearch:
         """Return the fastest plan that a launcher can run.
 
         Args:
-            launcher: Its name, or `OWN`.
+            launcher: The launcher's name, or `OWN`.
             num_best: Plans of it to find.
 
         Raises:
-            InputError: There is no such launcher, or the model cannot be priced so.
-            InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
+            InputError: If there is no such launcher, or the model cannot be priced so.
+            InfeasibleError: If nothing fits that the launcher can run, or reaches the rate.
         """
         if launcher != OWN:
             self._check_model(launcher)
@@ -268,7 +268,7 @@ class LauncherSearch:
         """Return the fastest plan of a launcher with one value of `offload`; None: none fits.
 
         Args:
-            launcher: Its name, or `OWN`.
+            launcher: The launcher's name, or `OWN`.
             num_devices: Of the cluster, the first.
             num_best: Plans to find.
             offload: What lies in the host's memory.
@@ -446,7 +446,7 @@ class LauncherSearch:
         """Check that a launcher can train the model by any plan at all.
 
         Raises:
-            InfeasibleError: It cannot say the model's sizes.
+            InfeasibleError: If it cannot say the model's sizes.
         """
         target = launcher_of(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
@@ -555,11 +555,11 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
 
     Args:
         model: Its name; None: the file's sizes count.
-        plan: Of the file.
+        plan: The plan of the file.
         num_devices: Devices of the cluster, which the model's default batch depends on.
 
     Raises:
-        InputError: There are none, or they have not the products that adapters are of.
+        InputError: If there are none, or they have not the products that adapters are of.
     """
     if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")

@@ -47,18 +47,18 @@ def launcher_plans(
 
     Args:
         named: The model, whose sizes are known.
-        cluster: Its devices, all of one kind.
+        cluster: The devices, all of one kind.
         options: The launcher or the framework that is asked for; None: all of them. Whether few
             devices are enough, the budget of each search, and the number of plans.
-        precision: In Lightning's words; None: each framework's usual one.
+        precision: The precision in Lightning's words; None: each framework's usual one.
         progress: Called with a line for each thing that is done.
 
     Returns:
         Plans of the launcher whose plan is the fastest, the fastest first.
 
     Raises:
-        InputError: There is no such launcher or framework, or it cannot train the model.
-        InfeasibleError: No launcher can be told a plan that fits.
+        InputError: If there is no such launcher or framework, or it cannot train the model.
+        InfeasibleError: If no launcher can be told a plan that fits.
     """
     job, sizes = named.job, named.sizes
     assert sizes is not None
@@ -125,7 +125,7 @@ def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> Laun
     """Return a launcher's best plan by the goal.
 
     Raises:
-        InfeasibleError: It can train no plan that fits, or the model's adapters not at all.
+        InfeasibleError: If it can train no plan that fits, or the model's adapters not at all.
     """
     adapters = search.decoder.adapters
     if launcher == OWN and adapters is not None:
@@ -178,7 +178,7 @@ def launchers_for(options: SearchOptions) -> tuple[str, ...]:
     """Return the launchers whose plans are searched, the package's own runner among them.
 
     Raises:
-        InputError: There is no such launcher.
+        InputError: If there is no such launcher.
     """
     if options.launcher is not None:
         if options.launcher != OWN:
@@ -228,8 +228,8 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
     """Return what a plan in words that was read from a file takes.
 
     Raises:
-        MismatchError: It is a plan of another model.
-        InputError: The plan does not fit the model, the cluster or the framework.
+        MismatchError: If it is a plan of another model.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     file, sizes = plan.file, named.sizes
     assert sizes is not None
@@ -249,7 +249,7 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
 
     Args:
         file: The plan's file.
-        sizes: Of its model.
+        sizes: Sizes of its model.
         cluster: The devices.
     """
     length = file.tokens // file.batch if file.tokens else sizes.length
@@ -275,7 +275,7 @@ def price_file(
         model: The model by its name, where the file's is no name of one.
 
     Raises:
-        InputError: The model has no sizes that are known, or the cluster cannot be made.
+        InputError: If the model has no sizes that are known, or the cluster cannot be made.
     """
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     name = model or file.model

@@ -53,7 +53,7 @@ def launcher_told_by(text: str, source: str) -> str:
         source: Its path, `:FUNCTION` behind it where one of several functions is meant.
 
     Raises:
-        FormatError: It is of a launcher that is not read, named, or of none that is known.
+        FormatError: If it is of a launcher that is not read, named, or of none that is known.
     """
     suffix = PurePosixPath(re.sub(r":\w+$", "", source)).suffix.lower()
     if suffix == ".toml":

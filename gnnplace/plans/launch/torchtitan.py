@@ -214,7 +214,7 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     registered by the module itself (`torchtitan_model`).
 
     Args:
-        plan: As `nearest_torchtitan` leaves it.
+        plan: The plan as `nearest_torchtitan` leaves it.
         lines: Lines for the head of the file.
         gpus: GPUs of a server. Not written, since torchrun is told them.
 
@@ -377,11 +377,12 @@ def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = N
 
     Args:
         text: The file.
-        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        source: The file's path, which errors begin with. `:FUNCTION` behind it names one of
+            several.
         values: Values for the keys of a TOML, by their paths.
 
     Raises:
-        FormatError: It is neither, has several functions and none is named, or its numbers
+        FormatError: If it is neither, has several functions and none is named, or its numbers
             contradict.
     """
     if source.endswith(".toml") or re.search(r"(?m)^\[[a-z_]+\]\s*$", text):

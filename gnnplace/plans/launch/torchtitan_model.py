@@ -51,7 +51,7 @@ class Family:
         block: The class of its blocks.
         rope: The class of its rotary positions, in whose order it loads weights.
         base: The function of a configuration that a plan begins with.
-        expert_base: The same for a model with experts.
+        expert_base: The base for a model with experts.
         option: The second argument of a function of its registry, and its default.
     """
 
@@ -319,7 +319,7 @@ def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | Non
     Args:
         family: Of `family_of`.
         sizes: Sizes of the model.
-        details: Its rotary positions and norms, where they are known.
+        details: The layers' rotary positions and norms, where they are known.
     """
     entries = model_literal(sizes, details).items()
     literal = ["{", *(f'    "{key}": {value!r},' for key, value in entries), "}"]
@@ -354,10 +354,10 @@ def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | No
 
     Args:
         statements: Of the module.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
 
     Raises:
-        FormatError: The literal has no such sizes.
+        FormatError: If the literal has no such sizes.
     """
     for statement in statements:
         if isinstance(statement, ast.Assign) and _assigns_model(statement):
@@ -378,7 +378,7 @@ def _sizes_of(keys: Keys) -> DecoderSizes:
     """Return the sizes that the literal says.
 
     Raises:
-        FormatError: One is missing, or is no positive whole number.
+        FormatError: If one is missing, or is no positive whole number.
     """
 
     def count(name: str) -> int:

@@ -180,12 +180,12 @@ def read_toml(
 
     Args:
         text: The TOML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
         models: Flavor and sizes of torchtitan's models, by a name that begins with their family.
 
     Raises:
-        FormatError: It is no TOML, or its numbers contradict.
+        FormatError: If it is no TOML, or its numbers contradict.
     """
     try:
         data = tomllib.loads(text)
@@ -228,7 +228,7 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
     """Return the plan of keys of any generation.
 
     Raises:
-        FormatError: A number is none, or numbers contradict.
+        FormatError: If a number is none, or numbers contradict.
     """
     tp, pp, cp, ep = (_degree(keys, *names) for names in DEGREES.values())
     shard_place = _place(keys, "data_parallel_shard_degree", "data_parallel_degree")
@@ -287,7 +287,7 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
     """Return the examples of a micro-batch and the micro-batches of a replica's step.
 
     Raises:
-        FormatError: They do not divide the replica's examples.
+        FormatError: If they do not divide the replica's examples.
     """
     if pp == 1:
         return local, 1
@@ -312,7 +312,7 @@ def _stages(
     """Return the schedule, the stages of a rank and their layers.
 
     Raises:
-        FormatError: Listed stages are no multiple of the ranks.
+        FormatError: If listed stages are no multiple of the ranks.
     """
     if pp == 1:
         return "1f1b", 1, None

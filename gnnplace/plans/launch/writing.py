@@ -115,13 +115,13 @@ def write_launch_plan(
     """Return the launcher's file of a plan that it can say, and what its own reader misses of it.
 
     Args:
-        plan: As `nearest_plan` leaves it.
-        launcher: Its name.
+        plan: The plan as `nearest_plan` leaves it.
+        launcher: The launcher's name.
         lines: Lines for the head of the file.
         gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: The launcher cannot say the plan.
+        InfeasibleError: If the launcher cannot say the plan.
     """
     target = launcher_of(launcher)
     usual = LaunchPlan()
@@ -143,12 +143,12 @@ def write_nearest(
 
     Args:
         plan: What it can say is written.
-        launcher: Its name.
+        launcher: The launcher's name.
         lines: Lines for the head of the file.
         gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: The launcher cannot say the plan.
+        InfeasibleError: If the launcher cannot say the plan.
     """
     base, steps = nearest_plan(plan, launcher_of(launcher))
     return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
@@ -211,8 +211,8 @@ def convert_launch_file(
         model: The model by its name, where the file has no sizes.
 
     Raises:
-        InputError: The file leaves open what the other one needs, or there is no such launcher.
-        InfeasibleError: The launcher cannot say the plan at all.
+        InputError: If the file leaves open what the other one needs, or there is no such launcher.
+        InfeasibleError: If the launcher cannot say the plan at all.
     """
     target = launcher_of(launcher)
     if plan.dp is None and gpus is None:
@@ -255,7 +255,7 @@ def _sizes_of_model(model: str) -> DecoderSizes:
     """Return the sizes of a decoder by its name.
 
     Raises:
-        InputError: It is no decoder whose sizes are known.
+        InputError: If it is no decoder whose sizes are known.
     """
     sizes = decoder_of(model)
     if sizes is None:

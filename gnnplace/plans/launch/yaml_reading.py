@@ -48,7 +48,7 @@ class YamlReading:
         """Return the keys of a YAML text with its interpolations put in.
 
         Raises:
-            FormatError: It is no YAML of keys and values.
+            FormatError: If it is no YAML of keys and values.
         """
         # A tab between the braces of JSON is a blank.
         data = yaml_of(text.replace("\t", " "), source)
@@ -64,11 +64,11 @@ class YamlReading:
         """Return a plan with what was found beside its words, checked.
 
         Args:
-            plan: As the file's keys say.
+            plan: The plan as the file's keys say it.
             text: The file, whose header may say what its keys cannot.
 
         Raises:
-            FormatError: The words of the plan contradict.
+            FormatError: If the words of the plan contradict.
         """
         source = self.keys.source
         plan = replace(
@@ -112,7 +112,7 @@ class YamlReading:
         """Return a whole number, the default where it is not there or not known.
 
         Raises:
-            FormatError: It is another value.
+            FormatError: If it is another value.
         """
         value = self.get(path)
         if value is None:
@@ -166,7 +166,7 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
         key: The key that names it.
 
     Raises:
-        FormatError: The JSON is not beside the file, or cannot be read.
+        FormatError: If the JSON is not beside the file, or cannot be read.
     """
     engine = read_beside(reading.keys.source, path, key)
     reading.notes += engine.notes

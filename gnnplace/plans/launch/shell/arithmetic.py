@@ -34,7 +34,7 @@ def compute(text: str, value_of: Callable[[str], int]) -> int:
         value_of: Gives the value of a variable by its name.
 
     Raises:
-        ValueError: It is no expression of whole numbers.
+        ValueError: If it is no expression of whole numbers.
     """
     tokens: list[str] = []
     position = 0
@@ -134,7 +134,7 @@ def _apply(operator: str, left: int, right: int) -> int:
     """Return the value of an operator.
 
     Raises:
-        ValueError: It divides by 0, or is larger than a shell's numbers.
+        ValueError: If it divides by 0, or is larger than a shell's numbers.
     """
     if operator in ("/", "%"):
         if right == 0:

@@ -99,7 +99,7 @@ def evaluate(text: str, path: str, values: Mapping[str, str] | None = None) -> S
             named here keeps its value whatever the script assigns.
 
     Raises:
-        FormatError: The script is too long to follow.
+        FormatError: If the script is too long to follow.
     """
     evaluator = _Evaluator(path, values or {})
     try:

@@ -90,7 +90,7 @@ class Expander:
         """Count a step.
 
         Raises:
-            FormatError: There are too many.
+            FormatError: If there are too many.
         """
         self.steps += 1
         if self.steps > MOST_STEPS:

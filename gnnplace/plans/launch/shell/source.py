@@ -26,7 +26,7 @@ class Source:
     """A script, or the text of `eval` and `bash -c`.
 
     Attributes:
-        data: Its bytes.
+        data: The script's bytes.
         root: The node of the whole.
     """
 
