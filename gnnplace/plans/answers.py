@@ -53,7 +53,7 @@ def find_plans(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans, the fastest first; one that says why not where nothing fits.
+    """Search the best plans, the fastest first. If nothing fits, one plan says why.
 
     Args:
         chain: The model as a chain of segments, with their prices.
@@ -75,7 +75,7 @@ def find_baselines(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
-    """Return the best plan and the fastest of every baseline; None where none fits.
+    """Search the best plan and the fastest plan of every baseline, or None where none fits.
 
     Arguments are those of `find_plans`.
     """
@@ -299,7 +299,7 @@ def _interval(priced: Priced) -> tuple[float, float]:
 
 
 def _parts(priced: Priced) -> dict[str, float]:
-    """Return the seconds of the busiest rank by what they go to."""
+    """Return the seconds of the busiest rank by what they are spent on."""
     busiest: dict[str, float] = {}
     most_seconds = -1.0
     for rank in range(len(priced.chunks)):
@@ -314,7 +314,7 @@ def _parts(priced: Priced) -> dict[str, float]:
 
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
-    """Return the seconds that one rank is busy by what they go to."""
+    """Return the seconds that one rank is busy by what they are spent on."""
     microbatch = recomputed = gathered = reduction = update = 0.0
     for chunk in priced.chunks[rank]:
         costs = priced.costs[chunk]

@@ -98,7 +98,7 @@ def explain_captured(
     measured: str | None,
     progress: Callable[[str], None] | None,
 ) -> PlanExplanation:
-    """Return what bounds the step of a plan of a captured model; see `explain_plan`."""
+    """Explain what bounds the step of a captured model's plan. See `explain_plan`."""
     file = plan.file
     steps = None if measured is None else measured_steps(measured, sizes_of(file))
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
@@ -235,10 +235,10 @@ def causes_of(
     parts: Mapping[str, float],
     measured: float | None = None,
 ) -> tuple[SlowdownCause, ...]:
-    """Return what would make a run slower than predicted, the likeliest first.
+    """Return the causes that would make a run slower than predicted, the likeliest first.
 
     Args:
-        plan: That runs.
+        plan: The plan that runs.
         priced: The same plan as a priced draft.
         pricer: The pricer that it was priced with.
         parts: Seconds of its step, of `parts_of`.

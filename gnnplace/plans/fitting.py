@@ -59,7 +59,7 @@ class FitAnswer:
         answer: Its price.
         parts: Bytes of the fullest device.
         changes: Single changes that fit, the smallest first; none where the plan fits.
-        nearest: Where none fits, the change that lacks the fewest bytes.
+        nearest: The change that lacks the fewest bytes, if none fits.
         job: The model and how it is trained.
     """
 
@@ -101,7 +101,7 @@ def fit_plan(
         cluster: The devices, with the memory that plans may use.
         plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
             that lacks the fewest bytes.
-        options: Of that search; the framework and the environment of a given plan, too.
+        options: Options of that search, and the framework and the environment of a given plan.
         progress: Called with a line for each thing that is done.
 
     Raises:
@@ -193,7 +193,7 @@ def _candidates(
 def _setting(
     named: NamedModel, cluster: Cluster, job: TrainingJob, options: SearchOptions
 ) -> PricingSetting:
-    """Return what a plan in words of a named model is priced on."""
+    """Return the sizes, devices and framework that plans of a named model are priced for."""
     assert named.sizes is not None
     precision = job.precision if options.framework else named.job.precision
     return setting_of(

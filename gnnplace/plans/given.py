@@ -320,14 +320,12 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     Segments keep what the draft's words (ZeRO, recomputation, splits) make them keep. Chunks of one
     rank have equal parts of its memory.
 
-    Chunks of one rank have equal parts of its memory. [stages + 1]
-
     Args:
         pricer: The pricer of the model and the cluster, at the draft's micro-batch.
         draft: The draft, on equal meshes, with splits and recomputation.
 
     Returns:
-        The cuts; None where nothing fits.
+        The cuts, or None if nothing fits.
     """
     stages, mesh, count = draft.stages, draft.stages[0].mesh, len(pricer.chain)
     tables = np.zeros((partition.WIDTH + 1, count))

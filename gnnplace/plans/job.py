@@ -115,7 +115,7 @@ class SearchOptions:
         modes: Words that every plan has, of those in `MODES`; None: none.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.
-        environment: Of that framework, such as "checked-collectives".
+        environment: An environment of that framework, such as "checked-collectives".
 
     Raises:
         InputError: If a value is out of range.

@@ -92,7 +92,7 @@ class LoggedStep:
     Attributes:
         seconds: Seconds that it took.
         line: Line that it stands on, from 1.
-        number: Its iteration; None where the log does not say.
+        number: The iteration's number; None where the log does not say.
     """
 
     seconds: float

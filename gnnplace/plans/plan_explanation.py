@@ -87,7 +87,7 @@ def explain_plan(
     measured: str | float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PlanExplanation | LaunchExplanation:
-    """Return what bounds a plan's step, and which single changes are worth most.
+    """Explain what bounds a plan's step, and which single changes would help most.
 
     Args:
         plan: The plan, which was searched, given or read.

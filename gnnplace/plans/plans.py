@@ -266,7 +266,7 @@ def plan_model(
         launcher: The only one that must be able to run the plan; None: the fastest plan of all
             launchers counts, and the others' stand beside it.
         framework: The only one that must train it.
-        environment: Of that framework, such as "checked-collectives".
+        environment: An environment of that framework, such as "checked-collectives".
         progress: Called with a line for each thing that is done.
 
     Returns:
@@ -369,7 +369,7 @@ def _plans_in_words(
     options: SearchOptions,
     progress: Progress | None,
 ) -> list[Plan]:
-    """Return the fastest plans that launchers can run; none where nothing fits any of them.
+    """Search the fastest plans that launchers can run. There are none if nothing fits any of them.
 
     Args:
         named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
@@ -417,7 +417,7 @@ def _check_only(**words: str | None) -> None:
 
 
 def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool) -> Plan:
-    """Return what a given plan takes.
+    """Price the given plan.
 
     Args:
         chain: The model.

@@ -248,7 +248,7 @@ def _devices(stage: StageEntry, where: str) -> Iterator[str]:
 
     Args:
         stage: The stage.
-        where: Its place in the file.
+        where: The stage's place in the file.
     """
     if len({len(row) for row in stage.rows}) > 1:
         yield f"{where}: rows of different lengths"

@@ -133,7 +133,8 @@ def price_plans(
         cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         given: A CSV file, a row a plan, columns of words; or one plan in words.
         inputs: Example inputs of a module.
-        framework_name: Whose constants count, such as "nanotron"; None: PyTorch's own.
+        framework_name: The framework whose constants count, such as "nanotron"; None: PyTorch's
+            own.
         environment_name: The environment, such as "checked-collectives"; None for none.
         batch: Examples of a step, where a row says nothing else.
         precision: In Lightning's words; None: the framework's usual one if it is named, else
@@ -155,6 +156,7 @@ def price_plans(
     if environment_name is not None:
         environment(environment_name)
     devices = resolve_cluster(cluster)
+    # Decoders are priced by their sizes where constants of the devices are known.
     has_tables = all(has_step_constants(kind) for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
@@ -168,6 +170,7 @@ def price_plans(
         )  # fmt: skip
         answers = tuple(price(setting, spec) for spec in table.specs)
         return PricedTable(table, answers, name, environment_name)
+    # Other models are captured, whose prices know PyTorch's own framework alone.
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
         strange = ", ".join(kind for kind in devices.kinds if not has_step_constants(kind))

@@ -312,7 +312,7 @@ def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
 
     Args:
         values: Text by word. Empty text leaves the word out.
-        source: Where they stand, for an error.
+        source: The place that they stand in, for an error.
 
     Raises:
         InputError: If a value cannot be read, with its word and where it stands.

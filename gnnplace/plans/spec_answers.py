@@ -76,7 +76,7 @@ class PlanAnswer:
 
 
 def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
-    """Return what a plan takes, or why it cannot be."""
+    """Price a plan in words. A plan that cannot be priced has a reason."""
     try:
         priced = priced_spec(setting, spec)
     except InputError as error:
@@ -85,7 +85,7 @@ def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
 
 
 def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
-    """Return the draft of a plan in words, priced.
+    """Return the priced draft of a plan in words.
 
     Args:
         setting: The sizes, the devices and the framework.
@@ -103,7 +103,7 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
 
 
 def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
-    """Return what prices the stages of a plan in words.
+    """Return the pricer of the stages of a plan in words.
 
     Args:
         setting: The sizes, the devices and the framework.
@@ -126,7 +126,7 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
 
 @lru_cache(maxsize=1024)
 def _pricer(setting: PricingSetting, framework: Framework, size: int) -> FrameworkPricer:
-    """Return what prices stages for micro-batches of so many examples, over all replicas."""
+    """Return the pricer of stages for micro-batches of so many examples, over all replicas."""
     return FrameworkPricer(_chain(setting, framework), setting.fabric, size)
 
 
@@ -231,7 +231,7 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
 
 
 def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
-    """Return what a priced plan takes."""
+    """Return the answer with the figures of a priced plan."""
     pricer = priced.pricer
     framework = pricer.chain.framework
     assert framework is not None

@@ -45,7 +45,7 @@ from gnnplace.plans.spec_groups import SpecGroup, columns_of_stages, dense_share
 
 
 def group_bound(group: SpecGroup) -> float:
-    """Return seconds that no plan of a group is below."""
+    """Return the seconds that no plan of a group can be below."""
     if group.spec.pp > 1:
         return float(least_rows(group).min())
     columns = group.columns
@@ -53,7 +53,7 @@ def group_bound(group: SpecGroup) -> float:
 
 
 def family_bound(group: SpecGroup, family: PlanSpec) -> float:
-    """Return seconds that no plan with a ZeRO stage and recomputation is below."""
+    """Return the seconds that no plan of a ZeRO stage and a kind of recomputation can be below."""
     if group.spec.pp > 1:
         return float(least_rows(group, family).min())
     cost = group.stage_cost(family, *group.mean_stage)

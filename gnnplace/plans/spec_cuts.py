@@ -130,7 +130,7 @@ def alike_stages(
 
 
 def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[object, ...]:
-    """Return what tells stages apart: their layers of each kind, and the ends of the model."""
+    """Return the key that tells stages apart: layers of each kind, and the ends of the model."""
     sizes = setting.decoder
     dense = sizes.experts.dense if sizes.experts else 0
     num_dense = max(0, min(last, 1 + dense) - max(first, 1))

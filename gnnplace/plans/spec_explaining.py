@@ -66,7 +66,7 @@ def row_causes(
     parts: Mapping[str, float],
     measured: float | None = None,
 ) -> tuple[SlowdownCause, ...]:
-    """Return what would make a run slower than its prediction, the likeliest first.
+    """Return the causes that would make a run slower than predicted, the likeliest first.
 
     Args:
         setting: The sizes, the devices and the framework.
@@ -80,7 +80,10 @@ def row_causes(
 
 
 def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, float]) -> StepAt:
-    """Return what prices a plan's step under a cause at a factor; arguments as of `row_causes`."""
+    """Return a function that prices a plan's step under a cause at a factor.
+
+    Arguments are those of `row_causes`.
+    """
     framework = setting.framework
     step = sum(parts.values())
     checks = framework.checks or environment("checked-collectives")
@@ -111,7 +114,7 @@ def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, fl
 
 
 def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
-    """Return the seconds of a step by what they go to; they add up to it.
+    """Return the seconds of a step by what they are spent on. They add up to the step.
 
     Raises:
         InputError: If the plan cannot be priced.

@@ -101,7 +101,7 @@ class SpecGroup:
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
-        """Return what prices its stages."""
+        """Return the pricer of the group's stages."""
         hidden = self.setting.framework.traits.may_hide
         spec = self.spec
         if spec.dp * spec.cp > 1 and hidden != HIDES_NOTHING:
@@ -110,12 +110,12 @@ class SpecGroup:
 
     @cached_property
     def sums(self) -> SegmentSums | None:
-        """Return prefix sums of its segments' costs; None where the model cannot be cut so."""
+        """Return prefix sums of the segments' costs, or None if the model cannot be cut so."""
         return self.pricer.sums(self.whole.mesh, choice=self.whole.choice)
 
     @cached_property
     def columns(self) -> GroupColumns:
-        """Return what its segments take, summed up."""
+        """Return the prefix sums of the costs of the group's segments."""
         sums = self.sums
         assert sums is not None
         costs = sums.costs
@@ -213,7 +213,7 @@ class SpecGroup:
         return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
 
     def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
-        """Return what a stage of the first rank takes; None where it cannot be cut so.
+        """Return the cost of a stage of the first rank, or None if it cannot be cut so.
 
         Stages of as many layers of each kind take the same.
 
@@ -239,7 +239,7 @@ class SpecGroup:
         return self._bytes[key]
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
-        """Return what the cost of a stage depends on."""
+        """Return the key of all that the cost of a stage depends on."""
         return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
@@ -339,7 +339,7 @@ class SpecSpace:
         return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
-        """Return what a plan takes, or why it cannot be."""
+        """Price a plan. A plan that cannot be priced has a reason."""
         if spec not in self._answers:
             self._answers[spec] = price(self.setting, spec)
         return self._answers[spec]
@@ -466,5 +466,5 @@ def dense_shares(group: SpecGroup) -> FloatArray:
 
 
 def _summed(column: FloatArray) -> FloatArray:
-    """Return sums from the first on. [length + 1]"""
+    """Return the prefix sums of an array, from 0 on. [length + 1]"""
     return np.concatenate([[0.0], np.cumsum(column)])

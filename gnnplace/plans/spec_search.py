@@ -150,11 +150,11 @@ class _SpecSearch:
         return self.best[-1].seconds if len(self.best) == self.num_best else np.inf
 
     def push_group(self, group: SpecGroup) -> None:
-        """Add a group."""
+        """Add a group to the heap, with its bound."""
         self._push(group_bound(group), group, Level.GROUP, group.spec)
 
     def expand(self) -> None:
-        """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
+        """Take the first entry of the heap: split it if it stands for several plans, else price."""
         bound, _, group, level, spec = heapq.heappop(self.heap)
         if level is Level.GROUP:
             self._expand_group(group)
@@ -227,7 +227,7 @@ class _SpecSearch:
             self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
 
     def result(self) -> FoundSpecs:
-        """Return what was found."""
+        """Return the result of the search so far."""
         bound = self.best[0].seconds if self.best else np.inf
         if self.heap:
             bound = min(bound, self.heap[0][0])
@@ -239,7 +239,7 @@ class _SpecSearch:
         )
 
     def _push(self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec) -> None:
-        """Add plans that may be among the best."""
+        """Add plans that may be among the best to the heap."""
         self.num_bounded += 1
         if bound * SLACK < self.limit:
             heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))

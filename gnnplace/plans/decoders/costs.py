@@ -97,7 +97,7 @@ class DecoderCosts:
 
 
 def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
-    """Return whether a decoder can be cut so."""
+    """Return whether a mesh's degrees of parallelism divide a decoder."""
     num_experts = sizes.experts.count if sizes.experts else 1
     few, more = sorted((sizes.kv_heads, degrees.tp))
     return not (
@@ -117,7 +117,7 @@ def _segment_costs(
     Args:
         setting: The sizes, and the framework on the device.
         degrees: How the mesh cuts one replica's work.
-        tokens: Of a micro-batch on a device.
+        tokens: Tokens of a micro-batch on a device.
         border_split: Whether tokens are split between the products of a layer.
     """
     sizes, constants = setting.decoder, setting.framework.constants
@@ -228,7 +228,7 @@ def _adapter_columns(
     """Return the columns of what is trained in a layer with adapters.
 
     Args:
-        sizes: Of the decoder, with adapters.
+        sizes: Sizes of the decoder, with adapters.
         degrees: Shards of its matrices and experts.
         has_experts: Whether the layer has experts.
     """

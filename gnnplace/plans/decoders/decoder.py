@@ -91,7 +91,7 @@ class Linear:
         """Return rows and columns of an adapter's two matrices, A and B, on a shard.
 
         Args:
-            rank: Of the adapter.
+            rank: Rank of the adapter.
             shards: Of the matrix beside it; what they part is parted, the other side is whole.
         """
         inputs = self.inputs if self.is_wide else -(-self.inputs // shards)
@@ -226,8 +226,8 @@ class DecoderSizes:
         """Return sizes with the parameters of norms and biases, where these are not the plainest.
 
         Args:
-            vectors: Of a layer.
-            end_vectors: Of all that is in no layer.
+            vectors: Parameters of a layer's norms and biases.
+            end_vectors: Parameters of the norms and biases that are in no layer.
         """
         plain = replace(self, vectors=None, end_vectors=None)
         return replace(
@@ -482,13 +482,13 @@ def decoder_or_reason(
     *,
     loss: Callable[..., torch.Tensor] | None = None,
 ) -> DecoderSizes | str:
-    """Return the decoder that a model is, or why it is none.
+    """Return the decoder that a model is, or the reason why it is none.
 
     Args:
         model: As of `decoder_of`, as all but the last.
         inputs: Example inputs of a module.
         num_devices: Devices of the cluster.
-        loss: Of a module whose output is none.
+        loss: The loss of a module whose output is none.
     """
     decoder = catalogue_decoder(model, num_devices) if isinstance(model, str) else None
     if decoder is not None:
@@ -590,7 +590,7 @@ def from_config(
 
     Args:
         name: What the decoder is called.
-        config: Of `transformers`, or an object with the same fields.
+        config: A configuration of `transformers`, or an object with the same fields.
         length: Tokens of an example.
         batch: Examples of a step.
 

@@ -76,12 +76,12 @@ def setting_of(
     optimizer: str | None = None,
     memory_limit: float | None = None,
 ) -> PricingSetting:
-    """Return what plans of a decoder are priced on.
+    """Return the sizes, devices and framework that plans of a decoder are priced for.
 
     Args:
         decoder: The sizes.
         cluster: Devices in topology order.
-        framework_name: Whose constants count; None: PyTorch's own.
+        framework_name: The framework whose constants count; None: PyTorch's own.
         environment_name: The environment, such as "checked-collectives"; None for none.
         precision: The precision in Lightning's words; None: the framework's usual one.
         optimizer: The optimizer; None: "adamw".
@@ -143,7 +143,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
 
     Args:
         cluster: All devices.
-        kind: Of those that count; of several kinds each is taken alone, without its links.
+        kind: One of the kinds that count. Of several kinds each is taken alone, without its links.
         options: What is asked of the framework.
 
     Raises:
@@ -152,6 +152,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     if len(cluster.kinds) > 1:
         devices = tuple(device for device in cluster.devices if device.kind == kind)
         cluster = Cluster(devices, (), cluster.name)
+    # Constants that the environment names replace the framework's.
     name, memory_limit, optimizer = options.name, options.memory_limit, options.optimizer
     constants = framework(name)
     environment_set = environment(options.environment) if options.environment else None
@@ -167,6 +168,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         )
     optimizer_kind(optimizer)
     gpu = kernels_of(cluster.kinds[0], PRODUCTS).kind
+    # The environment may name the kernel of attention; else the framework chooses it.
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
     if len(kernel_names) > 1:
         raise InputError(
@@ -176,6 +178,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
     if kernels.is_roofline:
         constants = _widened(constants)
+    # A device with the memory of a known GPU has what its driver leaves of it.
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
@@ -213,7 +216,7 @@ def roofline_line(cluster: Cluster) -> str:
 
 
 def memory_limit_of(cluster: Cluster) -> float | None:
-    """Return the bytes of a device that are asked for; None: what the framework leaves.
+    """Return the bytes of a device that are asked for, or None for what the framework leaves.
 
     Headroom "auto" stands for what libraries take, which the framework's own terms price.
     """

@@ -25,7 +25,7 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
 
     Args:
         decoder: Sizes of the model whose layers are cut.
-        stages: How many there are; those of a rank's chunks, if it has several.
+        stages: The number of stages, those of a rank's chunks included.
         rule: "equal", "even", "cost", "ends", "least", or the number of every stage.
 
     Raises:

@@ -233,9 +233,10 @@ def token_preset(parameters: int, length: int, tokens: float | None = None) -> P
     """Return how a language model converges that sees every token once.
 
     Args:
-        parameters: Of the model.
+        parameters: The number of parameters of the model.
         length: Tokens of an example.
-        tokens: That training needs at small batches; None: `TOKENS_OF_PARAMETER` for each.
+        tokens: Tokens that training needs at small batches; None: `TOKENS_OF_PARAMETER` for each
+            parameter.
     """
     origin = "given"
     if tokens is None:
@@ -321,7 +322,7 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
 
     Args:
         preset: The data set, and how training on it converges.
-        options: Of which examples, table of epochs, least epochs and critical batch count.
+        options: Options, of which examples, table of epochs, least epochs and critical batch count.
         batch: Examples of a step.
 
     Raises:

@@ -116,6 +116,7 @@ def study_hybrid(
         own = problem.cluster
     else:
         raise InputError("hybrid: a model needs --cluster")
+    # Measured links replace the cluster's own before anything is priced.
     table: LinkTable | None = None
     if options.links is not None:
         measured = with_measurements(own, options.links)
@@ -128,6 +129,7 @@ def study_hybrid(
     name = what if problem is None else problem.name
     preset = preset_of(name)
     training = _training(what, preset, options)
+    # A group is one placement of the model, or a plan of a pipeline or of split layers.
     place_on: Placing | PlannedSteps
     if search.placer == PLAN:
         from gnnplace.plans.hybrid.groups import PlannedSteps
@@ -139,6 +141,7 @@ def study_hybrid(
     rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
+    # Say where every kind of figure comes from.
     told, convergence = f"preset {preset.name!r}: {preset.examples_source}", training.convergence
     origin = {
         "step": place_on.origin,

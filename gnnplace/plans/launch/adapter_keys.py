@@ -60,9 +60,9 @@ def read_adapters(
 
     Args:
         reading: The file.
-        keys: Where it has them.
-        bits: Of the frozen matrices of layers.
-        expert_bits: Of the frozen matrices of experts.
+        keys: The keys that the adapters have in the file.
+        bits: Bits of the frozen matrices of layers.
+        expert_bits: Bits of the frozen matrices of experts.
 
     Raises:
         FormatError: If the rank is no whole number.

@@ -88,9 +88,13 @@ class Prices:
         *,
         ordered: bool = False,
     ) -> tuple[list[Loss], float]:
-        """Return what each thing costs, in order, and the seconds of what is left.
+        """Return the price of each thing that is lost, in order, and the seconds of what is left.
 
-        `ordered`: the order of actions is written, also one that was searched.
+        Args:
+            plan: The captured plan.
+            base: The same plan in the launchers' terms.
+            steps: What is given up, each with the plan without it.
+            ordered: Whether the order of actions is written, also one that was searched.
 
         Raises:
             MismatchError: If the model is not the plan's.

@@ -104,7 +104,7 @@ def check_degrees(plan: LaunchPlan) -> None:
 
 
 def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
-    """Return the section of what replicas share, and of what lies in the host's memory."""
+    """Return the ZeRO section: what replicas share, and what lies in the host's memory."""
     section: dict[str, Any] = {"stage": plan.zero}
     if "gradients" in plan.overlap:
         section["overlap_comm"] = True

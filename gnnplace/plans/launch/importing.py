@@ -117,11 +117,8 @@ def check_expert_groups(plan: LaunchPlan) -> None:
 def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
     """Return a plan whose experts are cut over `tp` like all other weights, and a line about it.
 
-    Captured models have their experts cut this way. There is no line if nothing changes.
-
-    Captured models have their experts cut this way.
-
-    Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
+    Captured models have their experts cut this way. Experts that are whole on `tp` shards are
+    counted as fewer groups of cut ones, of as many bytes. There is no line if nothing changes.
 
     Raises:
         InputError: If there are fewer groups than shards.
@@ -135,7 +132,9 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
 
 
 def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
-    """Return what of a launch plan is priced of a captured model, and a line for the rest.
+    """Return the words of a launch plan that are priced of a captured model, and other lines.
+
+    There is a line for each thing that is not priced.
 
     Raises:
         InputError: If the file leaves open what a price needs, or has what cannot be priced.

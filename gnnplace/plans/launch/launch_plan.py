@@ -250,7 +250,7 @@ class LaunchPlan:
         """Yield the plan without `compile` or `cuda_graphs` if a launcher's file cannot say them.
 
         Args:
-            launcher: Its name in the lines.
+            launcher: The launcher's name, for the lines.
             compiles: Whether the file can turn on `torch.compile`.
             graphs: Values of `cuda_graphs` that the file can have.
 
@@ -278,7 +278,7 @@ class LaunchPlan:
         """Yield what a launcher's file has no key for, each with the plan without it.
 
         Args:
-            launcher: Its name in the lines.
+            launcher: The launcher's name, for the lines.
             overlap: Exchanges that its file can hide.
             zero_groups: ZeRO stages that it can shard over groups of replicas.
             gradients: The one type in which it sums gradients; None: either can be said.
@@ -315,7 +315,7 @@ class LaunchPlan:
         There are more groups of experts then, and each device has as many bytes of them as before.
 
         Args:
-            launcher: Its name in the line.
+            launcher: The launcher's name, for the line.
 
         Yields:
             A line for the user, and the plan. Nothing if experts are whole or do not divide so.

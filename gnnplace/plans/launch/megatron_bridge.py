@@ -167,7 +167,7 @@ class _Block:
     """The text of a function, or of overrides.
 
     Attributes:
-        text: Its lines.
+        text: The lines of the text.
         first_line: Line of the file that it begins on; 0 in another file.
     """
 
@@ -180,7 +180,7 @@ class _Recipe:
     """Functions that a recipe goes through, the one that it begins with first.
 
     Attributes:
-        blocks: Their texts.
+        blocks: The texts of the functions.
         unread: Functions of files that are not here.
     """
 

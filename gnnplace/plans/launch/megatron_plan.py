@@ -246,7 +246,7 @@ def plan_of_flags(
     Args:
         flags: Values by name.
         source: The name that errors begin with.
-        lines: Where each flag stands.
+        lines: Line that each flag stands on.
 
     Raises:
         FormatError: If a flag is wrong, or flags contradict each other.

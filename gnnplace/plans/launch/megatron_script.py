@@ -126,7 +126,7 @@ class FlagSet:
     notes: list[str] = field(default_factory=list)
 
     def counted(self) -> dict[str, object]:
-        """Return what tells two runs apart."""
+        """Return the flags that a plan or its price depends on, to tell two runs apart."""
         return {
             name: self.missing.get(name, value)
             for name, value in self.values.items()

@@ -130,6 +130,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     """
     sizes = plan.sizes
     details = plan.details
+    # Refuse layers that nanotron's Llama does not have.
     if details is not None and details.type not in TYPES:
         what = BESIDE_LLAMA.get(details.type, "layers of its own")
         raise InfeasibleError(
@@ -144,6 +145,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
+    # nanotron calls Llama's layers with biases of queries, keys and values Qwen2.
     is_qwen = details is not None and details.query_biases
     check_degrees(plan)
     data: dict[str, Any] = {

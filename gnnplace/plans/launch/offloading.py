@@ -26,7 +26,7 @@ def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str |
 
     Args:
         optimizer: The value of `offload_optimizer`: its section, a device or a switch.
-        parameters: That of `offload_param`.
+        parameters: The value of `offload_param`.
         zero: The ZeRO stage, without which DeepSpeed moves nothing.
 
     Returns:

@@ -163,7 +163,7 @@ def launcher_of(name: str) -> Launcher:
 
 
 def reader_of(name: str) -> Reader:
-    """Return how files of a launcher are read.
+    """Return the reader of a launcher's files.
 
     Raises:
         InputError: If there is no such launcher; the names are listed.
@@ -175,7 +175,7 @@ def reader_of(name: str) -> Reader:
 
 
 def framework_of(launcher: str, plan: LaunchPlan) -> str:
-    """Return whose times and bytes a run of a launch file has.
+    """Return the name of the framework whose times and bytes a run of a launch file has.
 
     Megatron-DeepSpeed's constants have ZeRO 0 and 1; its ZeRO 2 and 3 are priced as PyTorch's.
     """
@@ -191,7 +191,7 @@ def read_launch_file(
 
     Args:
         path: The file.
-        launcher: Whose it is; None: it is told by its content.
+        launcher: The launcher whose file it is; None: its content tells.
         values: Values that the file takes from the environment of the run, by name.
 
     Raises:

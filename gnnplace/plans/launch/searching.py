@@ -265,11 +265,11 @@ class LauncherSearch:
     def _fastest(
         self, launcher: str, num_devices: int, num_best: int, offload: str
     ) -> LaunchAnswer | None:
-        """Return the fastest plan of a launcher with one value of `offload`; None: none fits.
+        """Return a launcher's fastest plan with one value of `offload`, or None if none fits.
 
         Args:
             launcher: The launcher's name, or `OWN`.
-            num_devices: Of the cluster, the first.
+            num_devices: How many of the cluster's devices are used, the first ones.
             num_best: Plans to find.
             offload: What lies in the host's memory.
         """
@@ -284,7 +284,7 @@ class LauncherSearch:
         return min(answers, key=lambda one: one.best[0].seconds, default=None)
 
     def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
-        """Return the fastest plan of a launcher among those of a space; None: it can run none."""
+        """Return a launcher's fastest plan among those of a space, or None if it can run none."""
         setting = space.setting
         accepts = self._accepts(launcher, setting)
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
@@ -312,11 +312,11 @@ class LauncherSearch:
         )
 
     def priced_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
-        """Return the answer of another search as this one prices its plan, with this memory.
+        """Return the plan that another search found, priced with the memory of this one.
 
         Args:
-            launcher: That it was found for.
-            answer: Of a search with other memory.
+            launcher: The launcher that it was found for.
+            answer: The answer of a search with other memory.
         """
         setting = self._setting(launcher, answer.setting.framework.name)
         spec = answer.best[0].spec
@@ -410,7 +410,7 @@ class LauncherSearch:
         return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
 
     def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
-        """Return what says whether a launcher can be told a plan that has a framework's prices."""
+        """Return a predicate for plans that the launcher can express and the framework prices."""
         if launcher == OWN:
             # Our runner has neither groups nor modes.
             return lambda spec: spec.zero_group is None and only_modes(spec) == PlanSpec()
@@ -425,7 +425,7 @@ class LauncherSearch:
         return accepts
 
     def _has_degrees(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
-        """Return what says whether a launcher has the kinds of parallelism of a plan."""
+        """Return a predicate for plans whose kinds of parallelism a launcher has."""
         if launcher == OWN:
             return lambda spec: True
         target, sizes = launcher_of(launcher), setting.decoder
@@ -459,7 +459,7 @@ class LauncherSearch:
         return replace(launch_plan_of(setting, spec), details=self.details)
 
     def _setting(self, launcher: str, framework: str) -> PricingSetting:
-        """Return what a launcher's plans are priced on, as a framework trains them."""
+        """Return the sizes, devices and framework that a launcher's plans are priced for."""
         precision = self.precision
         if precision is None and launcher in OF_DEEPSPEED:
             precision = TRAITS["megatron-deepspeed"].precision  # DeepSpeed's engine keeps copies
@@ -483,7 +483,7 @@ class LauncherSearch:
 
         Args:
             launcher: The launcher.
-            framework: At whose prices.
+            framework: The framework whose prices count.
             count: Devices that every plan uses.
             offload: What lies in the host's memory; None: what `modes` says.
         """
@@ -554,7 +554,7 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
     """Return the sizes of a model by its name, or those that a file has, with its adapters.
 
     Args:
-        model: Its name; None: the file's sizes count.
+        model: The model's name; None: the file's sizes count.
         plan: The plan of the file.
         num_devices: Devices of the cluster, which the model's default batch depends on.
 

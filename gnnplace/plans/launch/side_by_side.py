@@ -170,7 +170,7 @@ def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> 
 
 
 def start_command(launcher: str, path: str) -> str:
-    """Return what starts a run by a launcher's file."""
+    """Return the command that starts a run by a launcher's file."""
     return launcher_of(launcher).command.replace("FILE", path)
 
 
@@ -225,7 +225,7 @@ def _plans_of(
 
 
 def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan:
-    """Return what a plan in words that was read from a file takes.
+    """Price a plan in words that was read from a file, and return it as a plan.
 
     Raises:
         MismatchError: If it is a plan of another model.
@@ -245,7 +245,7 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
 
 
 def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> PricingSetting:
-    """Return what a plan in words that was read from a file is priced on.
+    """Return the sizes, devices and framework that a plan in words of a file is priced for.
 
     Args:
         file: The plan's file.
@@ -267,7 +267,7 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
 def price_file(
     file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
 ) -> LaunchAnswer:
-    """Return what a plan in words that was read from a file takes.
+    """Price a plan in words that was read from a file, and return it in the launchers' terms.
 
     Args:
         file: The plan's file, with words.

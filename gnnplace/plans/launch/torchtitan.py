@@ -194,10 +194,8 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 def schedule_csv(plan: PlanFile) -> str | None:
     """Return the schedule as a CSV file beside the module, or None if torchtitan has a name for it.
 
-    Schedules in the shape of a V have their own names, which say which rank has which stage; a
-    file cannot.
-
-    Orders of a v have their own name, which says who has which stage: a file cannot.
+    Schedules in the shape of a V have their own names, which say which rank has which stage. A file
+    cannot say that.
     """
     if not plan.schedule.startswith("zero-bubble"):
         return None
@@ -268,7 +266,7 @@ def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], li
     """Return the imports of a configuration of torchtitan's own, and what must be set besides.
 
     Args:
-        base: Its function.
+        base: The function of the configuration.
         details: The norms of the model, where they are known.
     """
     package = next(folder for folder in FAMILIES if base.startswith(folder))
@@ -491,6 +489,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     length = keys.count("training.max_context_length", 2048) or 2048
     sizes = None if sizes is None else replace(sizes, length=length)
     where, tokens = "parallelism.", "training.num_tokens_per_"
+    # torchtitan counts tokens, and a plan counts examples of this length.
     each = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
     if each % length:
         raise keys.fault(f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens")
@@ -499,6 +498,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     cp = keys.count(f"{where}context_parallel_degree", 1) or 1
     replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
     shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
+    # A shard degree of -1 takes all devices that the other degrees leave.
     dp = None if shard in (None, -1) else replicate * shard
     said = keys.get(f"{where}pipeline_parallel_schedule")
     schedule = said if isinstance(said, str) else "1F1B"
@@ -510,12 +510,14 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     batch = whole // length if whole and whole > 0 else None
     if batch is None and dp is not None:
         batch = dp * (each // length) * (count if steps else 1)
+    # Types, and the ZeRO stage that gathering parameters again stands for.
     half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
     reshard = keys.word(f"{where}{RESHARD}", ("default", "always", "never"), "default")
     zero = 0 if shard == 1 and cp == 1 else 2 if reshard == "never" and pp == 1 else 3
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
+    # What the prices do not know is priced as something near, which a note says.
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
     if reshard == "always" and pp > 1:
         notes.append(f"{RESHARD} = always: priced as gathered once a step")

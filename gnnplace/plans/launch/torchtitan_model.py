@@ -254,8 +254,8 @@ def model_literal(sizes: DecoderSizes, details: LayerDetails | None) -> dict[str
 
     Args:
         sizes: Sizes of the model.
-        details: Its rotary positions and norms; torchtitan's defaults count where they are not
-            known.
+        details: The layers' rotary positions and norms. torchtitan's defaults count where they are
+            not known.
     """
     norm: dict[str, Value] = {}
     rope: dict[str, Value] = {}
@@ -317,7 +317,7 @@ def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | Non
     """Return the lines of a module that register a model of these sizes.
 
     Args:
-        family: Of `family_of`.
+        family: The family, as `family_of` returns it.
         sizes: Sizes of the model.
         details: The layers' rotary positions and norms, where they are known.
     """
@@ -353,7 +353,7 @@ def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | No
     """Return the sizes of the model that a module registers; None where it registers none.
 
     Args:
-        statements: Of the module.
+        statements: The statements of the module.
         source: The file's path, which errors begin with.
 
     Raises:

@@ -67,7 +67,7 @@ class LaunchFile:
 
 
 def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
-    """Return the plan with one spelling of what has several.
+    """Return the plan with a single spelling for values that have several.
 
     Equal layers are not listed, groups of all replicas and of one are none, gradients that are not
     named have the framework's type, and those of fp32 parameters have no other.
@@ -155,7 +155,7 @@ def write_nearest(
 
 
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
-    """Yield a line for each word of a plan that the launcher's own reader does not find in a text.
+    """Yield a line for each word of a plan that the launcher's own reader reads otherwise.
 
     The sizes of the model count where the file has any.
     """

@@ -58,7 +58,7 @@ class ShellCommand:
     """A command that a script would run.
 
     Attributes:
-        words: Its words, the command's name first.
+        words: The words, the command's name first.
         line: Line that it stands on; 0 in a file beside the script.
         conditions: Names that decide whether it runs; none where it does.
     """
@@ -94,7 +94,7 @@ def evaluate(text: str, path: str, values: Mapping[str, str] | None = None) -> S
 
     Args:
         text: The script.
-        path: Its file, for `$0`, files beside it, and errors.
+        path: The script's file, for `$0`, files beside it, and errors.
         values: Values of the environment and, as "1", "2", ..., of arguments. A variable that is
             named here keeps its value whatever the script assigns.
 
@@ -153,7 +153,7 @@ class _Evaluator(Expander):
         self._run_source(Source.of_file(text))
 
     def result(self) -> ShellRun:
-        """Return what was found."""
+        """Return what the script would do, as far as it was followed."""
         notes = list(dict.fromkeys(self.notes))
         if self.defaults:
             pairs = [
