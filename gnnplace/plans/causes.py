@@ -231,7 +231,7 @@ def rank_causes(
 def _explain(
     kind: CauseKind, step_at: StepAt, step: float, measured: float | None
 ) -> SlowdownCause | None:
-    """Return a cause with its weight as `share`; None where it hardly changes the step."""
+    """Return a cause with its weight as `share`, or None if it hardly changes the step."""
     if kind.factor is None:
         slowed = step_at(kind.name, 1.0)
         weight = 0.0 if measured is None else _likelihood(np.array([slowed]), measured)

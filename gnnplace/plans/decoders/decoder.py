@@ -586,7 +586,7 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
 def from_config(
     name: str, config: PretrainedConfig, length: int, batch: int = 1
 ) -> DecoderSizes | None:
-    """Return sizes by a configuration's fields; None where its layers are of another kind.
+    """Return sizes by a configuration's fields, or None if its layers are of another kind.
 
     Args:
         name: What the decoder is called.
@@ -654,7 +654,7 @@ def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
 
 
 def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
-    """Return rows of the table of positions; None where a gated model has none."""
+    """Return rows of the table of positions, or None if a gated model has none."""
     if not kind.learned_positions:
         return None if kind.gated else 0
     # OPT's table begins with two rows that no token has.

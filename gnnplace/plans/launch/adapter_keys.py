@@ -54,7 +54,7 @@ class AdapterKeys:
 def read_adapters(
     reading: YamlReading, keys: AdapterKeys, *, bits: int = HALF_BITS, expert_bits: int = HALF_BITS
 ) -> str | None:
-    """Return the adapters of a file in the words of `--lora`; None where they cannot be read.
+    """Return the adapters of a file in the words of `--lora`, or None if they cannot be read.
 
     What is not read is noted as a key that no price counts.
 

@@ -305,7 +305,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
 
 
 def _count(keys: Keys, path: str, least: int = 1) -> int | None:
-    """Return a whole number, None where it is not there or auto."""
+    """Return a whole number, or None if it is not there or auto."""
     return None if keys.get(path) == AUTO else keys.count(path, least=least)
 
 
@@ -319,7 +319,7 @@ def _lines(keys: Keys) -> dict[str, int | None]:
 
 
 def _precision(keys: Keys) -> str | None:
-    """Return the precision in Lightning's words, None where the Trainer fills it in.
+    """Return the precision in Lightning's words, or None if the Trainer fills it in.
 
     Raises:
         FormatError: If a switch is neither true, false nor auto.
@@ -355,7 +355,7 @@ def _optimizer(keys: Keys) -> str | None:
 
 
 def _offload(keys: Keys, zero: int) -> str | None:
-    """Return what lies in the host's memory; None where no word says it."""
+    """Return what lies in the host's memory, or None if no word says it."""
     optimizer, parameters = (keys.get(f"zero_optimization.{name}") for name in OFFLOADS)
     old_optimizer, old_parameters = (
         keys.get(f"zero_optimization.{name}") for name in ("cpu_offload", "cpu_offload_param")
@@ -425,7 +425,7 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
 
 
 def _peek(keys: Keys, path: str) -> FileValue:
-    """Return the value of a path, None where it is not there or stands in no mapping."""
+    """Return the value of a path, or None if it is not there or stands in no mapping."""
     return keys.get(path) if keys.has(path) else None
 
 
@@ -452,7 +452,7 @@ def _notes(keys: Keys) -> Iterator[str]:
 
 
 def _replicas(batch: int | None, size: int | None, steps: int | None, source: str) -> int | None:
-    """Return the replicas that batches leave, None where one of them is missing."""
+    """Return the replicas that batches leave, or None if one of them is missing."""
     if batch is None or size is None or steps is None:
         return None
     dp, remainder = divmod(batch, size * steps)

@@ -195,7 +195,7 @@ def _factory_adapters(reading: YamlReading) -> str | None:
 
 
 def _precision(reading: YamlReading, bf16: str, fp16: str) -> str | None:
-    """Return the precision, None where the run finds out what its GPUs can do."""
+    """Return the precision, or None if the run finds out what its GPUs can do."""
     if reading.text(bf16) == "auto":
         return None
     if reading.is_on(bf16):

@@ -150,7 +150,7 @@ class LaunchPlan:
 
     @property
     def adapters(self) -> Adapters | None:
-        """Return the adapters that are trained; None where all parameters are."""
+        """Return the adapters that are trained, or None if all parameters are."""
         if self.lora is not None:
             return parse_adapters(self.lora)
         return None if self.sizes is None else self.sizes.adapters

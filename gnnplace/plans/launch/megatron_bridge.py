@@ -335,7 +335,7 @@ def _follow(
 
 
 def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
-    """Return the file that a function is imported from, None where it is not around the recipe."""
+    """Return the file that a function is imported from, or None if it is not around the recipe."""
     for match in IMPORT.finditer(text):
         names = re.findall(r"\w+", match[2])
         if function not in names:

@@ -517,7 +517,7 @@ def stages_of_flags(
 
 
 def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
-    """Return layers as DeepSpeed's `PipelineModule` cuts them; None where they are equal.
+    """Return layers as DeepSpeed's `PipelineModule` cuts them, or None if they are equal.
 
     `type:REGEX` counts the layers whose class has a name that matches, and fills each stage up to
     the largest number that any needs; embedding and tied head count where it names them.

@@ -193,7 +193,7 @@ def _adapters(reading: YamlReading) -> str | None:
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:
-    """Return the sizes of the model, None where the file has not all of them."""
+    """Return the sizes of the model, or None if the file has not all of them."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "encoder_seq_length")
     layers, hidden, heads, length = (reading.count(f"model.{name}") for name in names)
     if not layers or not hidden or not heads or not length:

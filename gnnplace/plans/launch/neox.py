@@ -124,7 +124,7 @@ OPEN_KEYS = (
 
 
 def _precision(reading: YamlReading) -> str | None:
-    """Return the precision in Lightning's words, None where a part of a configuration has none."""
+    """Return the precision in Lightning's words, or None if a part of a configuration has none."""
     word = reading.text("precision")
     if reading.is_on("bf16.enabled") or word in ("bfloat16", "bf16"):
         return "bf16-master"
@@ -155,7 +155,7 @@ def _note_attention(reading: YamlReading) -> None:
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:
-    """Return the sizes of the model, None where the file has not all of them."""
+    """Return the sizes of the model, or None if the file has not all of them."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
     layers, hidden, heads, length = (reading.count(name) for name in names)
     if not layers or not hidden or not heads or not length:

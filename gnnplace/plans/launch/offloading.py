@@ -17,7 +17,7 @@ CPU = "cpu"
 
 
 def fsdp_offload(zero: int) -> str | None:
-    """Return the word for FSDP's offloading; None where parameters stay whole after a pass."""
+    """Return the word for FSDP's offloading, or None if parameters stay whole after a pass."""
     return EVERYTHING if zero == 3 else None
 
 

@@ -81,7 +81,7 @@ def _shell_launcher(text: str) -> str:
 
 
 def _told_by_signs(text: str, suffix: str) -> str | None:
-    """Return the launcher whose keys a file has, None where it has those of none."""
+    """Return the launcher whose keys a file has, or None if it has those of none."""
     order: tuple[str, ...]
     if suffix == ".json":
         order = ("gpt-neox", "accelerate", "deepspeed")

@@ -350,7 +350,7 @@ def config_lines(details: LayerDetails | None) -> list[str]:
 
 
 def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | None:
-    """Return the sizes of the model that a module registers; None where it registers none.
+    """Return the sizes of the model that a module registers, or None if it registers none.
 
     Args:
         statements: The statements of the module.

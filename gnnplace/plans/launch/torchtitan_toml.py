@@ -198,7 +198,7 @@ def read_toml(
 
 
 def _sizes(keys: Keys, models: Mapping[str, tuple[str, DecoderSizes]]) -> DecoderSizes | None:
-    """Return the sizes of the model that name and flavor mean, None where they are not listed."""
+    """Return the sizes of the model that name and flavor mean, or None if they are not listed."""
     name = str(keys.get("model.name") or "llama3")
     flavor = str(keys.get("model.flavor") or "debugmodel").lower()
     family = next((f for f in ("llama3", "deepseek_v3", "qwen3") if name.startswith(f)), "")

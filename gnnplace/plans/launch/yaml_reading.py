@@ -98,7 +98,7 @@ class YamlReading:
                 self.refuse_price(path, effect)
 
     def get(self, path: str) -> FileValue:
-        """Return the value at a path, None where it is not there or not known."""
+        """Return the value at a path, or None if it is not there or not known."""
         if not self.keys.has(path):
             return None
         value = self.keys.get(path)

@@ -490,7 +490,7 @@ class _Evaluator(Expander):
         self.run(body)
 
     def _redirect_target(self, node: Node, heredoc: Node | None) -> str | None:
-        """Return the path of `> PATH`, None where there is none or it is not known."""
+        """Return the path of `> PATH`, or None if there is none or it is not known."""
         places = [node] if heredoc is None else [node, heredoc]
         for place in places:
             for child in place.children:
@@ -636,7 +636,7 @@ class _Evaluator(Expander):
         self._run_source(Source.of_file(text, is_sourced=True))
 
     def _file_beside(self, path: str) -> str | None:
-        """Return the text of a file in the script's folder, None where there is none."""
+        """Return the text of a file in the script's folder, or None if there is none."""
         text = read_neighbour(self.path, path)
         if text is not None:
             name = PurePosixPath(path).name

@@ -499,7 +499,7 @@ class Expander:
         return tuple(segments)
 
     def printed(self, node: Node) -> Text | None:
-        """Return what a statement prints, None where that is not known."""
+        """Return what a statement prints, or None if that is not known."""
         line = self.line(node)
         if node.type == "redirected_statement":
             heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
