@@ -34,7 +34,11 @@ OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from
 class Mesh:
     """A slice of the cluster: `replicas` x `shards` devices from `first` on.
 
-    Shards have two axes where `outer` is above 1: so many along the outer one.
+    Attributes:
+        first: Index of the first device.
+        replicas: The number of replicas.
+        shards: The number of shards of a replica, along all axes.
+        outer: Shards along the outer axis; 1 if shards have one axis.
     """
 
     first: int

@@ -42,11 +42,11 @@ def layer_of(module: str) -> str:
 
 
 class RecomputeEntry(Schema):
-    """What a stage makes again for its backward passes.
+    """What a stage computes again for its backward passes.
 
-    `full` keeps the input alone of each of the segments that `modules` names, by their first call,
-    and of neighbours of so many `layers` the first one's; 0: of every segment. `selective` makes
-    attention in them again, from queries, keys and values on.
+    `full` keeps only the inputs of segments. `modules` names these by their first call. Of `layers`
+    neighbouring segments only the first one's input is kept; 0 keeps every segment's. `selective`
+    computes their attention again, from queries, keys and values on.
     """
 
     kind: Literal["none", "selective", "full"] = "none"
@@ -71,14 +71,24 @@ def border_words(border: str, axes: int) -> tuple[str, ...]:
 class StageEntry(Schema):
     """A stage of a plan's file.
 
-    `devices` are nested as replicas, outer shards, inner shards. `placements` gives the split of
-    parameters and calls over each of the three in DTensor's words (`segments.placements`). What
-    goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut along
-    its `tokens`, the second axis, or its `examples`, where there are equal parts; a word for all
-    shards, or one for the outer and one for the inner ones: `examples,tokens`. With `regather` a
-    shard keeps its part of what shards gather, and gathers it again for the backward pass. `saved`
-    are the bytes that a device keeps of a micro-batch between its forward and its backward pass,
-    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
+    What goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut
+    along its second axis (`tokens`) or its first (`examples`).
+
+    Attributes:
+        modules: Paths of the stage's modules, in order.
+        members: Names of the calls of its segments, in order.
+        devices: Names of its devices, nested as replicas, outer shards, inner shards.
+        border: How tensors between segments are cut: one word for all shards, or one for the outer
+            and one for the inner shards, as "examples,tokens".
+        zero: ZeRO stage, 0 to 3.
+        recompute: What is computed again for the backward passes.
+        regather: Whether a shard keeps its part of what shards gather, and gathers it again for the
+            backward pass.
+        placements: Split of parameters and calls over replicas, outer shards and inner shards, in
+            DTensor's words (`segments.placements`).
+        seconds: Predicted seconds of the forward pass, of gradients of activations and of gradients
+            of weights.
+        saved: Bytes that a device keeps of a micro-batch between its forward and backward pass.
     """
 
     modules: list[Name]
@@ -121,7 +131,13 @@ class StageEntry(Schema):
 
 
 class InputEntry(Schema):
-    """An input that the model was recorded with; `name` where inputs are a mapping."""
+    """An input that the model was recorded with.
+
+    Attributes:
+        name: Its name, where inputs are a mapping.
+        shape: Its sizes.
+        dtype: Its type, in torch's words.
+    """
 
     name: Name | None = None
     shape: list[Whole]
@@ -129,7 +145,14 @@ class InputEntry(Schema):
 
 
 class MemoryEntry(Schema):
-    """The bytes of a device, by what holds them."""
+    """The bytes of a device, by what holds them.
+
+    Attributes:
+        state: Parameters, gradients, optimizer and buckets.
+        activations: What micro-batches in flight keep for their backward passes.
+        working: The largest values at work.
+        slack: Fragmentation of the allocator, and libraries.
+    """
 
     state: Size
     activations: Size
@@ -240,7 +263,15 @@ class MemoryParts:
 
 
 class AlternativeEntry(Schema):
-    """The fastest plan that a launcher can run: its predicted step, or why there is none."""
+    """The fastest plan that a launcher can run.
+
+    Attributes:
+        step_time: Predicted seconds of a step.
+        interval: Interval of the step time.
+        feasible: Whether there is a plan.
+        reason: Why there is no plan.
+        plan: The plan's file.
+    """
 
     step_time: Seconds | None = None
     interval: Annotated[list[Seconds], Field(min_length=2, max_length=2)] | None = None
@@ -250,9 +281,13 @@ class AlternativeEntry(Schema):
 
 
 class TradeEntry(Schema):
-    """A plan that trades time for memory or devices: none beside it is better in both.
+    """A plan that trades time for memory or devices. No plan beside it is better in both.
 
-    `memory` are the bytes that its fullest device reserves.
+    Attributes:
+        words: The plan in words.
+        num_devices: Devices that it uses.
+        memory: Bytes that its fullest device reserves.
+        step_time: Predicted seconds of a step.
     """
 
     words: Name
@@ -264,20 +299,47 @@ class TradeEntry(Schema):
 class PlanFile(Schema):
     """The keys of a plan's file.
 
-    `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'; `lora`, which adapters are trained instead of
-    them (None: none); `loss`, whether that of a step is the mean of
-    its micro-batches' or their sum. `source` says what the seconds and bytes are from: the kernels
-    that were `captured`, or the model's `sizes` as the framework trains them. `flops` are those of
-    the model's products in a step, forward and backward, nothing recomputed. `fits` is the
-    probability that the fullest device holds the plan: 1 or 0 of captured kernels, whose bytes are
-    counted without a spread. `sent` are predicted seconds
-    of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
-    is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
-    bytes of the fullest device and seconds of the step of plans that were timed, none worse than
-    another in both. A plan that was found by words has these as `words`, and the `launcher` whose
-    space was searched; `alternatives` has every launcher's own fastest plan, and `trades` plans of
-    that launcher with less memory or fewer devices, where they were asked for.
+    Attributes:
+        format: Always "gnnplace-plan".
+        version: Version of the format.
+        model: Name of the model.
+        fingerprint: SHA-256 of the model's structure.
+        cluster: Name of the cluster.
+        cluster_file: The cluster's YAML file, where it has one.
+        batch: Examples of a step.
+        microbatch_size: Examples of a micro-batch on the shards of one replica.
+        precision: Precision of parameters and passes, in Lightning's words.
+        gradients: Type in which gradients are summed: "fp32", or "same" as the parameters'.
+        loss: Whether a step's loss is the mean of its micro-batches' losses, or their sum.
+        optimizer: One of `costs.optimizers`.
+        lora: Adapters that are trained instead of the parameters; None: all parameters are trained.
+        framework: Framework whose constants priced the plan.
+        source: What seconds and bytes are from: the kernels that were "captured", or the model's
+            "sizes" as the framework trains them.
+        environment: Environment that the prices assume, such as "checked-collectives".
+        launcher: Launcher whose space was searched, of a plan that was found by words.
+        words: The plan in words, if it was found by words.
+        inputs: Inputs that the model was recorded with.
+        schedule: Name of the schedule. It ends in ":searched" if the order of passes was searched.
+        stages: The stages, in the order of the model.
+        ranks: Pipeline rank of every stage; empty: each has its own.
+        actions: Actions of every rank, in order.
+        flops: FLOPs of the model's products in a step, forward and backward, without recomputation.
+        step_time: Predicted seconds of a step.
+        interval: Interval of the step time.
+        lower_bound: Seconds that no plan is below.
+        one_stage_bound: Seconds that no plan with one stage a rank is below.
+        claim: What the bounds prove about the plan.
+        parts: Seconds of the busiest rank by what they are spent on.
+        memory: Bytes of every device, by its name.
+        fits: Probability that the fullest device holds the plan. It is 1 or 0 for captured kernels,
+            whose bytes are counted without a spread.
+        sent: Predicted seconds of a message from each stage to the next.
+        ends: Predicted seconds of each rank after its last pass.
+        frontier: Bytes of the fullest device and seconds of a step of plans that were timed, none
+            worse than another in both.
+        alternatives: Every launcher's own fastest plan.
+        trades: Plans of the launcher with less memory or fewer devices, where these were asked for.
     """
 
     format: Literal["gnnplace-plan"]

@@ -125,7 +125,7 @@ def read_question(
 
 @dataclass(frozen=True, eq=False)
 class JointPlan(Plan):
-    """A plan that a model can be trained by."""
+    """A plan that a model can be trained by, with `apply`."""
 
     def apply(
         self,

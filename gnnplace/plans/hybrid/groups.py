@@ -118,13 +118,13 @@ def priced_groups(
 
 
 class PlannedSteps:
-    """Steps of groups as plans have them, for every number of micro-batches asked for.
+    """Steps of groups as plans have them, for several numbers of micro-batches.
 
-    Args are those of `plans.hybrid.study.Placing`.
+    Arguments are those of `plans.hybrid.study.Placing`.
 
     Raises:
-        InputError: If it is a problem file, or there is no such model.
-        CaptureError: The message names the module that cannot be captured.
+        InputError: If `what` is a problem file, or there is no such model.
+        CaptureError: If a module, which the message names, cannot be captured.
     """
 
     has_gradients = True
