@@ -416,7 +416,8 @@ def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -
     Args:
         chain: The model as a chain of segments, with their prices.
         cluster: The devices in topology order.
-        given: Such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
+        given: The plan in words, such as
+            "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
             "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
 
     Raises:

@@ -176,7 +176,7 @@ def _without(
     """Return the seconds of a step and the costs of its stages without some of its exchanges.
 
     Args:
-        pricer: That prices the stages.
+        pricer: The pricer of the stages.
         draft: The plan.
         actions: Order of every rank's passes.
         silent: Leave out messages between stages.
@@ -239,7 +239,7 @@ def causes_of(
 
     Args:
         plan: The plan that runs.
-        priced: The same plan as a priced draft.
+        priced: The plan as a priced draft.
         pricer: The pricer that it was priced with.
         parts: Seconds of its step, of `parts_of`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
@@ -306,7 +306,7 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
 
     Args:
         plan: The plan that is changed.
-        priced: The same plan as a priced draft.
+        priced: The plan as a priced draft.
         pricer: The pricer that it was priced with.
     """
     pricers = {pricer.size: pricer}

@@ -108,10 +108,10 @@ class SearchOptions:
         constraints: Pins and forbids of layers, devices at most.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
             "memory", that with the least bytes on its fullest device.
-        rate: With the last two, tokens a second (examples, where these are no tokens) to be
-            reached.
-        trades: What is traded for time in plans that are answered besides: "memory" or "gpus";
-            None: nothing.
+        rate: Tokens a second (examples, where these are no tokens) that the goals "gpus" and
+            "memory" must reach.
+        trades: What plans that are answered besides trade for time: "memory" or "gpus"; None:
+            nothing.
         modes: Words that every plan has, of those in `MODES`; None: none.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.

@@ -312,7 +312,7 @@ class ProgressBar:
         name: What stands before it, without numbers.
         total: Iterations in all; None where it is not known.
         steps: A step for each state.
-        positions: Where each state stands among the states of all bars.
+        positions: Place of each state among the states of all bars.
         is_evaluation: Whether the log shows that it counts no training steps.
     """
 

@@ -257,10 +257,10 @@ def plan_model(
             mapping or a YAML file.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
             "memory", that with the least bytes on its fullest device.
-        rate: With the last two: tokens a second (examples, where these are no tokens) to be
-            reached.
-        pareto: "memory" or "gpus": what plans have less of that take more time, which are answered
-            besides; None: none are.
+        rate: Tokens a second (examples, where these are no tokens) that the goals "gpus" and
+            "memory" must reach.
+        pareto: "memory" or "gpus": also answer plans that have less of it and take more time; None:
+            none.
         modes: Words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
             as "compile=on,gradients=same".
         launcher: The only one that must be able to run the plan; None: the fastest plan of all

@@ -137,8 +137,8 @@ def price_plans(
             own.
         environment_name: The environment, such as "checked-collectives"; None for none.
         batch: Examples of a step, where a row says nothing else.
-        precision: In Lightning's words; None: the framework's usual one if it is named, else
-            "32-true".
+        precision: The precision in Lightning's words; None: the framework's usual one if it is
+            named, else "32-true".
         optimizer: The optimizer, one of `costs.optimizers`; None: "adamw".
         lora: low-rank adapters that are trained instead, as "r=16"; None: none.
         memory_limit: Bytes that every device has, instead of its own.

@@ -196,7 +196,7 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
     """Return one stage of a plan in words on a decoder's chain.
 
     Args:
-        sizes: Of the decoder.
+        sizes: Sizes of the decoder.
         spec: The plan.
         rank: The pipeline rank that has the stage.
         first: Its first segment.

@@ -66,7 +66,7 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     Infinite where the group's micro-batches cannot be scheduled so.
 
     Args:
-        group: With several ranks.
+        group: The group, whose plans have several ranks.
         family: Its plans with one ZeRO stage and kind of recomputation; None: all of them.
     """
     cuts = group.cuts
@@ -146,10 +146,10 @@ def _least_reductions(
     """Return the least seconds of every rank's exchanges at the end of a step. [cuts, ranks]
 
     Args:
-        group: Of the plans.
-        family: Their ZeRO stage.
+        group: The group of the plans.
+        family: The ZeRO stage of the plans.
         forward: Seconds of the forward passes of a micro-batch. [cuts, ranks].
-        backward: Of the backward passes, likewise.
+        backward: Seconds of the backward passes of a micro-batch. [cuts, ranks].
     """
     pricer = group.pricer
     framework = pricer.framework

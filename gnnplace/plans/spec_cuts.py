@@ -104,7 +104,7 @@ def alike_stages(
         setting: The sizes and the framework.
         pp: Ranks.
         schedule: Its name and number of chunks.
-        layers: Of every stage; None: as the framework cuts.
+        layers: Layers of every stage; None: as the framework cuts.
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
@@ -144,11 +144,12 @@ def first_rank_stages(
     """Return the stages of rank 0 by their kinds.
 
     Args:
-        setting: As of `alike_stages`, as all but the last.
+        setting: The setting. This argument and the next ones, but for the last, are those of
+            `alike_stages`.
         pp: Ranks.
         schedule: Its name and number of chunks.
-        layers: Of every stage; None: as the framework cuts.
-        microbatches: Of a step.
+        layers: Layers of every stage; None: as the framework cuts.
+        microbatches: Micro-batches of a step.
 
     Returns:
         Of each kind the first segment and the one after the last, the number of stages, and the
@@ -300,9 +301,9 @@ def passes_of_chain(setting: PricingSetting, pp: int, microbatches: int) -> Floa
     It has both once, and as `passes_between` says those of the last rank's stages.
 
     Args:
-        setting: As of `pipeline_cuts`, as the next.
+        setting: The setting. This argument and the next one are those of `pipeline_cuts`.
         pp: Ranks.
-        microbatches: Of a step.
+        microbatches: Micro-batches of a step.
     """
     cuts = pipeline_cuts(setting, pp)
     counts = np.ones((2, len(cuts.ranks)))

@@ -381,7 +381,7 @@ def _groups_of_devices(
     Args:
         setting: The sizes, the devices and the framework.
         spec: The degrees of parallelism.
-        examples: Of a micro-batch on a replica, the fewest first.
+        examples: Examples of a micro-batch on a replica, the fewest first.
     """
     smaller: SpecGroup | None = None
     for size in examples:
@@ -399,7 +399,7 @@ def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
     """Return the ZeRO stages that a plan may have: parameters on the host are sharded.
 
     Args:
-        setting: Whose framework has the ZeRO stages.
+        setting: The setting, whose framework has the ZeRO stages.
         spec: The plan, of which `offload` counts.
     """
     stages = setting.framework.traits.zero_stages
@@ -414,7 +414,7 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
     A family that recomputes layers has the fewest with which rank 0 may fit.
 
     Args:
-        group: Of the plans.
+        group: The group of the plans.
         plain: Its words with a ZeRO stage, one of `stages_of_zero`.
     """
     is_plain = group.holds(plain)

@@ -190,7 +190,7 @@ class _SpecSearch:
         """Return whether any plan with a ZeRO stage may be accepted.
 
         Args:
-            group: Of the plans.
+            group: The group of the plans.
             plain: Its words with the ZeRO stage.
             kinds: Kinds of recomputation of which the plan has one.
         """
@@ -265,7 +265,7 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
     Where layers are recomputed, as few of each stage as rank 0 needs.
 
     Args:
-        group: Of the family.
+        group: The group of the family.
         family: Its words.
         limit: Seconds; plans that cannot be below are left out.
     """

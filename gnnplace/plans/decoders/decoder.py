@@ -92,7 +92,8 @@ class Linear:
 
         Args:
             rank: Rank of the adapter.
-            shards: Of the matrix beside it; what they part is parted, the other side is whole.
+            shards: Shards of the matrix beside it. The side that they divide is divided, the other
+                is whole.
         """
         inputs = self.inputs if self.is_wide else -(-self.inputs // shards)
         outputs = -(-self.outputs // shards) if self.is_wide else self.outputs
@@ -485,7 +486,7 @@ def decoder_or_reason(
     """Return the decoder that a model is, or the reason why it is none.
 
     Args:
-        model: As of `decoder_of`, as all but the last.
+        model: The model. This argument and the next ones are those of `decoder_of`.
         inputs: Example inputs of a module.
         num_devices: Devices of the cluster.
         loss: The loss of a module whose output is none.

@@ -61,7 +61,7 @@ class Convergence(ABC):
     """A model of the epochs that training takes, by global batch.
 
     Attributes:
-        origin: Where its figures come from: ``assumed`` or ``given``.
+        origin: The origin of its figures: ``assumed`` or ``given``.
         source: The origin in words.
     """
 
@@ -196,7 +196,7 @@ class Preset:
     Attributes:
         name: The name of the family.
         examples: The number of examples in an epoch.
-        examples_source: Where the number of examples comes from.
+        examples_source: The source of the number of examples.
         convergence: How many epochs training takes, by the global batch.
     """
 

@@ -73,7 +73,7 @@ class HybridStudy:
         devices: N, the largest number of devices.
         rows: Every division of up to N devices into groups.
         advice: The recommended row, and from where on a hybrid pays.
-        origin: Where each kind of figure comes from.
+        origin: The origin of each kind of figure.
     """
 
     what: str

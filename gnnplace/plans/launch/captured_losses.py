@@ -92,7 +92,7 @@ class Prices:
 
         Args:
             plan: The captured plan.
-            base: The same plan in the launchers' terms.
+            base: The plan in the launchers' terms.
             steps: What is given up, each with the plan without it.
             ordered: Whether the order of actions is written, also one that was searched.
 

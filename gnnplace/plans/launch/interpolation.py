@@ -1,6 +1,4 @@
 """Values of OmegaConf inside of YAML: `${a.b}`, `${.c}`, `${multiply:4, ${.c}}`, `${oc.env:X}`.
-from gnnplace.plans.launch.keys import FileValue
-
 
 NeMo and llm-foundry write their files so. What only the environment has (`${oc.env:X}` without a
 default, `???`) becomes a `MissingValue` with its name.

@@ -169,7 +169,7 @@ class Keys:
         """Return which of some words the value at a path is, whatever its case.
 
         Args:
-            path: Such as `a.b`.
+            path: The key's path, such as `a.b`.
             known: The words that are allowed.
             default: Returned if there is no value.
 

@@ -46,7 +46,7 @@ class NotPriced:
     """A key of a launch file that changes seconds or bytes and that no price counts.
 
     Attributes:
-        key: As the file spells it.
+        key: The key, as the file spells it.
         effect: What it changes, and what is priced instead.
         line: Line of the file, from 1; None where it stands in none.
     """
