@@ -43,7 +43,7 @@ UNLIKE = (
     "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
     "--runnable finds the best that can"
 )
-NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
+NINE_IN_TEN = 1.645  # standard deviations that hold nine in ten, on both sides
 
 
 def find_plans(
@@ -107,7 +107,7 @@ def _search(
     """
     seeds: list[Draft] = []
     if chain.framework is not None and is_captured(chain.source):
-        from gnnplace.plans.seeds import seed_drafts  # reads captures
+        from gnnplace.plans.seeds import seed_drafts  # imported late, since it reads captures
 
         seeds = seed_drafts(chain, cluster)
     return search(
@@ -382,7 +382,7 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
         raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
     plan = plan_of(chain, cluster, best)
     state, memory = sum(c.state for c in best.costs), float(cluster.memory.sum())
-    if state > memory:  # however it is parted
+    if state > memory:  # no split of the state helps
         count = math.ceil(state / (memory / cluster.num_devices))
         return replace(
             plan,

@@ -33,7 +33,7 @@ PREDICTION_SPREAD = 0.08
 LARGEST_FACTOR = 2000.0
 QUANTILES = (0.02, 0.15, 0.5, 0.85, 0.98)
 NUM_SAMPLES = 400
-SOCKETS = 8.0  # times slower, from where on a card alone does not explain it
+SOCKETS = 8.0  # factor from which on a single card does not explain it
 REFINEMENTS = 12
 
 StepAt = Callable[[str, float], float]

@@ -57,8 +57,8 @@ from gnnplace.plans.spec_explaining import degrees_moved
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
-TP_COLLECTIVES = 10  # a layer and micro-batch of tensor parallelism with sequence parallelism
-LEAST = 0.005  # of the step that a change is worth, to be told
+TP_COLLECTIVES = 10  # of a layer and micro-batch, with sequence parallelism
+LEAST = 0.005  # part of the step that a change must gain to be reported
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
 
@@ -387,7 +387,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
     try:
         base, _ = launch_plan_of(plan)
     except GnnplaceError:
-        return  # unlike meshes
+        return  # the stages have unlike meshes
     split = "tp" if base.cp > 1 or base.ep > 1 or _is_megatron(draft, pricer) else "shards"
     again = base.recompute if base.recompute in ("none", "selective") else "full"
     regather = True if draft.stages[0].choice.regather else None

@@ -160,7 +160,7 @@ def _priced_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[F
     for kind, text, changed, changed_spec in _candidates(setting, spec):
         try:
             priced = priced_spec(changed, changed_spec)
-        except InputError:  # what does not divide, or the framework has not
+        except InputError:  # numbers do not divide, or the framework lacks something
             continue
         change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
         yield change, answer_of(changed, priced).feasible

@@ -32,11 +32,11 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster, Problem
 from gnnplace.tracing import capture_workload, workload_of
 
-MOST = 8  # devices
-AHEAD = 0.03  # by which op placement must be faster
+MOST = 8  # devices at most
+AHEAD = 0.03  # relative lead that op placement must have
 BRANCHES = 1.3  # all work over the longest path, from which on a graph has branches
-AGREE = 0.05  # by how much one device may be faster by op placement's clock
-SECONDS, LEAST = 2.0, 0.5  # of search, at most and at least
+AGREE = 0.05  # relative lead of one device by op placement's own clock
+SECONDS, LEAST = 2.0, 0.5  # seconds of search, at most and at least
 DTYPES = {"32-true": "float32", "bf16-true": "bfloat16"}
 OPTIMIZERS = ("sgd", "adamw")
 

@@ -182,7 +182,7 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
     """
     try:
         seconds = read_seconds(given)
-    except ValueError:  # a path
+    except ValueError:  # it is a path
         pass
     else:
         if not 0 < seconds < MAX_SECONDS:

@@ -58,7 +58,7 @@ def find_obeying(
         plans = find_plans(own, part, shared_options, progress=progress)
         found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
         if not asked.patterns and not found:
-            found += plans  # says what lacks
+            found += plans  # their reason says what is lacking
     if not found:
         raise InfeasibleError(_nothing(asked))
     return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[: options.top]

@@ -92,8 +92,9 @@ def explain_plan(
     Args:
         plan: The plan, which was searched, given or read.
         model: The model by its name, where the plan's file does not say how to make it.
-        cluster: The cluster, where that is so.
-        measured: A step of a run of it: seconds, words such as "0.83s", or the path of a log.
+        cluster: The cluster, where the file does not say how to make it.
+        measured: A measured step of a run of it: seconds, words such as "0.83s", or the path of a
+            log.
         progress: Called with a line for each thing that is done.
 
     Raises:

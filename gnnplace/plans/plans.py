@@ -229,7 +229,7 @@ def plan_model(
 
     Args:
         model: A name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module with
-            `inputs`; None: of the sizes that the given launch file has.
+            `inputs`; None: a model of the sizes that the given launch file has.
         cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
         inputs: Example inputs of a module.
         loss: The loss of a module; None: its output is the loss.
@@ -245,14 +245,15 @@ def plan_model(
         headroom: What stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
         budget: Seconds that the search may take.
-        top: How many plans are answered at most.
-        given: A plan of one's own, in words, or a plan or a launch file, read or by its path: its
-            times instead of a search.
-        tries: Run so many of the fastest plans for a few steps on the devices that are here, and
-            put the one whose measured step is shortest first; 0 runs nothing.
-        runnable: Search only plans that can be run: with as many replicas in every stage.
-        accept_other_loss: Cut the batch also where its loss is another one then.
-        imbalance: How many times the mean's rows the fullest device of several with experts has.
+        top: The number of plans that are answered at most.
+        given: A plan to be priced instead of a search: in words, a plan or a launch file, read or
+            by its path.
+        tries: How many of the fastest plans are run for a few steps on the devices that are here.
+            The one whose measured step is shortest comes first; 0 runs nothing.
+        runnable: Whether only plans are searched that can be run, with as many replicas in every
+            stage.
+        accept_other_loss: Whether the batch may be cut although its loss is another one then.
+        imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
         constraints: Pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
@@ -261,11 +262,11 @@ def plan_model(
             "memory" must reach.
         pareto: "memory" or "gpus": also answer plans that have less of it and take more time; None:
             none.
-        modes: Words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
-            as "compile=on,gradients=same".
-        launcher: The only one that must be able to run the plan; None: the fastest plan of all
-            launchers counts, and the others' stand beside it.
-        framework: The only one that must train it.
+        modes: Words that every plan has, among `compile`, `tp_overlap`, `gradients` and
+            `cuda_graphs`, as "compile=on,gradients=same".
+        launcher: The only launcher that must be able to run the plan; None: the fastest plan of all
+            launchers comes first, with the others' beside it.
+        framework: The only framework that must train the plan; None: any.
         environment: An environment of that framework, such as "checked-collectives".
         progress: Called with a line for each thing that is done.
 
@@ -564,7 +565,7 @@ def by_trial(
     Args:
         plans: The fastest first, by predicted times.
         model: The name of the model.
-        count: How many plans are run.
+        count: The number of plans that are run.
         progress: Called with a line for each plan that is run.
     """
     if not plans[0].feasible:

@@ -31,12 +31,12 @@ from gnnplace.problem import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
 PLAN = "gnnplace-plan"
-CLOSE = 1e-6  # relative, of times that are compared
-MOST_PASSES = 10**7  # of a step: stages times micro-batches
-MOST_ELEMENTS = 2**33  # of an input
+CLOSE = 1e-6  # relative difference of times that count as equal
+MOST_PASSES = 10**7  # passes of a step: stages times micro-batches
+MOST_ELEMENTS = 2**33  # elements of the largest input
 WORD = re.compile(r"(R|P|S[0-9]{1,2}(/[1-9][0-9]{0,5})?)(:\w+)?")
 LOCAL = re.compile("auto|(cpu|cuda)(?::([1-9][0-9]{0,3}))?")
-MOST_LOCAL = 1024  # devices of one machine
+MOST_LOCAL = 1024  # devices of one machine at most
 
 
 def is_plan(path: str | Path) -> bool:

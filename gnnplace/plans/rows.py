@@ -143,7 +143,7 @@ def price_plans(
         lora: low-rank adapters that are trained instead, as "r=16"; None: none.
         memory_limit: Bytes that every device has, instead of its own.
         headroom: What stays free on every device: "auto" what the framework takes, "10%", "2GB".
-        accept_other_loss: Cut the batch also where its loss is another one then.
+        accept_other_loss: Whether the batch may be cut although its loss is another one then.
         progress: Called with a line for each thing that is done.
 
     Raises:

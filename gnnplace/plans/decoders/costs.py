@@ -37,7 +37,7 @@ from gnnplace.plans.segments.chain import (
     degrees_of,
 )
 
-EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
+EXCHANGES = 10  # exchanges of a layer over shards, both ways, that the host starts
 ERROR = 0.05  # expected relative error of a segment's seconds
 EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
 

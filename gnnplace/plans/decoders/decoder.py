@@ -668,7 +668,7 @@ def _kv_heads(config: PretrainedConfig, heads: int) -> int:
         return int(config.num_key_value_heads)
     if not getattr(config, "multi_query", False):
         return heads
-    is_grouped = getattr(config, "new_decoder_architecture", False)  # of Falcon
+    is_grouped = getattr(config, "new_decoder_architecture", False)  # a field of Falcon
     return int(config.num_kv_heads) if is_grouped else 1
 
 

@@ -36,13 +36,13 @@ class LayerKind:
         output_bias: Whether attention's output has biases.
         up_bias: Whether the feed-forward's products have biases.
         head_bias: Whether the head has biases.
-        embedding_norm: Whether the embedding passes a norm.
+        embedding_norm: Whether a norm follows the embedding.
         learned_positions: Whether positions are learned.
         spare_positions: Rows of their table beyond the positions.
         experts: Whether layers choose among experts.
         expert_bias: Whether the experts' products and the router have biases.
         latent: Whether attention goes by way of narrow queries and keys.
-        beside: Further vectors of a layer as wide as the stream.
+        beside: The number of further vectors of a layer that are as wide as the stream.
         sinks: Whether each head has a sink of attention.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
@@ -118,7 +118,7 @@ class LayerKind:
         if self.sinks:
             vectors += queries // head_size
         if self.expert_bias:
-            vectors += int(getattr(config, "num_local_experts", 0))  # of the router
+            vectors += int(getattr(config, "num_local_experts", 0))  # the router's biases
         return vectors
 
     def end_vectors(self, config: Configuration, hidden: int, vocabulary: int) -> int:

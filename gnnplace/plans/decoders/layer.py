@@ -71,7 +71,7 @@ def layer_passes(
         setting: The sizes, the devices and the framework.
         tokens: Tokens of the micro-batch on a device.
         shards: Shards of every matrix.
-        context: Shards of tokens, whose keys and values are gathered.
+        context: Shards of the context, whose keys and values are gathered.
         split: Whether tokens are split over the shards between products.
         groups: Shards of the layer's experts; 0: a layer without experts.
         expert_shards: Shards of the matrices of an expert.

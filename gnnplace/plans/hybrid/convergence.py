@@ -197,7 +197,7 @@ class Preset:
         name: The name of the family.
         examples: The number of examples in an epoch.
         examples_source: The source of the number of examples.
-        convergence: How many epochs training takes, by the global batch.
+        convergence: The epochs that training takes, by global batch.
     """
 
     name: str

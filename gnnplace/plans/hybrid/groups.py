@@ -44,7 +44,7 @@ class Running:
         groups: The number of data-parallel groups.
         devices: Devices of a group.
         microbatches: Shares of a group's batch.
-        steps: How many steps are timed.
+        steps: The number of steps that are timed.
         timeout: Seconds without progress after which the run is given up.
     """
 
@@ -65,7 +65,7 @@ def grouped_plan(
     Args:
         model: A model by its name.
         cluster: The devices.
-        running: How many groups and devices.
+        running: The numbers of groups and devices.
         accept_other_loss: Cut the batch also if its loss then is another one.
 
     Raises:

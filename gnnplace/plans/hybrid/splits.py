@@ -76,9 +76,10 @@ class Splitter:
     """A maker of rows for one training on one fabric.
 
     Args:
-        fabric: All devices, and what joins them.
+        fabric: All devices and what joins them.
         training: Batch of a group, examples of an epoch, and convergence.
-        place_on: Placed steps of the model on a cluster, one for each number of micro-batches.
+        place_on: Returns the placed steps of the model on a cluster, one for each number of
+            micro-batches.
         overlap: Whether all-reduces overlap with the backward pass.
     """
 

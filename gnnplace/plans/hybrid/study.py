@@ -32,7 +32,7 @@ from gnnplace.tracing import CaptureOptions
 Progress = Callable[[str], None]
 NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"
 MICROBATCHES = (1, 4)
-PLAN = "plan"  # in place of a placer: steps are those of joint plans
+PLAN = "plan"  # instead of a placer: steps are those of joint plans
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def study_hybrid(
     Args:
         what: A model or a problem file.
         cluster: A preset's name, a YAML file or a cluster. A problem file has its own.
-        options: Devices, data set, convergence, network.
-        search: How a group's step is placed.
+        options: Options of the study: devices, data set, convergence, network.
+        search: The options with which a group's step is placed.
         progress: Called with a line when something begins that takes seconds.
 
     Raises:
@@ -185,7 +185,7 @@ class Search:
         budget: Seconds of each search.
         seed: The seed of all randomness.
         microbatches: Numbers of micro-batches to try.
-        capture: How a model is captured.
+        capture: The options with which a model is captured.
     """
 
     placer: str = "best"

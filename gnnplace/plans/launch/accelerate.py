@@ -129,7 +129,7 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
         yield told, plan
-    # What no key of its file says at all.
+    # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
         "accelerate",
         zero_groups=(2, 3),

@@ -61,7 +61,7 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
-    # What no key of its file says at all.
+    # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
         "DeepSpeed",
         overlap=sayable,

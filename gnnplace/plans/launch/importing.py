@@ -31,10 +31,10 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
         plan = plan.with_dp(devices, plan.source)
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
-        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # what launchers assume
+        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # launchers assume it
     size = plan.microbatch_size
     if size is None and batch is not None and plan.accumulation and plan.dp is not None:
-        size = batch // (plan.dp * plan.accumulation) or 1  # as DeepSpeed does
+        size = batch // (plan.dp * plan.accumulation) or 1  # DeepSpeed computes it in this way
     return check_plan_words(replace(plan, batch=batch, microbatch_size=size), plan.source)
 
 

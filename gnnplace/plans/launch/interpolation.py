@@ -16,7 +16,7 @@ import yaml
 from gnnplace.plans.launch.keys import FileValue
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")
-ROUNDS = 50  # of one value
+ROUNDS = 50  # rounds of replacement in one value
 DEEPEST = 20
 OPERATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "multiply": math.prod,

@@ -21,7 +21,7 @@ from gnnplace.plans.launch.layer_details import LayerDetails
 from gnnplace.plans.spec import WORDS, Layers, PlanSpec
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
-MARK = "gnnplace: "  # before what a header holds
+MARK = "gnnplace: "  # stands before the JSON of a header
 NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
@@ -36,7 +36,7 @@ READ_NAMES = (
     "llama-factory",
 )
 """Launchers whose files are read; those of `NAMES` are written, too."""
-BYTES = 1 << 20  # of a launch file at most
+BYTES = 1 << 20  # size of the largest launch file
 PRICED_OPTIMIZERS = tuple(OPTIMIZERS)
 """Optimizers whose state and update have a price; others are priced as adamw, and said."""
 

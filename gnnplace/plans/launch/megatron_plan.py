@@ -389,7 +389,7 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     width = number_of(flags, "ffn-hidden-size", source, width)
     latent, experts = _latent(flags, source), _experts(flags, layers, width, source)
     if experts is not None and (experts.dense < 0 or not gated):
-        return None  # a line says so
+        return None  # a note of the plan says so
     groups = number_of(flags, "num-key-value-heads", source, heads)
     if is_on(flags, "group-query-attention"):
         groups = number_of(flags, "num-query-groups", source, 1)

@@ -60,8 +60,8 @@ class LaunchAnswer:
         answer: Seconds, bytes, and whether it fits.
         setting: The sizes, the devices and the framework that it was priced for.
         best: The fastest plans of a search, the fastest first.
-        tried: Plans that were priced.
-        bounded: Plans and groups of plans that were bounded, those that were priced among them.
+        tried: The number of plans that were priced.
+        bounded: The number of plans and groups of plans that were bounded, priced ones included.
         told: Notes on what is not priced, each in one line.
     """
 
@@ -192,8 +192,8 @@ class LauncherSearch:
         framework: The framework whose constants count instead of the launcher's own.
         environment: The environment, such as "checked-collectives".
         memory_limit: Bytes that every device has; None: its own.
-        fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
-        rate: Tokens a second that a plan must make.
+        fewest: Whether plans use as few devices as hold any: powers of two, then all of them.
+        rate: Tokens a second that a plan must reach.
         num_devices: How many of the cluster's devices are used, the first ones; None: all.
         modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
             `cuda_graphs`, `offload`.

@@ -137,7 +137,7 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "compile": ("compile.enable",),
     "cuda_graphs": ("training.disable_cuda_graphs",),
 }
-FLOAT8 = "405B"  # whose own configuration has float8 products, under torch.compile
+FLOAT8 = "405B"  # its own configuration has float8 products, under torch.compile
 
 
 def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
@@ -146,7 +146,7 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that torchtitan can express.
     """
-    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # which it can capture
+    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # torchtitan can capture these
     for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
         plan = run
         yield told, plan

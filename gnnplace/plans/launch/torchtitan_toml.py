@@ -299,7 +299,7 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
             raise keys.fault(count_place, f"do not divide {local} examples")
         return local // count, count
     if not keys.has("parallelism") and not keys.has(size_place):
-        return max(local // pp, 1), min(pp, local)  # as many as stages, the first generation's
+        return max(local // pp, 1), min(pp, local)  # the first generation has as many as stages
     size = keys.count(size_place, 1) or 1
     if local % size:
         raise keys.fault(size_place, f"does not divide {local} examples")

@@ -60,7 +60,7 @@ def least_memory(search: LauncherSearch, launcher: str) -> LaunchAnswer:
         InfeasibleError: If nothing fits that the launcher can run, or reaches the rate.
     """
     answer = search.find(launcher)
-    factor = 0.5  # of what the leanest plan so far reserves
+    factor = 0.5  # part of the bytes that the leanest plan so far reserves
     while factor < 1 - FINE_STEP / 2:
         try:
             answer = with_memory_below(search, answer, factor).find(launcher)

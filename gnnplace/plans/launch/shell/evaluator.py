@@ -40,7 +40,7 @@ from gnnplace.plans.launch.shell.values import (
     with_quotes,
 )
 
-MOST_ROUNDS = 64  # of a loop
+MOST_ROUNDS = 64  # rounds of a loop that are followed
 DEEPEST = 12  # files, functions and texts inside of each other
 SLURM = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 UNREMARKABLE = re.compile(
