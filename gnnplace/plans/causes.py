@@ -231,7 +231,16 @@ def rank_causes(
 def _explain(
     kind: CauseKind, step_at: StepAt, step: float, measured: float | None
 ) -> SlowdownCause | None:
-    """Return a cause with its weight as `share`, or None if it hardly changes the step."""
+    """Return a cause with its weight as `share`, or None if it hardly changes the step.
+
+    Weights are not divided by their sum yet.
+
+    Args:
+        kind: The kind of fault.
+        step_at: Seconds of a step under a fault at a factor.
+        step: Predicted seconds of a step without a fault.
+        measured: Measured seconds of a step, if they are known.
+    """
     if kind.factor is None:
         slowed = step_at(kind.name, 1.0)
         weight = 0.0 if measured is None else _likelihood(np.array([slowed]), measured)
@@ -268,7 +277,14 @@ def _quantile(kind: CauseKind, quantile: float) -> float:
 def _interpolate(
     samples: Sequence[float], factors: Sequence[float], times: Sequence[float], step: float
 ) -> FloatArray:
-    """Return the step at every sample; steps are linear in the factor between those priced."""
+    """Return the step time at every sampled factor.
+
+    Args:
+        samples: Factors to interpolate at.
+        factors: Factors that were priced, rising.
+        times: Step times at these factors.
+        step: Step time without the fault.
+    """
     start = 0.0 if factors[0] < 1.0 else 1.0
     return np.interp(samples, [start, *factors], [step, *times])
 

@@ -418,7 +418,14 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
 
 
 def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) -> Chain:
-    """Capture the model of a plan's file as it was captured for the plan."""
+    """Capture the model of a plan's file with the file's batch and optimizer.
+
+    Args:
+        file: The plan's file.
+        model: The model by its name.
+        cluster: The devices.
+        precision: The precision to capture in.
+    """
     job = TrainingJob(
         model,
         batch=file.batch,

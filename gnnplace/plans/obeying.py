@@ -112,8 +112,15 @@ def allowed_devices(
 ) -> BoolArray:
     """Return whether each segment may be on each device. [segments, devices]
 
+    Args:
+        chain: The model.
+        cluster: The devices.
+        asked: The pins and forbids.
+        progress: Called with a line for what each pattern matches.
+
     Raises:
         InputError: If a pattern or device matches nothing.
+        InfeasibleError: If pins and forbids leave a segment no device.
     """
     names = [device.name for device in cluster.devices]
     allowed = np.ones((len(chain), len(names)), dtype=bool)

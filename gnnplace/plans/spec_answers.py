@@ -380,7 +380,7 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
 
 
 def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
-    """Check that experts can be cut over so many devices.
+    """Check that experts can be divided over the devices of a plan.
 
     Raises:
         InputError: If numbers do not divide.

@@ -29,7 +29,7 @@ MOST_CHUNKS = 32
 
 
 def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterator[str]:
-    """Yield the schedules that a framework has for so many ranks and micro-batches."""
+    """Yield the schedules that a framework has for a number of ranks and micro-batches."""
     yield "1f1b"
     if pp == 1:
         return
@@ -221,7 +221,7 @@ def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
 
 
 class PipelineCuts(NamedTuple):
-    """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
+    """All schedules and cuts of the layers over a number of ranks, with their stages as arrays.
 
     Attributes:
         schedules: The schedule of every cut. [cuts].
@@ -262,7 +262,7 @@ class PipelineCuts(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
-    """Return all schedules and cuts of the layers over so many ranks."""
+    """Return all schedules and cuts of the layers over `pp` ranks."""
     schedules: list[str] = []
     cuts: list[Layers | None] = []
     bounds: list[tuple[int, int]] = []

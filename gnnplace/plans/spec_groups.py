@@ -209,7 +209,12 @@ class SpecGroup:
         return self.pricer.usable_memory(self.whole.mesh)
 
     def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
-        """Return whether a device cannot hold stages with so many bytes in flight."""
+        """Return whether a device of the first rank is too small for some stages.
+
+        Args:
+            costs: Bytes of each of the stages.
+            saved: Bytes that their micro-batches in flight keep.
+        """
         return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
 
     def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
@@ -315,7 +320,7 @@ class SpecGroup:
 
 @dataclass(frozen=True, eq=False)
 class SpecSpace:
-    """All plans in words of a model on so many devices; several searches share what they priced.
+    """All plans in words of a model on a number of devices. Searches share the prices.
 
     Attributes:
         setting: The sizes, the devices and the framework.
@@ -348,7 +353,14 @@ class SpecSpace:
 def groups_of(
     setting: PricingSetting, batch: int, num_devices: int, modes: PlanSpec
 ) -> Iterator[SpecGroup]:
-    """Yield the groups of plans of so many devices that the framework can say."""
+    """Yield the groups of plans that the framework can run on a number of devices.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        batch: Examples of a step.
+        num_devices: Devices that every plan uses.
+        modes: A plan with the words that all plans have.
+    """
     sizes, framework = setting.decoder, setting.framework
     splits_tokens = framework.constants["splits_tokens"] > 0
     num_experts = sizes.experts.count if sizes.experts else 1

@@ -239,7 +239,14 @@ class _SpecSearch:
         )
 
     def _push(self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec) -> None:
-        """Add plans that may be among the best to the heap."""
+        """Add an entry to the heap if it may hold one of the best plans.
+
+        Args:
+            bound: Seconds that none of its plans is below.
+            group: The group of its plans.
+            level: What the entry stands for.
+            spec: The words that its plans share.
+        """
         self.num_bounded += 1
         if bound * SLACK < self.limit:
             heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))
@@ -289,6 +296,6 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
 
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
-    """Return a plan that recomputes so many layers of each stage."""
+    """Return a plan that recomputes a number of layers of each stage."""
     is_full = count >= max(layers_of_stages(group.setting, spec))
     return spec.with_words(recompute="full" if is_full else f"block:{count}")

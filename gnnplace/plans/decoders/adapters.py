@@ -127,7 +127,7 @@ class Adapters:
 
 
 def _bytes_of(bits: int) -> float:
-    """Return the bytes of a frozen number of so many bits, its part of scales among them."""
+    """Return the bytes of a frozen number of `bits` bits, with its part of quantization scales."""
     return (bits + SCALE_BITS) / 8 if bits == QUANTIZED_BITS else HALF_BYTES
 
 

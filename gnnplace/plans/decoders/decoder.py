@@ -31,8 +31,9 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
 @dataclass(frozen=True)
 class ExpertLayers:
-    """Layers whose feed-forward is a choice of experts (Mixtral, Jiang et al., 2024, arXiv
-    2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434).
+    """Layers whose feed-forward is a choice of experts.
+
+    Sources: Mixtral, Jiang et al., 2024, arXiv 2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434.
 
     Attributes:
         count: Experts of a layer.
@@ -290,7 +291,7 @@ class DecoderSizes:
         return (*queries, narrow, wide, output)
 
     def _feed_forward_linears(self, width: int, count: int = 1) -> tuple[Linear, ...]:
-        """Return the products of a feed-forward of a width, or of so many experts."""
+        """Return the products of a feed-forward of a width, or of a number of experts."""
         up = Linear(self.hidden, width, count=count, members=("up",))
         down = Linear(width, self.hidden, is_wide=False, count=count, members=("down",))
         if self.gated and self.joins_gate:

@@ -189,9 +189,19 @@ def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
 def _bytes(
     setting: PricingSetting, tokens: int, shards: int, split: bool, chosen: bool
 ) -> tuple[float, float]:
-    """Return the bytes that a layer moves beside products and attention, forward and backward.
+    """Return the bytes that a layer moves beside products and attention.
 
-    Norms, dropout and residuals of tokens that are not split pass on every shard, all of them.
+    Norms, dropout and residuals of tokens that are not split run on every shard in full.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        split: Whether tokens are split over the shards between products.
+        chosen: Whether the layer has experts.
+
+    Returns:
+        Bytes of the forward and of the backward pass.
     """
     d, own = setting.decoder, setting.framework.constants
     stream = d.hidden / shards if split else float(d.hidden)
@@ -279,8 +289,15 @@ def _exchanges(
 ) -> tuple[float, float]:  # fmt: skip
     """Return the seconds of a layer's collectives among shards that no computation hides.
 
-    Without sequence parallelism activations are all-reduced; with it (`split`) they are
-    all-gathered before and reduce-scattered after each pair of matrix products.
+    Without sequence parallelism activations are all-reduced. With it they are all-gathered before
+    and reduce-scattered after each pair of matrix products.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        split: Whether tokens are split over the shards between products (sequence parallelism).
+        products: Seconds of each product: forward, of the gradient of its input, and of its weight.
 
     Returns:
         Seconds of the forward and of the backward pass.
@@ -328,9 +345,17 @@ def _exchanges(
 def _around(
     setting: PricingSetting, tokens: int, shards: int, context: int, attend: float
 ) -> tuple[float, float]:
-    """Return the seconds of passing keys and values around the context ring, forward and backward.
+    """Return the seconds of passing keys and values around the context ring.
 
-    Only what attention (`attend` seconds) does not hide counts.
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        context: Context-parallel shards.
+        attend: Seconds of attention's forward pass, which hides the exchange.
+
+    Returns:
+        Seconds of the forward and of the backward pass that attention does not hide.
     """
     if context == 1:
         return 0.0, 0.0

@@ -452,7 +452,17 @@ def _notes(keys: Keys) -> Iterator[str]:
 
 
 def _replicas(batch: int | None, size: int | None, steps: int | None, source: str) -> int | None:
-    """Return the replicas that batches leave, or None if one of them is missing."""
+    """Return the number of replicas that batches leave, or None if one of the three is missing.
+
+    Args:
+        batch: Examples of a step.
+        size: Examples of a micro-batch.
+        steps: Micro-batches of a step.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If the batch is no multiple of micro-batch and accumulation.
+    """
     if batch is None or size is None or steps is None:
         return None
     dp, remainder = divmod(batch, size * steps)

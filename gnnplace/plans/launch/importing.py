@@ -59,7 +59,14 @@ def with_missing(
     precision: str | None = None,
     gpus: int | None = None,
 ) -> LaunchPlan:
-    """Return a plan with values for what its file leaves open; `gpus` are devices of the run.
+    """Return a plan with values for what its file leaves open.
+
+    Args:
+        plan: The plan as it was read.
+        batch: Examples of a step.
+        microbatch_size: Examples of a micro-batch.
+        precision: The precision in Lightning's words.
+        gpus: Devices of the run.
 
     Raises:
         InputError: If the file says another value itself.

@@ -296,7 +296,16 @@ def _follow(
     path: str,
     depth: int,
 ) -> None:
-    """Add a function, after the one that its configuration begins with."""
+    """Add a function to a recipe, after the functions that its configuration begins with.
+
+    Args:
+        recipe: The recipe so far. It is updated in place.
+        name: The function.
+        functions: Functions of the file by name.
+        text: Text of the file.
+        path: Path of the file.
+        depth: How many functions led here.
+    """
     block = functions[name]
     called = [match[1] for match in BEGUN.finditer(block.text)]
     helpers = [match[1] for match in HELPER.finditer(block.text)]

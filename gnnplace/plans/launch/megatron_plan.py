@@ -362,8 +362,14 @@ def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotP
 def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
     """Return a flag's whole number.
 
+    Args:
+        flags: Values of flags by name.
+        name: The flag.
+        source: The file's path, which errors begin with.
+        default: Returned if the flag is missing; None: it must be there.
+
     Raises:
-        FormatError: If it is none, or the flag is missing.
+        FormatError: If the value is no whole number, or the flag is missing.
     """
     value = flags.get(name)
     if value is None and default is not None:

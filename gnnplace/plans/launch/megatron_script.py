@@ -191,7 +191,12 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
 
 
 def _checked(plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
-    """Return a plan whose words agree; too few processes name the flag that says them."""
+    """Return a plan whose fields agree.
+
+    Raises:
+        FormatError: If they do not. If there are too few processes, the message names the flag that
+            says them.
+    """
     try:
         return check_plan_words(plan, source)
     except FormatError as error:
@@ -211,7 +216,12 @@ def _hinted(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatE
 
 
 def _with_hint(known: Flags, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
-    """Return the plan of flags; too few processes name the variable that says the servers."""
+    """Return the plan of flags.
+
+    Raises:
+        FormatError: If flags are wrong. If there are too few processes, the message names the
+            variable that says the servers.
+    """
     try:
         return plan_of_flags(known, source, flags.lines)
     except FormatError as error:

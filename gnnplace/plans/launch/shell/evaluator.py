@@ -520,7 +520,14 @@ class _Evaluator(Expander):
     def _run_words(
         self, words: list[Text], line: int, *, here: Text | None, target: str | None
     ) -> None:
-        """Follow a command from its words."""
+        """Follow a command from its words: a function, a builtin, or one that is only recorded.
+
+        Args:
+            words: The words, the command's name first.
+            line: Line that the command stands on.
+            here: Text of its heredoc, if it has one.
+            target: Path of the file that its output goes to, if there is one.
+        """
         self.step()
         name = plain(words[0])
         arguments = words[1:]
@@ -656,7 +663,14 @@ class _Evaluator(Expander):
     def _write(
         self, name: str, arguments: Sequence[Text], *, here: Text | None, target: str | None
     ) -> None:
-        """Note the text that `cat`, `tee`, `echo` or `printf` puts into a file."""
+        """Record the text that `cat`, `tee`, `echo` or `printf` puts into a file.
+
+        Args:
+            name: The command.
+            arguments: Its arguments.
+            here: Text of its heredoc, if it has one.
+            target: Path of the file; None: `tee` has it as its last argument.
+        """
         if name == "tee" and target is None and arguments:
             target = _path_text(arguments[-1])
         if target is None:
