@@ -291,7 +291,14 @@ def causes_of(
 
 
 def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
-    """Return the seconds of a step that checks of its collectives take."""
+    """Return the seconds of a step that checks of its collectives take.
+
+    Args:
+        plan: The plan.
+        draft: The plan as a draft.
+        fabric: The devices.
+        ranks: The number of pipeline ranks.
+    """
     checks = environment("checked-collectives").constants
     layers, _ = stage_layers(plan.file)
     shards = draft.stages[0].mesh.shards

@@ -193,7 +193,11 @@ def _candidates(
 def _setting(
     named: NamedModel, cluster: Cluster, job: TrainingJob, options: SearchOptions
 ) -> PricingSetting:
-    """Return the sizes, devices and framework that plans of a named model are priced for."""
+    """Return the sizes, devices and framework that plans of a named model are priced for.
+
+    Without a framework in `options` the catalogue's default precision stands for one that the job
+    does not name.
+    """
     assert named.sizes is not None
     precision = job.precision if options.framework else named.job.precision
     return setting_of(

@@ -299,6 +299,12 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
     """Return the cuts whose largest stage takes the least time, whatever the memory. [stages + 1]
 
+    Args:
+        pricer: The pricer of the model and the cluster.
+        mesh: The mesh of every stage.
+        stages: The number of stages.
+        choice: How layers are split over the mesh's shards.
+
     Raises:
         InputError: If the model cannot be split so.
     """

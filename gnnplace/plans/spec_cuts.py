@@ -205,7 +205,7 @@ def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
     next one.
 
     Args:
-        chunks: V, the stages of a rank.
+        chunks: The number of stages of a rank, v.
         pp: P, the ranks.
         microbatches: M, a multiple of P where v > 1.
 

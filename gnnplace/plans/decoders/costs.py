@@ -72,7 +72,10 @@ class DecoderCosts:
     def costs(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
-        """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
+        """Return the costs of every segment, or None if the degrees do not divide the decoder.
+
+        Arguments are those of `plans.segments.chain.CostSource.costs`.
+        """
         sizes = self.setting.decoder
         degrees = degrees_of(axes, choice)
         if degrees is None or not _divides(sizes, degrees, examples):
@@ -83,7 +86,10 @@ class DecoderCosts:
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
     ) -> Degrees:
-        """Return the degrees of parallelism of a split; see `CostSource`."""
+        """Return the degrees of parallelism of a split.
+
+        Arguments are those of `plans.segments.chain.CostSource.degrees`.
+        """
         degrees = degrees_of(axes, choice)
         assert degrees is not None, choice
         return degrees

@@ -157,10 +157,17 @@ def adapter_passes(
 
 
 def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
-    """Return rows, columns and summed length of a layer's products; the first and third widen.
+    """Return rows, columns and summed length of each matrix product of a layer.
 
-    Those of latent attention come last, since shards exchange nothing around them. A layer with
-    experts has what every token passes for its feed-forward.
+    The first four are queries, keys and values; attention's output; up; down. Products of latent
+    attention and the router come last, since shards exchange nothing around them. A layer with
+    experts has what every token passes for its feed-forward, if there is any.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
+        chosen: Whether the layer has experts.
     """
     d = setting.decoder
     parts = [d.queries + 2 * d.keys, d.values]

@@ -114,9 +114,15 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
 def _gradients(
     problem: Problem, device: IntArray, finish: FloatArray, scale: float
 ) -> tuple[FloatArray, ...]:
-    """Return when each device's gradients are ready (seconds) and their bytes, by that time.
+    """Return when each device's gradients are ready and their bytes, by that time. D arrays [g, 2].
 
-    A parameter's gradient counts once, when its last micro-batch is ready. D arrays [g, 2].
+    A parameter's gradient counts once, when its last micro-batch is ready.
+
+    Args:
+        problem: The problem, cut into its micro-batches.
+        device: The device of each op. [n].
+        finish: Seconds at which each op ends, updates left out. [n].
+        scale: Bytes of a gradient over those of its tensor.
     """
     graph = problem.graph
     found: dict[tuple[int, str, int], tuple[float, float]] = {}

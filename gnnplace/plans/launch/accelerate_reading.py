@@ -457,7 +457,13 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
 
 
 def _section(reading: _Reading, name: str, prefix: str, known: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of a section without their prefix; those that nothing reads are noted.
+    """Return the keys of a section without their prefix. Keys that nothing reads are noted.
+
+    Args:
+        reading: The file.
+        name: Name of the section.
+        prefix: Prefix of the section's keys.
+        known: The keys that accelerate reads, without the prefix.
 
     Raises:
         FormatError: If the section is no mapping.

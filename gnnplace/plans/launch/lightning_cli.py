@@ -169,7 +169,17 @@ def _strategy(reading: YamlReading) -> _Strategy:
 def _find(
     part: FileValue, names: tuple[str, ...], path: str, depth: int = 0
 ) -> tuple[str, FileValue] | None:
-    """Return the path and the value of the first key of some names, at any depth."""
+    """Return the path and the value of the first key of some names, at any depth.
+
+    Args:
+        part: The mapping to look in. A key of it comes before keys of mappings inside.
+        names: The names.
+        path: Path of the mapping, with a dot at its end.
+        depth: How many mappings the mapping is in.
+
+    Returns:
+        None if there is none.
+    """
     if not isinstance(part, dict) or depth > DEEPEST:
         return None
     for key, value in part.items():

@@ -493,7 +493,14 @@ def stages_of_flags(
 ) -> tuple[int, tuple[int, ...] | None]:
     """Return the stages of every rank and their layers as Megatron-LM cuts them.
 
-    The layers are None if all stages have as many.
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        sizes: Sizes of the model, if the flags have them.
+        source: The file's path, which errors begin with.
+
+    Returns:
+        The number of stages of a rank, and the layers of every stage; None if all have as many.
 
     Raises:
         FormatError: If flags exclude each other, or numbers do not add up.
@@ -553,6 +560,13 @@ def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
 def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
     """Return the layers of every stage, where embedding and loss may count as a layer each.
 
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        chunks: Stages of every rank.
+        total: Layers of the model.
+        source: The file's path, which errors begin with.
+
     Raises:
         FormatError: If layers, embedding and loss are no multiple of the stages.
     """
@@ -569,7 +583,20 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
 
 
 def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
-    """Return layers where flags say those of the first and the last rank, over their stages."""
+    """Return the layers of every stage, where flags may give those of the first and the last rank.
+
+    The other ranks share the remaining layers equally, and a rank's stages share its layers.
+
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        chunks: Stages of every rank.
+        total: Layers of the model.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If the layers do not divide.
+    """
     end_flags = {0: ENDS[0], pp - 1: ENDS[1]}
     given_layers = {
         r: number_of(flags, name, source) for r, name in end_flags.items() if name in flags

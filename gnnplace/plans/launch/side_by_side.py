@@ -195,7 +195,14 @@ def launchers_for(options: SearchOptions) -> tuple[str, ...]:
 def _plans_of(
     named: NamedModel, answer: LaunchAnswer, launcher: str, options: SearchOptions
 ) -> list[Plan]:
-    """Return the plans that a search found for a launcher, the fastest first."""
+    """Return the plans that a search found for a launcher, the fastest first.
+
+    Args:
+        named: The model of the catalogue.
+        answer: The answer of the search.
+        launcher: The launcher's name, or `OWN`.
+        options: The options of the search.
+    """
     setting, bound = answer.setting, answer.answer.lower_bound
     chain = chain_on(named.row, setting)
     step = answer.best[0].seconds

@@ -562,7 +562,13 @@ def _offload(keys: Keys, zero: int, notes: list[str]) -> str:
 def _stages(
     keys: Keys, schedule: str, pp: int, sizes: DecoderSizes | None
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Return the stages of a rank, and their layers: those that are listed, or torchtitan's own.
+    """Return the stages of a rank and the layers of every stage: those listed, or torchtitan's own.
+
+    Args:
+        keys: The keys of the file.
+        schedule: The schedule, as torchtitan calls it.
+        pp: Pipeline ranks.
+        sizes: Sizes of the model, if they are known.
 
     Raises:
         FormatError: If the listed stages are no multiple of the ranks.

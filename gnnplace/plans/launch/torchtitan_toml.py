@@ -416,7 +416,14 @@ def _notes(keys: Keys) -> Iterator[str]:
 
 
 def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[NotPriced]:
-    """Yield what changes seconds or bytes and no price counts."""
+    """Yield the keys that change seconds or bytes and that no price counts.
+
+    Args:
+        keys: The keys of the file.
+        mode: What is recomputed, as torchtitan calls it.
+        optimizer: The optimizer, as torchtitan calls it.
+        zero: The ZeRO stage.
+    """
     converters = keys.get("model.converters")
     for converter in converters if isinstance(converters, list) else ():
         effect = f"{converter}: matrix products in fewer bits; priced in bf16"

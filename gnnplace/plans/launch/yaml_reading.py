@@ -45,10 +45,16 @@ class YamlReading:
         values: Mapping[str, str],
         known: Sequence[str] = (),
     ) -> YamlReading:
-        """Return the keys of a YAML text with its interpolations put in.
+        """Return the keys of a YAML text with its interpolations resolved.
+
+        Args:
+            text: The text.
+            source: The file's path, which errors begin with.
+            values: Values for keys, by their paths, and for names of the environment.
+            known: Keys that may be set although the text does not have them.
 
         Raises:
-            FormatError: If it is no YAML of keys and values.
+            FormatError: If it is no YAML of keys and values, or a value is for no key of it.
         """
         # A tab between the braces of JSON is a blank.
         data = yaml_of(text.replace("\t", " "), source)
