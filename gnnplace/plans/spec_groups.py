@@ -133,7 +133,7 @@ class SpecGroup:
 
     @cached_property
     def dense_parameters(self) -> ReplicatedParameters:
-        """Return its parameters on a device that is not an expert's, of all ranks."""
+        """Return the parameters of all ranks that are not experts', on one device of each."""
         return ReplicatedParameters(
             dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
         )
@@ -143,7 +143,10 @@ class SpecGroup:
         return self.pricer.zero_as_run(family.zero, is_whole=self.spec.pp == 1)
 
     def exposed(self, family: PlanSpec) -> FloatArray:
-        """Return what sharded parameters exchange in both passes, summed up. [2, segments + 1]"""
+        """Return prefix sums of the seconds that ZeRO's exchanges add. [2, segments + 1]
+
+        Rows are the forward and the backward pass.
+        """
         key = family.zero, family.zero_group
         if key not in self._exposed:
             assert self.sums is not None
@@ -153,26 +156,26 @@ class SpecGroup:
 
     @cached_property
     def cuts(self) -> PipelineCuts:
-        """Return the schedules and cuts of its layers."""
+        """Return the schedules and cuts of the group's layers."""
         return pipeline_cuts(self.setting, self.spec.pp)
 
     @cached_property
     def whole(self) -> Stage:
-        """Return a stage of all segments, for what does not depend on where a stage ends."""
+        """Return a stage of all segments, to price what does not depend on where a stage ends."""
         sizes = self.setting.decoder
         return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
 
     def replicas(self, family: PlanSpec) -> ReplicaGroup:
-        """Return the replicas that add up gradients, with what ZeRO shares among them."""
+        """Return the replicas that sum gradients, with the ZeRO stage and group of a family."""
         return self.pricer.replicas(
             self.whole.mesh, self.whole.choice, family.zero, family.zero_group
         )
 
     @cached_property
     def stages_of_zero(self) -> tuple[PlanSpec, ...]:
-        """Return its plan with every ZeRO stage that the framework has, and every group of them.
+        """Return the group's plan with every ZeRO stage of the framework, over all groups of replicas.
 
-        Groups are of one server's replicas, or of 4, 16, 64 servers'.
+        Groups are the replicas of one server, or of 4, 16 or 64 servers, or all.
         """
         spec, traits = self.spec, self.setting.framework.traits
         count, hidden = spec.dp * spec.cp, traits.may_hide
@@ -205,7 +208,7 @@ class SpecGroup:
 
     @cached_property
     def usable(self) -> float:
-        """Return the bytes that a device of the first rank has."""
+        """Return the bytes that a plan may use on a device of the first rank."""
         return self.pricer.usable_memory(self.whole.mesh)
 
     def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
@@ -220,7 +223,7 @@ class SpecGroup:
     def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
         """Return the cost of a stage of the first rank, or None if it cannot be cut so.
 
-        Stages of as many layers of each kind take the same.
+        Stages with equally many layers of each kind cost the same.
 
         Args:
             spec: The plan.
@@ -234,7 +237,10 @@ class SpecGroup:
         return self._costs[key]
 
     def stage_bytes(self, spec: PlanSpec, first: int, last: int) -> StageBytes | None:
-        """Return the bytes of a stage of the first rank; arguments as of `stage_cost`."""
+        """Return the bytes of a stage of the first rank, or None if it cannot be cut so.
+
+        Arguments are those of `stage_cost`.
+        """
         key = self._key(spec, first, last)
         if key in self._costs:
             return self._costs[key]
@@ -249,10 +255,10 @@ class SpecGroup:
 
     @property
     def mean_stage(self) -> tuple[int, int]:
-        """Return a stage that some rank has as much as: its first segment, and the one after.
+        """Return a stage that some rank has at least, by its first segment and the one after it.
 
-        It has the mean number of layers, of which those from the first on are the smallest; where
-        there is one rank, it is the model.
+        Some rank has the mean number of layers or more. The first layers are the smallest ones. With
+        one rank the stage is the whole model.
         """
         layers = self.setting.decoder.layers
         if self.spec.pp == 1:
@@ -261,16 +267,17 @@ class SpecGroup:
 
     @property
     def least_first_stage(self) -> tuple[int, int]:
-        """Return the least that rank 0 has under any cut: its first segment, and the one after."""
+        """Return the smallest stage that rank 0 has under any cut, as `mean_stage` does."""
         if self.spec.pp == 1:
             return self.mean_stage
         return 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp)
 
     def holds(self, spec: PlanSpec) -> bool:
-        """Return whether the first and the fullest rank may hold a plan's stages under any cut.
+        """Return whether the first and the fullest rank may hold a plan's stages under some cut.
 
-        A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
-        fewer micro-batches than are in flight, their sum stays.
+        A larger micro-batch needs no fewer bytes: its activations grow in proportion, and where there
+        are fewer micro-batches than could be in flight, their sum stays. So a plan is only tested if it
+        may fit with the next smaller micro-batch.
         """
         key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:
@@ -286,7 +293,7 @@ class SpecGroup:
     def _first_can_hold(self, spec: PlanSpec) -> bool:
         """Return whether rank 0 can hold the fewest layers that any cut gives it.
 
-        V may have one micro-batch in flight there, no other schedule fewer than 1F1B.
+        V may have one micro-batch in flight there. No other schedule has fewer than 1F1B.
         """
         cost = self.stage_bytes(spec, *self.least_first_stage)
         has_v = V in self.setting.framework.traits.schedules
@@ -308,7 +315,7 @@ class SpecGroup:
 
     @cached_property
     def message(self) -> float:
-        """Return the seconds of what crosses a cut."""
+        """Return the seconds of a message between two stages, or 0 with one rank."""
         if self.spec.pp == 1:
             return 0.0
         sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
@@ -408,7 +415,9 @@ def _groups_of_devices(
 
 
 def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
-    """Return the ZeRO stages that a plan may have: parameters on the host are sharded.
+    """Return the ZeRO stages that a plan may have.
+
+    Plans with parameters on the host have stage 3 alone.
 
     Args:
         setting: The setting, whose framework has the ZeRO stages.
@@ -423,11 +432,11 @@ def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
 def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
     """Yield the kinds of recomputation with which plans of a group may fit.
 
-    A family that recomputes layers has the fewest with which rank 0 may fit.
+    A family that recomputes some layers has the fewest with which rank 0 may fit.
 
     Args:
         group: The group of the plans.
-        plain: Its words with a ZeRO stage, one of `stages_of_zero`.
+        plain: The group's words with a ZeRO stage, one of `stages_of_zero`.
     """
     is_plain = group.holds(plain)
     if is_plain:
@@ -441,10 +450,10 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
-    """Return the least number that holds, where larger ones do too; `most` if none.
+    """Return the least number for which a monotone predicate holds, or `most` if there is none.
 
     Args:
-        holds: What is asked of a number.
+        holds: The predicate. If it holds for a number, it holds for all larger ones.
         most: The largest number.
         least: The first number that may hold.
     """
@@ -463,9 +472,9 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
 
 @lru_cache(maxsize=8)
 def columns_of_stages(group: SpecGroup) -> GroupColumns:
-    """Return what the stages of all cuts of a group take. [stages] each
+    """Return the costs of the stages of all cuts of a group. [stages] each
 
-    It is as large as the cuts are many, so that it is kept of the groups at hand alone.
+    They take memory in proportion to the cuts, so that they are kept only for the latest groups.
     """
     firsts, lasts = group.cuts.firsts, group.cuts.lasts
     return GroupColumns(*(column[lasts] - column[firsts] for column in group.columns))

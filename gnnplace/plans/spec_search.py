@@ -108,9 +108,9 @@ def search_specs(
     Args:
         space: The model, its batch and the devices.
         accepts: Whether a plan may be an answer, such as whether a launcher can say it.
-        has_degrees: Whether one with these degrees of parallelism may be, whatever else it says.
-        num_best: Plans to find.
-        budget: Wall seconds after which the best so far are returned, with their bound; a first
+        has_degrees: Whether plans with these degrees of parallelism may be, whatever else they say.
+        num_best: The number of plans to find.
+        budget: Wall seconds after which the best so far are returned, with their bound. A first
             plan is found in any case.
 
     Returns:
@@ -176,7 +176,7 @@ class _SpecSearch:
             self._push(row_bound(group, every), group, Level.PLAN, every)
 
     def _expand_group(self, group: SpecGroup) -> None:
-        """Add a group's ZeRO stages, with what they take where nothing is computed again."""
+        """Add a group's ZeRO stages to the heap, with their bounds without recomputation."""
         slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
         for plain in group.stages_of_zero:
             if plain.zero > SHARDED and plain.zero_group in slow:
@@ -198,10 +198,10 @@ class _SpecSearch:
         return any(self.accepts(row) for plan in plans for row in samples_of(group, plan))
 
     def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
-        """Add the plans of a family with their bounds.
+        """Add the plans of a family to the heap, with their bounds.
 
-        The first plan of a family is priced at once in the beginning: a limit that is found early
-        leaves more of the others out.
+        The plan with the least bound in each of the first families is priced at once: a limit that is
+        found early leaves out more of the others.
         """
         rows.sort(key=lambda pair: pair[0])
         if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
@@ -253,7 +253,7 @@ class _SpecSearch:
 
 
 def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
-    """Yield plans of a family of which one can be said if any can.
+    """Yield plans of a family of which a launcher can say one if it can say any.
 
     They have every cut of the layers under every name of a schedule.
     """
@@ -269,12 +269,12 @@ def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
 def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
-    Where layers are recomputed, as few of each stage as rank 0 needs.
+    Families that recompute some layers recompute as few of each stage as rank 0 needs.
 
     Args:
         group: The group of the family.
-        family: Its words.
-        limit: Seconds; plans that cannot be below are left out.
+        family: The words of the family.
+        limit: Seconds. Plans that cannot be below are left out.
     """
     cuts, bounds = group.cuts, np.zeros(1)
     if family.pp > 1:
