@@ -268,7 +268,7 @@ def _explain(
 
 
 def _quantile(kind: CauseKind, quantile: float) -> float:
-    """Return a factor such that a part `quantile` of runs with this fault have a smaller one."""
+    """Return the factor below which a part `quantile` of runs with this fault lie."""
     assert kind.factor is not None
     factor = kind.factor * math.exp(kind.spread * NormalDist().inv_cdf(quantile))
     return factor if kind.name == "outside" else max(factor, 1.0)
@@ -290,13 +290,19 @@ def _interpolate(
 
 
 def _likelihood(times: FloatArray, measured: float) -> float:
-    """Return how plausible a measured step is, of steps that are equally likely."""
+    """Return the mean likelihood of a measured step, given equally likely step times.
+
+    The logarithm of a measured step over its prediction is normal with `PREDICTION_SPREAD`.
+    """
     errors = (math.log(measured) - np.log(np.maximum(times, 1e-12))) / PREDICTION_SPREAD
     return float(np.exp(-0.5 * errors**2).mean())
 
 
 def _factor_of(kind: CauseKind, step_at: StepAt, measured: float) -> tuple[float | None, float]:
-    """Return the factor at which a step is the measured one, and the step; None if none is."""
+    """Return the factor at which the step takes the measured time, and the step time at it.
+
+    The factor is None if even the largest factor makes the step no slower than that.
+    """
     low = 0.0 if kind.name == "outside" else 1.0
     high = LARGEST_FACTOR
     slowest = step_at(kind.name, high)

@@ -170,7 +170,7 @@ def sizes_of(file: PlanFile) -> RunSizes:
 
 
 def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
-    """Return seconds such as 0.83s or 830ms, or those of a log.
+    """Return the steps of seconds such as 0.83s or 830ms, or those of a log.
 
     Args:
         given: Seconds with their unit, or a path.
@@ -204,8 +204,13 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
 def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     """Read the training steps of a launcher's log.
 
+    Args:
+        text: The log.
+        source: Its name for messages.
+        sizes: Sizes of the run.
+
     Raises:
-        FormatError: If no step is found; names `source` and what a log may have.
+        FormatError: If no step is found. The message names `source` and what a log may have.
     """
     lines = CONTROL_CODES.sub("", text).split("\n")
     for reader in READERS:
@@ -228,7 +233,7 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
 def read_lines(
     lines: Sequence[str], reader: LineReader, sizes: RunSizes
 ) -> tuple[list[LoggedStep], int]:
-    """Return the training steps that a launcher's lines say, and how many lines are evaluation."""
+    """Return the training steps in a launcher's lines, and the number of lines of evaluation."""
     steps = []
     skipped = 0
     number: int | None = None
@@ -274,7 +279,7 @@ def summarize_steps(
 
 
 def split_runs(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
-    """Split steps where their numbers start again; the ranks of one step become one.
+    """Split steps into runs where their numbers start again, and join the ranks of one step.
 
     Ranks print in any order, so that a number may fall back by a step or two within a run.
     """
@@ -356,7 +361,7 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
 
 
 def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
-    """Return the progress bars of a log, with those that a result of evaluation follows marked."""
+    """Return the progress bars of a log. Bars before a result of evaluation are marked as such."""
     bars: dict[tuple[str, int | None], ProgressBar] = {}
     latest: ProgressBar | None = None
     is_complete = False

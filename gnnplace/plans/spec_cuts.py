@@ -49,7 +49,7 @@ def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the layers of every stage, each cut once; None: as the framework cuts."""
+    """Return the layers of every stage for each distinct cut, or None for the framework's own cut."""
     if pp == 1:
         return (None,)
     decoder, usual = setting.decoder, setting.framework.traits.cut
@@ -169,9 +169,10 @@ def first_rank_stages(
 def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
-    1F1B: as many as there are ranks (Narayanan et al., 2019). V: one at least, since how many more
-    go ahead of the first one's way back depends on the times. Interleaved: 2 (P - 1) + (v - 1) P
-    passes and one more, P micro-batches of a chunk by turns (Narayanan et al., 2021, section 2.2).
+    1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many more
+    go ahead before the first one returns depends on the times. Interleaved orders have
+    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et al.,
+    2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":
@@ -188,9 +189,9 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
 
 
 def has_chain(schedule: str) -> bool:
-    """Return whether the last rank turns from forward to backward passes once, and back by turns.
+    """Return whether the last rank begins its backward passes once and then alternates passes.
 
-    That is 1F1B and interleaved orders, whose first and last micro-batches bound a step.
+    Such are 1F1B and interleaved orders, whose first and last micro-batches bound a step.
     """
     return schedule.partition(":")[0] in ("1f1b", "interleaved")
 
@@ -199,10 +200,10 @@ def has_chain(schedule: str) -> bool:
 def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
     """Return the passes of the last rank between two forward passes through its last chunk.
 
-    The first one is the first micro-batch's, which a backward pass follows, and does not count; the
-    last one, the last micro-batch's, does. The order is that of `order.orders`: (v - 1) P forward
-    passes, then a forward and a backward pass by turns, P micro-batches through a chunk before the
-    next one.
+    The first of the two is the first micro-batch's; it does not count, and a backward pass
+    follows it. The second is the last micro-batch's and counts. The order is that of
+    `order.orders`: (v - 1) P forward passes, then a forward and a backward pass by turns, P
+    micro-batches through a chunk before the next chunk.
 
     Args:
         chunks: The number of stages of a rank, v.
@@ -250,12 +251,12 @@ class PipelineCuts(NamedTuple):
     begins: IntArray
 
     def by_cut(self, seconds: FloatArray) -> FloatArray:
-        """Return the sums of what stages take over all stages of each cut. [cuts]"""
+        """Return the sums of `seconds` of stages over all stages of each cut. [cuts]"""
         sums = np.bincount(self.cuts_of_stages, seconds)
         return np.asarray(sums, dtype=np.float64)
 
     def by_rank(self, seconds: FloatArray) -> FloatArray:
-        """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
+        """Return the sums of `seconds` of stages over the stages of each rank. [cuts, ranks]"""
         sums = np.bincount(self.ranks, seconds, minlength=self.begins.size)
         return np.asarray(sums.reshape(self.begins.shape), dtype=np.float64)
 
@@ -296,9 +297,10 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
 
 @lru_cache(maxsize=64)
 def passes_of_chain(setting: PricingSetting, pp: int, microbatches: int) -> FloatArray:
-    """Return how often a step's chain of passes has those of each stage. [2, stages]
+    """Return how often a step's critical chain runs the passes of each stage. [2, stages]
 
-    It has both once, and as `passes_between` says those of the last rank's stages.
+    It runs both passes of every stage once, and those of the last rank's stages as often as
+    `passes_between` says besides.
 
     Args:
         setting: The setting. This argument and the next one are those of `pipeline_cuts`.

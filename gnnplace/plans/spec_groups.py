@@ -173,7 +173,7 @@ class SpecGroup:
 
     @cached_property
     def stages_of_zero(self) -> tuple[PlanSpec, ...]:
-        """Return the group's plan with every ZeRO stage of the framework, over all groups of replicas.
+        """Return the group's plan with every ZeRO stage of the framework and every group for it.
 
         Groups are the replicas of one server, or of 4, 16 or 64 servers, or all.
         """
@@ -257,8 +257,8 @@ class SpecGroup:
     def mean_stage(self) -> tuple[int, int]:
         """Return a stage that some rank has at least, by its first segment and the one after it.
 
-        Some rank has the mean number of layers or more. The first layers are the smallest ones. With
-        one rank the stage is the whole model.
+        Some rank has the mean number of layers or more. The first layers are the smallest ones.
+        With one rank the stage is the whole model.
         """
         layers = self.setting.decoder.layers
         if self.spec.pp == 1:
@@ -275,9 +275,9 @@ class SpecGroup:
     def holds(self, spec: PlanSpec) -> bool:
         """Return whether the first and the fullest rank may hold a plan's stages under some cut.
 
-        A larger micro-batch needs no fewer bytes: its activations grow in proportion, and where there
-        are fewer micro-batches than could be in flight, their sum stays. So a plan is only tested if it
-        may fit with the next smaller micro-batch.
+        A larger micro-batch needs no fewer bytes: its activations grow in proportion, and where
+        there are fewer micro-batches than could be in flight, their sum stays. So a plan is only
+        tested if it may fit with the next smaller micro-batch.
         """
         key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:

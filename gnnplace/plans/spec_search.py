@@ -200,8 +200,8 @@ class _SpecSearch:
     def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
         """Add the plans of a family to the heap, with their bounds.
 
-        The plan with the least bound in each of the first families is priced at once: a limit that is
-        found early leaves out more of the others.
+        The plan with the least bound in each of the first families is priced at once: a limit
+        that is found early leaves out more of the others.
         """
         rows.sort(key=lambda pair: pair[0])
         if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
