@@ -183,9 +183,9 @@ def plan_of(
 
 
 def offloading_notice(priced: Priced) -> str:
-    """Return what lies in the servers' memory, in a line; empty where everything is on GPUs.
+    """Return a line on what lies in the servers' memory, or "" if everything is on GPUs.
 
-    Only state counts: copies under way and the program itself come beside it.
+    Only state counts. Copies under way and the program itself come on top of it.
     """
     pricer, stages = priced.pricer, priced.draft.stages
     if not isinstance(pricer, FrameworkPricer) or not pricer.framework.offloading.optimizer:
@@ -213,7 +213,10 @@ def flops_of(chain: Chain) -> float | None:
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
     count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). Gradients of frozen
-    parameters do not count either. None of given costs.
+    parameters do not count either.
+
+    Returns:
+        None if the chain has given costs.
     """
     if isinstance(chain.source, DecoderCosts):
         return chain.source.setting.decoder.step_flops * chain.batch
@@ -282,8 +285,8 @@ def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
 def _interval(priced: Priced) -> tuple[float, float]:
     """Return the interval of the step time.
 
-    A framework's holds four in five of its published steps; of bare costs it holds nine in ten, if
-    errors of the costs go together.
+    With a framework it holds four in five of the framework's published steps. With bare costs it
+    holds nine in ten, if errors of the costs go together.
     """
     framework = priced.pricer.chain.framework
     if framework is not None:

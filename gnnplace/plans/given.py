@@ -200,11 +200,16 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     """Make the draft of a plan in words.
 
     Stages have the layers that `layers` names, else they are as even as fits. `tp` shards cut
-    every matrix of weights, with tokens cut between segments unless `sp=off`, as Megatron does
+    every matrix of weights. Tokens are cut between segments unless `sp=off`, as Megatron does
     (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv 2205.05198). `cp`
-    shards cut tokens and have whole weights; with `ep` they have experts of their own, to which
-    tokens are sent, or replicas do where no tokens are cut. `shards` may cut anything. Of two of
-    these `tp` is the inner axis.
+    shards cut tokens and have whole weights. With `ep` they have experts of their own, to which
+    tokens are sent; without `cp` replicas do. `shards` may cut anything. With two of these `tp` is
+    the inner axis.
+
+    Args:
+        chain: The model.
+        cluster: The devices.
+        spec: The plan in words.
 
     Raises:
         InputError: If the plan does not fit the model or the cluster.
@@ -278,8 +283,12 @@ def _check_experts(chain: Chain, parts: int) -> None:
 def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     """Return a stage that recomputes what a word such as "full" or "block:4" says.
 
-    With "uniform:N" every group of N layers keeps one input; otherwise every recomputed layer
-    does.
+    With "uniform:N" every group of N layers keeps one input; otherwise every recomputed layer does.
+
+    Args:
+        chain: The model.
+        stage: The stage.
+        word: Value of the word `recompute` of a plan.
     """
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)
@@ -465,7 +474,7 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
 
 
 def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
-    """Return the cuts after so many layers each. [stages + 1]
+    """Return the first segment of every stage, given its number of layers. [stages + 1]
 
     Args:
         chain: The model as a chain of segments, with their prices.

@@ -34,7 +34,7 @@ def find_obeying(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans that obey the constraints on layers and devices, the fastest first.
+    """Search the best plans that obey the constraints on layers and devices, the fastest first.
 
     Headroom is the cluster's already. `progress` is also told what each pattern matches. Other
     arguments are those of `find_plans`.
@@ -71,7 +71,7 @@ def find_fewest(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans on as few devices as hold any: powers of two, then all of them.
+    """Search the best plans on as few devices as hold any: powers of two, then all of them.
 
     Arguments are those of `find_obeying`. With a rate, plans must make so many tokens a second, or
     examples where these are no tokens.

@@ -178,7 +178,7 @@ def _faults(file: PlanFile) -> Iterator[str]:
 
 
 def _framework(file: PlanFile) -> Iterator[str]:
-    """Yield what is wrong with whose prices are taken, and with the words of a plan."""
+    """Yield what is wrong with framework, launcher, environment or the words of a plan."""
     if file.framework not in TRAITS:
         yield f"framework: {file.framework!r}: unknown; use one of {', '.join(TRAITS)}"
     launchers = (*READ_NAMES, OWN)

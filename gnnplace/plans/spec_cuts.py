@@ -49,7 +49,7 @@ def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the layers of every stage for each distinct cut, or None for the framework's own cut."""
+    """Return the layers of every stage for each distinct cut, or None for the framework's own."""
     if pp == 1:
         return (None,)
     decoder, usual = setting.decoder, setting.framework.traits.cut
@@ -169,10 +169,10 @@ def first_rank_stages(
 def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
-    1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many more
-    go ahead before the first one returns depends on the times. Interleaved orders have
-    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et al.,
-    2021, section 2.2).
+    1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many
+    more go ahead before the first one returns depends on the times. Interleaved orders have
+    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et
+    al., 2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":

@@ -118,7 +118,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
 
 
 def _offload(reading: YamlReading, zero: int) -> str:
-    """Return what FSDP keeps in the host's memory; what no word says is noted."""
+    """Return what FSDP keeps in the host's memory. What no word says is noted."""
     for path in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
         if not reading.is_on(path):
             continue

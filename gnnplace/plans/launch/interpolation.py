@@ -129,7 +129,7 @@ class _Resolver:
 
 
 def _computed(name: str, argument: str) -> FileValue:
-    """Return the number of an operation, `MissingValue` where its words are none."""
+    """Return the number that an operation gives, or `MissingValue` if it cannot be computed."""
     try:
         number = OPERATIONS[name]([float(word) for word in argument.split(",")])
     except (ValueError, ZeroDivisionError, IndexError, OverflowError):

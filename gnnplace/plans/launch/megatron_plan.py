@@ -202,12 +202,12 @@ EACH = "num-layers-per-virtual-pipeline-stage"
 
 
 def is_counted(name: str) -> bool:
-    """Return whether a flag is of a plan, or of the sizes of a model."""
+    """Return whether a flag decides the plan or the sizes of the model."""
     return name in NUMBERS or name in SIZES or name in OTHERS or name in SAME_FLAGS
 
 
 def is_known(name: str) -> bool:
-    """Return whether a flag is of a plan, or in the tables of what no price counts."""
+    """Return whether a flag decides the plan, or is in a table of what no price counts."""
     return is_counted(name) or is_listed(name)
 
 
@@ -665,7 +665,7 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
 
 
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
-    """Yield what our words do not say."""
+    """Yield what flags say and a plan's words do not."""
     if "num-experts" in flags:
         sent = flags.get("moe-token-dispatcher-type", "allgather")
         if sent == "allgather" and flags.get("expert-model-parallel-size", "1") != "1":

@@ -318,7 +318,7 @@ def _has_sign(words: Sequence[Text]) -> bool:
 
 
 def _opened(words: Iterable[Text]) -> Iterator[Text]:
-    """Yield words, and those of every option of an unknown one."""
+    """Yield words, each followed by the words of every option of its unknown parts."""
     for word in words:
         yield word
         for part in word:

@@ -144,7 +144,7 @@ def _zero(reading: YamlReading) -> int:
 
 
 def _recompute(reading: YamlReading) -> str:
-    """Return the word of what is recomputed."""
+    """Return the word for what is recomputed."""
     granularity = reading.text("model.activations_checkpoint_granularity")
     if granularity in ("", "none", "null"):
         return NONE

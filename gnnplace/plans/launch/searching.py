@@ -352,7 +352,7 @@ class LauncherSearch:
         return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
 
     def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
-        """Return why no replicas of a launcher's plans divide the batch; empty if some do.
+        """Return why no replicas of a launcher's plans divide the batch, or "" if some do.
 
         The batch that is named instead is the nearest one that all devices as replicas divide, if
         the launcher has a plan of it that fits.
@@ -386,16 +386,17 @@ class LauncherSearch:
         return f"{reason}; --batch {nearest} is"
 
     def free(self, launcher: str) -> FoundSpec | None:
-        """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
+        """Return the fastest plan of a launcher's framework, even if the launcher cannot say it.
 
-        None where none fits all devices.
+        Returns:
+            None if no plan fits on all devices.
         """
         space = self._space(launcher, self._frameworks(launcher)[0], self.used_devices)
         specs = self._find_free(space)
         return specs.best[0] if specs.best else None
 
     def _find_free(self, space: SpecSpace) -> FoundSpecs:
-        """Return the fastest plan of a space, whether any launcher can be told it."""
+        """Return the fastest plan of a space, whether or not any launcher can say it."""
         if space not in self._free:
             self._free[space] = search_specs(space, num_best=1, budget=self.budget)
         return self._free[space]
@@ -534,7 +535,7 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
 
 
 def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bool:
-    """Return whether a launcher can be told a plan as it is.
+    """Return whether a launcher can express a plan as it is.
 
     Args:
         launcher: The launcher.

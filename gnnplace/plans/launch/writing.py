@@ -69,8 +69,13 @@ class LaunchFile:
 def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
     """Return the plan with a single spelling for values that have several.
 
-    Equal layers are not listed, groups of all replicas and of one are none, gradients that are not
-    named have the framework's type, and those of fp32 parameters have no other.
+    Equal layers are not listed, and a ZeRO group of all replicas is None. Where ZeRO has nothing
+    to shard over, its stage is 0. Gradients without a type get the framework's default, and beside
+    fp32 parameters they have the parameters' type.
+
+    Args:
+        plan: The plan.
+        framework: The framework that the launcher starts.
     """
     half = (plan.precision or "").partition("-")[0]
     gradients = plan.gradients or TRAITS[framework].gradients
@@ -100,10 +105,14 @@ def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
 def nearest_plan(
     plan: LaunchPlan, target: Launcher
 ) -> tuple[LaunchPlan, list[tuple[str, LaunchPlan]]]:
-    """Return the plan as a launcher can say it, and each thing that is given up on the way.
+    """Return the plan as a launcher can express it, and each thing that is given up on the way.
+
+    Args:
+        plan: The plan.
+        target: The launcher.
 
     Returns:
-        The plan in one spelling; then lines, each with the plan without that thing.
+        The plan in one spelling, and a list of a line for each thing with the plan without it.
     """
     plan = replace(canonical(plan, target.framework), layers=plan.layers)
     return plan, list(target.nearest(plan))
@@ -112,7 +121,7 @@ def nearest_plan(
 def write_launch_plan(
     plan: LaunchPlan, launcher: str, lines: Sequence[str], gpus: int = SERVER_GPUS
 ) -> tuple[str, list[Loss]]:
-    """Return the launcher's file of a plan that it can say, and what its own reader misses of it.
+    """Return the launcher's file of a plan, and what the launcher's own reader misses in it.
 
     Args:
         plan: The plan as `nearest_plan` leaves it.
@@ -157,7 +166,12 @@ def write_nearest(
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
     """Yield a line for each word of a plan that the launcher's own reader reads otherwise.
 
-    The sizes of the model count where the file has any.
+    Sizes of the model are compared only if the file has any.
+
+    Args:
+        plan: The plan that was written.
+        launcher: The launcher.
+        text: The text of its file.
     """
     back = launcher.read(text, "what was written")
     if back.dp is None and plan.dp is not None:  # the launch command says the processes
