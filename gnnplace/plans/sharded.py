@@ -91,7 +91,8 @@ class ShardPlan(Plan):
             The model.
 
         Raises:
-            MismatchError: If the plan was made for another model; names the first difference.
+            MismatchError: If the plan was made for another model. The message names the first
+                difference.
             InputError: If there is no process group of the mesh's size.
         """
         return split_model(self.file, model, mesh or self.device_mesh, loss or self.loss)
@@ -172,7 +173,7 @@ def shard_model(
         memory_limit: Bytes that a device has.
 
     Raises:
-        CaptureError: If the model cannot be captured; names the module.
+        CaptureError: If the model cannot be captured. The message names the module.
         InfeasibleError: If nothing fits the memory.
     """
     kind = next((p.device.type for p in model.parameters()), "cpu")

@@ -265,7 +265,7 @@ def _adapter_columns(
 
 
 def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_experts: bool) -> float:
-    """Return the seconds in which Muon makes the updates of a layer orthogonal.
+    """Return the seconds in which Muon orthogonalizes the updates of a layer.
 
     Devices that have parts of a matrix take whole ones in turn.
     """
@@ -285,7 +285,7 @@ def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_expert
 
 
 def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:
-    """Return the columns of the head and the loss; arguments as of `_segment_costs`."""
+    """Return the cost columns of the head and the loss. Arguments are those of `_segment_costs`."""
     sizes, framework = setting.decoder, setting.framework
     passes = head_passes(setting, tokens, tp, split)
     rows = -(-sizes.vocabulary // tp)
@@ -320,7 +320,7 @@ def _host_of_layer(setting: PricingSetting, tp: int) -> float:
 
 
 def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
-    """Return the bytes of values and gradients that pass a segment, without ZeRO 2 or 3."""
+    """Return the bytes of values and gradients at work in each segment, without ZeRO 2 or 3."""
     sizes, constants = setting.decoder, setting.framework.constants
     widened = 4 * (2 if sizes.gated else 1) * sizes.feed_forward + 2 * sizes.hidden
     inside = constants["passing"] * tokens * widened / tp

@@ -193,7 +193,7 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
 
 
 def _fingerprinted(adapters: Adapters) -> dict[str, object]:
-    """Return the words of adapters that make another model; defaults of later ones are none."""
+    """Return the words of adapters that make another model, without defaults of later words."""
     fields: dict[str, object] = {"rank": adapters.rank, "bits": adapters.bits}
     if adapters.targets:
         fields["targets"] = adapters.targets
@@ -203,7 +203,7 @@ def _fingerprinted(adapters: Adapters) -> dict[str, object]:
 
 
 def _notices(row: CatalogueModel, length: int) -> list[str]:
-    """Return what is planned or priced otherwise than the published model trains."""
+    """Return lines on what is planned or priced otherwise than the published model was trained."""
     notices = []
     if row.source == RECOGNISED:
         notices.append(

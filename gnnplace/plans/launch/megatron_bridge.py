@@ -262,7 +262,7 @@ def _type_effects(text: str) -> Iterator[NotPriced]:
 
 
 def _blocks(text: str, source: str) -> _Recipe:
-    """Return the text, or of a file of recipes a function and those that it goes through.
+    """Return the whole text or, for a file of recipes, a function and those that it goes through.
 
     Raises:
         FormatError: If there are several functions and none is named, or none of that name.

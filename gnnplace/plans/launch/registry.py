@@ -154,7 +154,7 @@ def launcher_of(name: str) -> Launcher:
     """Return the launcher of a name.
 
     Raises:
-        InputError: If there is none; the names are listed.
+        InputError: If there is none. The message lists the names.
     """
     if name not in LAUNCHERS:
         near = suggestion(name, LAUNCHERS)
@@ -166,7 +166,7 @@ def reader_of(name: str) -> Reader:
     """Return the reader of a launcher's files.
 
     Raises:
-        InputError: If there is no such launcher; the names are listed.
+        InputError: If there is no such launcher. The message lists the names.
     """
     if name not in READERS:
         near = suggestion(name, READERS)
@@ -195,7 +195,7 @@ def read_launch_file(
         values: Values that the file takes from the environment of the run, by name.
 
     Raises:
-        FormatError: If the file cannot be read as such; names the place and the reason.
+        FormatError: If the file cannot be read as such. The message names the place and the reason.
         InputError: If there is no such launcher.
     """
     name = launcher or launcher_of_file(path)

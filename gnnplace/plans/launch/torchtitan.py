@@ -280,7 +280,7 @@ def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], li
 
 
 def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
-    """Return the function of torchtitan's configuration of a model; empty if it has none.
+    """Return the function of torchtitan's configuration of a model, or "" if it has none.
 
     A model of the same sizes with other rotary positions or norms is another model.
     """
@@ -441,7 +441,7 @@ def _read_function(
 
 
 def _known_flavor(function: str, flavor: str) -> str | None:
-    """Return a flavor, if the sizes of the model are known that a function asks for by it."""
+    """Return the flavor that a function asks for, if the sizes of that model are known."""
     if flavor == FLAVOR:
         return flavor
     family = next((folder for folder in FAMILIES if function.startswith(folder)), "")
