@@ -43,7 +43,7 @@ UNLIKE = (
     "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
     "--runnable finds the best that can"
 )
-NINE_IN_TEN = 1.645  # deviations of a normal distribution on both sides
+NINE_IN_TEN = 1.645  # standard deviations that hold nine in ten, on both sides
 
 
 def find_plans(
@@ -53,13 +53,13 @@ def find_plans(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans, the fastest first; one that says why not where nothing fits.
+    """Search the best plans, the fastest first. If nothing fits, one plan says why.
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         options: The budget, the number of plans, and whether they must be runnable.
-        progress: Is called with a line for each step.
+        progress: Called with a line for each step.
     """
     options = options or SearchOptions()
     result = _search(chain, cluster, options, progress)
@@ -75,7 +75,7 @@ def find_baselines(
     *,
     progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
-    """Return the best plan and the fastest of every baseline; None where none fits.
+    """Search the best plan and the fastest plan of every baseline, or None where none fits.
 
     Arguments are those of `find_plans`.
     """
@@ -100,14 +100,14 @@ def _search(
 
     Args:
         chain: The model as a chain of segments, with their prices.
-        cluster: Its devices in topology order.
+        cluster: The devices in topology order.
         options: The budget, and whether plans must be runnable.
-        progress: Is called with a line for each step.
+        progress: Called with a line for each step.
         all_baselines: Whether baselines have micro-batches of any size.
     """
     seeds: list[Draft] = []
     if chain.framework is not None and is_captured(chain.source):
-        from gnnplace.plans.seeds import seed_drafts  # reads captures
+        from gnnplace.plans.seeds import seed_drafts  # imported late, since it reads captures
 
         seeds = seed_drafts(chain, cluster)
     return search(
@@ -118,13 +118,13 @@ def _search(
 def plan_of(
     chain: Chain, cluster: Cluster, priced: Priced, found: FoundPlans | None = None
 ) -> Plan:
-    """A priced draft as a plan.
+    """Build the plan of a priced draft.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: the devices that it is planned for.
-        priced: what was searched or given.
-        found: the search that it comes from: its bound is said.
+        chain: The model as a chain of segments, with their prices.
+        cluster: The devices that it is planned for.
+        priced: What was searched or given.
+        found: The search that it comes from, whose lower bound the plan states.
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
@@ -183,9 +183,9 @@ def plan_of(
 
 
 def offloading_notice(priced: Priced) -> str:
-    """Return what lies in the servers' memory, in a line; empty where everything is on GPUs.
+    """Return a line on what lies in the servers' memory, or "" if everything is on GPUs.
 
-    Only state counts: copies under way and the program itself come beside it.
+    Only state counts. Copies under way and the program itself come on top of it.
     """
     pricer, stages = priced.pricer, priced.draft.stages
     if not isinstance(pricer, FrameworkPricer) or not pricer.framework.offloading.optimizer:
@@ -213,7 +213,10 @@ def flops_of(chain: Chain) -> float | None:
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
     count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). Gradients of frozen
-    parameters do not count either. None of given costs.
+    parameters do not count either.
+
+    Returns:
+        None if the chain has given costs.
     """
     if isinstance(chain.source, DecoderCosts):
         return chain.source.setting.decoder.step_flops * chain.batch
@@ -266,7 +269,11 @@ def _entry(
 
 
 def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
-    """Bytes of the fullest device and seconds, of plans that none beats in both."""
+    """Return the plans that no other beats in both memory and time.
+
+    Returns:
+        Bytes of the fullest device and seconds of a step, by rising bytes.
+    """
     points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
     frontier: list[tuple[float, float]] = []
     for memory, seconds in points:
@@ -278,8 +285,8 @@ def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
 def _interval(priced: Priced) -> tuple[float, float]:
     """Return the interval of the step time.
 
-    A framework's holds four in five of its published steps; of bare costs it holds nine in ten, if
-    errors of the costs go together.
+    With a framework it holds four in five of the framework's published steps. With bare costs it
+    holds nine in ten, if errors of the costs go together.
     """
     framework = priced.pricer.chain.framework
     if framework is not None:
@@ -295,7 +302,7 @@ def _interval(priced: Priced) -> tuple[float, float]:
 
 
 def _parts(priced: Priced) -> dict[str, float]:
-    """Return the seconds of the busiest rank by what they go to."""
+    """Return the seconds of the busiest rank by what they are spent on."""
     busiest: dict[str, float] = {}
     most_seconds = -1.0
     for rank in range(len(priced.chunks)):
@@ -310,7 +317,7 @@ def _parts(priced: Priced) -> dict[str, float]:
 
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
-    """Return the seconds that one rank is busy by what they go to."""
+    """Return the seconds that one rank is busy by what they are spent on."""
     microbatch = recomputed = gathered = reduction = update = 0.0
     for chunk in priced.chunks[rank]:
         costs = priced.costs[chunk]
@@ -355,7 +362,11 @@ def _bytes(size: float) -> str:
 
 
 def _nothing(chain: Chain, cluster: Cluster) -> Plan:
-    """Why nothing fits: the leanest plan of all devices and what it lacks."""
+    """Return the leanest plan on all devices, with a reason that says why nothing fits.
+
+    Raises:
+        InputError: If no plan of the model can be made on the cluster.
+    """
     fabric = MeshFabric(cluster)
     best: Priced | None = None
     for size in [chain.batch] if chain.mixes else micro_batch_sizes(chain.batch)[-1:]:
@@ -374,7 +385,7 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
         raise InputError(f"{chain.name}: it cannot be planned on {cluster.name!r}")
     plan = plan_of(chain, cluster, best)
     state, memory = sum(c.state for c in best.costs), float(cluster.memory.sum())
-    if state > memory:  # however it is parted
+    if state > memory:  # no split of the state helps
         count = math.ceil(state / (memory / cluster.num_devices))
         return replace(
             plan,
@@ -388,21 +399,33 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
-    """What a plan of one's own takes; arguments and errors as of `given_priced`."""
+    """Price a plan that the user gives and return it as a plan.
+
+    Args:
+        chain: The model as a chain of segments, with their prices.
+        cluster: The devices in topology order.
+        given: The plan in words, parsed words, or a plan that was read. See `given_priced`.
+
+    Raises:
+        InputError: If a word is wrong, or does not fit the model or the cluster.
+        MismatchError: If a plan that was read is of another model or other devices.
+    """
     return plan_of(chain, cluster, given_priced(chain, cluster, given))
 
 
 def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Priced:
-    """The draft of a plan of one's own, priced.
+    """Price a plan that the user gives and return it as a priced draft.
 
     Args:
-        chain: the model as a chain of segments, with their prices.
-        cluster: its devices in topology order.
-        given: such as "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
+        chain: The model as a chain of segments, with their prices.
+        cluster: The devices in topology order.
+        given: The plan in words, such as
+            "dp=2,tp=2,pp=2,microbatch_size=4,recompute=full,zero=1,schedule=1f1b", with
             "layers=12+12" or "layers=equal" where the stages are known; or a plan that was read.
 
     Raises:
-        InputError: naming the word that is wrong, or what does not fit the model or the cluster.
+        InputError: The message names the word that is wrong, or what does not fit the model or the
+            cluster.
     """
     # Imports torch, which a search by sizes does without.
     from gnnplace.plans.given import draft_of_plan, draft_of_spec, orders_in

@@ -33,7 +33,7 @@ PREDICTION_SPREAD = 0.08
 LARGEST_FACTOR = 2000.0
 QUANTILES = (0.02, 0.15, 0.5, 0.85, 0.98)
 NUM_SAMPLES = 400
-SOCKETS = 8.0  # times slower, from where on a card alone does not explain it
+SOCKETS = 8.0  # factor from which on a single card does not explain it
 REFINEMENTS = 12
 
 StepAt = Callable[[str, float], float]
@@ -42,16 +42,16 @@ StepAt = Callable[[str, float], float]
 
 @dataclass(frozen=True)
 class CauseKind:
-    """A fault that slows runs down.
+    """A kind of fault that slows runs down.
 
     Attributes:
         name: A word for it.
-        prior: Its part among runs that are slow.
-        factor: By which it usually slows its part down; None: it has no factor.
+        prior: Its share of the runs that are slow.
+        factor: Factor by which it usually slows its part down; None: it has no factor.
         spread: Standard deviation of the factor's logarithm.
-        text: What it is, in the field's words; `{factor}`, `{speed}` and `{guess}` are put in.
+        text: What it is, in the field's words, with places for `{factor}`, `{speed}` and `{guess}`.
         first: What to try first.
-        across: Only runs over several servers have it.
+        across: Whether only runs over several servers have it.
     """
 
     name: str
@@ -140,11 +140,11 @@ class SlowdownCause:
 
     Attributes:
         kind: The fault.
-        factor: By which its part is slower so that the step is the measured one; None where it has
-            no factor, or none explains the step.
+        factor: Factor by which its part must be slower to explain the measured step; None where it
+            has no factor, or none explains the step.
         step_time: Seconds of a step under it.
-        seconds: That it adds to the predicted step.
-        share: Of all causes' weights.
+        seconds: Seconds that it adds to the predicted step.
+        share: Its share of all causes' weights.
     """
 
     kind: CauseKind
@@ -155,12 +155,12 @@ class SlowdownCause:
 
     @property
     def name(self) -> str:
-        """A word for it."""
+        """Return the short name of the cause."""
         return self.kind.name
 
     @property
     def text(self) -> str:
-        """What it is, with its factor."""
+        """Return what the cause is, with its factor."""
         if self.factor is None:
             return self.kind.text
         guess = "a card or link down, or GPUDirect off"
@@ -174,7 +174,7 @@ class SlowdownCause:
 
     @property
     def first(self) -> str:
-        """What to try first."""
+        """Return what to try first."""
         return self.kind.first
 
 
@@ -231,7 +231,16 @@ def rank_causes(
 def _explain(
     kind: CauseKind, step_at: StepAt, step: float, measured: float | None
 ) -> SlowdownCause | None:
-    """Return a cause with its weight as `share`; None where it hardly changes the step."""
+    """Return a cause with its weight as `share`, or None if it hardly changes the step.
+
+    Weights are not divided by their sum yet.
+
+    Args:
+        kind: The kind of fault.
+        step_at: Seconds of a step under a fault at a factor.
+        step: Predicted seconds of a step without a fault.
+        measured: Measured seconds of a step, if they are known.
+    """
     if kind.factor is None:
         slowed = step_at(kind.name, 1.0)
         weight = 0.0 if measured is None else _likelihood(np.array([slowed]), measured)
@@ -259,7 +268,7 @@ def _explain(
 
 
 def _quantile(kind: CauseKind, quantile: float) -> float:
-    """Return a factor such that a part `quantile` of runs with this fault have a smaller one."""
+    """Return the factor below which a part `quantile` of runs with this fault lie."""
     assert kind.factor is not None
     factor = kind.factor * math.exp(kind.spread * NormalDist().inv_cdf(quantile))
     return factor if kind.name == "outside" else max(factor, 1.0)
@@ -268,19 +277,32 @@ def _quantile(kind: CauseKind, quantile: float) -> float:
 def _interpolate(
     samples: Sequence[float], factors: Sequence[float], times: Sequence[float], step: float
 ) -> FloatArray:
-    """Return the step at every sample; steps are linear in the factor between those priced."""
+    """Return the step time at every sampled factor.
+
+    Args:
+        samples: Factors to interpolate at.
+        factors: Factors that were priced, rising.
+        times: Step times at these factors.
+        step: Step time without the fault.
+    """
     start = 0.0 if factors[0] < 1.0 else 1.0
     return np.interp(samples, [start, *factors], [step, *times])
 
 
 def _likelihood(times: FloatArray, measured: float) -> float:
-    """Return how plausible a measured step is, of steps that are equally likely."""
+    """Return the mean likelihood of a measured step, given equally likely step times.
+
+    The logarithm of a measured step over its prediction is normal with `PREDICTION_SPREAD`.
+    """
     errors = (math.log(measured) - np.log(np.maximum(times, 1e-12))) / PREDICTION_SPREAD
     return float(np.exp(-0.5 * errors**2).mean())
 
 
 def _factor_of(kind: CauseKind, step_at: StepAt, measured: float) -> tuple[float | None, float]:
-    """Return the factor at which a step is the measured one, and the step; None if none is."""
+    """Return the factor at which the step takes the measured time, and the step time at it.
+
+    The factor is None if even the largest factor makes the step no slower than that.
+    """
     low = 0.0 if kind.name == "outside" else 1.0
     high = LARGEST_FACTOR
     slowest = step_at(kind.name, high)

@@ -57,13 +57,13 @@ from gnnplace.plans.spec_explaining import degrees_moved
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.headroom import with_slack
 
-TP_COLLECTIVES = 10  # a layer and micro-batch of tensor parallelism with sequence parallelism
-LEAST = 0.005  # of the step that a change is worth, to be told
+TP_COLLECTIVES = 10  # of a layer and micro-batch, with sequence parallelism
+LEAST = 0.005  # part of the step that a change must gain to be reported
 SCHEDULES = ("1f1b", "zero-bubble", "interleaved:2", "v")
 
 
 class SlowFabric(MeshFabric):
-    """Devices whose exchanges take a factor as long."""
+    """A fabric whose exchanges take a multiple of their time."""
 
     def __init__(self, cluster: Cluster, factor: float) -> None:
         super().__init__(cluster)
@@ -79,14 +79,14 @@ class SlowFabric(MeshFabric):
 
 
 class IdleFabric(MeshFabric):
-    """Devices whose exchanges take nothing."""
+    """A fabric whose exchanges take no time."""
 
     def collective(self, *_: object, **__: object) -> float:
-        """No seconds."""
+        """Return 0: no collective takes time."""
         return 0.0
 
     def rate(self, *_: object, **__: object) -> float:
-        """No seconds a byte."""
+        """Return 0: no byte of a collective takes time."""
         return 0.0
 
 
@@ -98,7 +98,7 @@ def explain_captured(
     measured: str | None,
     progress: Callable[[str], None] | None,
 ) -> PlanExplanation:
-    """Return what bounds the step of a plan of a captured model; see `explain_plan`."""
+    """Explain what bounds the step of a captured model's plan. See `explain_plan`."""
     file = plan.file
     steps = None if measured is None else measured_steps(measured, sizes_of(file))
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
@@ -131,11 +131,11 @@ def explain_captured(
 
 
 def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
-    """Seconds of a step by what they go to; they add up to it.
+    """Return the seconds of a step by what they are spent on. They add up to the step.
 
     Args:
-        priced: a draft with its orders.
-        pricer: that it was priced with.
+        priced: The priced draft with its orders.
+        pricer: The pricer that it was priced with.
     """
     chain, fabric, draft = pricer.chain, pricer.fabric, priced.draft
     found, before, actions = dict.fromkeys(PARTS, 0.0), priced.step_time, priced.actions
@@ -173,7 +173,18 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
 def _without(
     pricer: Pricer, draft: Draft, actions: ActionRows, *, silent: bool, summed: bool
 ) -> tuple[float, tuple[StageCost, ...]] | None:
-    """Seconds of a step, and costs of its stages: without messages, and without sums at the end."""
+    """Return the seconds of a step and the costs of its stages without some of its exchanges.
+
+    Args:
+        pricer: The pricer of the stages.
+        draft: The plan.
+        actions: Order of every rank's passes.
+        silent: Leave out messages between stages.
+        summed: Keep the sums of gradients at the end of the step.
+
+    Returns:
+        None if a stage cannot be priced.
+    """
     costs = tuple(cost for s in draft.stages if (cost := pricer.cost(s)) is not None)
     if len(costs) < len(draft.stages):
         return None
@@ -202,12 +213,12 @@ def _quiet_chains(chain: Chain, fabric: MeshFabric) -> tuple[Chain, Chain]:
 
 
 def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Chain:
-    """A captured model whose kernels wait for no launch, over another fabric.
+    """Return a captured model whose kernels do not wait for launches, over another fabric.
 
     Args:
-        chain: the model.
-        fabric: what its shards exchange over.
-        floor: what a launch takes instead of nothing.
+        chain: The model.
+        fabric: What its shards exchange over.
+        floor: What a launch takes instead of nothing.
     """
     old = chain.source
     assert isinstance(old, ModelCosts)
@@ -224,12 +235,12 @@ def causes_of(
     parts: Mapping[str, float],
     measured: float | None = None,
 ) -> tuple[SlowdownCause, ...]:
-    """Return what would make a run slower than predicted, the likeliest first.
+    """Return the causes that would make a run slower than predicted, the likeliest first.
 
     Args:
-        plan: That runs.
-        priced: The same as a draft.
-        pricer: That it was priced with.
+        plan: The plan that runs.
+        priced: The plan as a priced draft.
+        pricer: The pricer that it was priced with.
         parts: Seconds of its step, of `parts_of`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
@@ -280,7 +291,14 @@ def causes_of(
 
 
 def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
-    """Return the seconds of a step that checks of its collectives take."""
+    """Return the seconds of a step that checks of its collectives take.
+
+    Args:
+        plan: The plan.
+        draft: The plan as a draft.
+        fabric: The devices.
+        ranks: The number of pipeline ranks.
+    """
     checks = environment("checked-collectives").constants
     layers, _ = stage_layers(plan.file)
     shards = draft.stages[0].mesh.shards
@@ -291,12 +309,12 @@ def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
 
 
 def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChange]:
-    """A plan with one word changed, each priced; what cannot be made so is left out.
+    """Yield plans that differ in one word, each priced, without those that cannot be made.
 
     Args:
-        plan: that is changed.
-        priced: the same as a draft.
-        pricer: that it was priced with.
+        plan: The plan that is changed.
+        priced: The plan as a priced draft.
+        pricer: The pricer that it was priced with.
     """
     pricers = {pricer.size: pricer}
     slack = max(entry.slack for entry in plan.file.memory.values())
@@ -310,7 +328,7 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
 
 
 def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
-    """Changes that leave meshes and micro-batches as they are."""
+    """Yield drafts with one change that keeps the sizes of meshes and of micro-batches."""
     stages = draft.stages
     plain = replace(draft, rules=None, schedule=draft.schedule.replace(":searched", ""))
     rows: list[tuple[str, tuple[Stage, ...]]] = []
@@ -339,7 +357,7 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
 
 
 def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
-    """Stages that are as even as can be, where all have one mesh."""
+    """Yield the stages that are as even as can be, if all stages have one mesh."""
     stages = draft.stages
     if len(stages) < 2 or len({(s.mesh.replicas, s.mesh.shards) for s in stages}) > 1:
         return
@@ -349,7 +367,11 @@ def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage
 
 
 def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
-    """The draft under another schedule; None where that is its own, or needs other stages."""
+    """Return the draft under another schedule.
+
+    Returns:
+        None if it is the draft's own schedule, or if it would need other stages.
+    """
     if schedule == draft.schedule or len(draft.stages) < 2:
         return None
     if draft.schedule == "1f1b":
@@ -359,7 +381,7 @@ def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
 
 
 def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
-    """Changes of the size of micro-batches, of replicas, shards and stages."""
+    """Yield drafts with another micro-batch size or other numbers of replicas, shards or stages."""
     spread, batch = plan.file.stages[0].spread, plan.file.batch
     size, replicas = plan.file.microbatch_size // spread, draft.stages[0].mesh.replicas * spread
     for other in (size * 2, size // 2):
@@ -372,7 +394,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
     try:
         base, _ = launch_plan_of(plan)
     except GnnplaceError:
-        return  # unlike meshes
+        return  # the stages have unlike meshes
     split = "tp" if base.cp > 1 or base.ep > 1 or _is_megatron(draft, pricer) else "shards"
     again = base.recompute if base.recompute in ("none", "selective") else "full"
     regather = True if draft.stages[0].choice.regather else None
@@ -397,7 +419,7 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
 
 
 def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
-    """Whether the split over shards costs what Megatron's does."""
+    """Return whether the draft's split over shards costs as much as Megatron's."""
     if draft.stages[0].mesh.shards == 1:
         return True
     own = draft.stages[0].choice

@@ -51,16 +51,16 @@ class FitChange:
 
 @dataclass(frozen=True)
 class FitAnswer:
-    """Whether a plan fits.
+    """The answer to whether a plan fits, and what would make it fit.
 
     Attributes:
         spec: The plan.
         setting: The sizes, the devices and the framework that it was priced on.
-        answer: What it takes.
+        answer: Its price.
         parts: Bytes of the fullest device.
         changes: Single changes that fit, the smallest first; none where the plan fits.
-        nearest: Where none fits, the change that lacks the fewest bytes.
-        job: What is trained.
+        nearest: The change that lacks the fewest bytes, if none fits.
+        job: The model and how it is trained.
     """
 
     spec: PlanSpec
@@ -73,12 +73,12 @@ class FitAnswer:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest device likely holds the plan."""
+        """Return whether the fullest device likely holds the plan."""
         return self.answer.feasible
 
     @property
     def slack_source(self) -> str:
-        """What the slack is, and where its constants are from."""
+        """Return what the slack consists of and where its constants come from."""
         constants = self.setting.framework.constants.constants
         context, fragmentation = constants["context"], constants["fragmentation"]
         return (
@@ -97,15 +97,15 @@ def fit_plan(
     """Return whether a plan of a model of the catalogue fits, and what would make it fit.
 
     Args:
-        job: What is trained.
+        job: The model and how it is trained.
         cluster: The devices, with the memory that plans may use.
         plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
             that lacks the fewest bytes.
-        options: Of that search; the framework and the environment of a given plan, too.
-        progress: Is told what is done.
+        options: Options of that search, and the framework and the environment of a given plan.
+        progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: The model is not priced by its sizes, or the plan cannot be.
+        InputError: If the model is not priced by its sizes, or the plan cannot be.
     """
     options = options or SearchOptions()
     named = find_named(job, cluster)
@@ -133,7 +133,7 @@ def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
     """Return whether a plan in words fits, and the single changes with which it would.
 
     Raises:
-        InputError: The plan cannot be, whatever its bytes.
+        InputError: If the plan cannot be, whatever its bytes.
     """
     priced = priced_spec(setting, spec)
     answer = answer_of(setting, priced)
@@ -160,7 +160,7 @@ def _priced_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[F
     for kind, text, changed, changed_spec in _candidates(setting, spec):
         try:
             priced = priced_spec(changed, changed_spec)
-        except InputError:  # what does not divide, or the framework has not
+        except InputError:  # numbers do not divide, or the framework lacks something
             continue
         change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
         yield change, answer_of(changed, priced).feasible
@@ -193,7 +193,11 @@ def _candidates(
 def _setting(
     named: NamedModel, cluster: Cluster, job: TrainingJob, options: SearchOptions
 ) -> PricingSetting:
-    """Return what a plan in words of a named model is priced on."""
+    """Return the sizes, devices and framework that plans of a named model are priced for.
+
+    Without a framework in `options` the catalogue's default precision stands for one that the job
+    does not name.
+    """
     assert named.sizes is not None
     precision = job.precision if options.framework else named.job.precision
     return setting_of(
@@ -218,7 +222,7 @@ def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> Plan
         modes: A plan with the words that the plan has besides; None: none.
 
     Raises:
-        InputError: The model cannot be cut over the devices at all.
+        InputError: If the model cannot be cut over the devices at all.
     """
     num_devices = setting.cluster.num_devices
     zero = max(setting.framework.traits.zero_stages)

@@ -58,7 +58,7 @@ def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
         batch: Examples of a step; None: not known yet.
 
     Raises:
-        InputError: With the word that is at fault.
+        InputError: The message names the word that is at fault.
     """
     _check_captured_words(spec)
     degrees = {"dp": spec.dp, **split_of_spec(spec).degrees, "pp": spec.pp}
@@ -126,14 +126,14 @@ class ModelSplit:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each axis of the mesh, the outer one first."""
+        """Return the shards along each axis of the mesh, the outer one first."""
         inner = [count for name, count in self.degrees.items() if name != "cp"]
         sizes = (self.expert_replicas, self.degrees.get("cp", 1), *inner)
         return tuple(size for size in sizes if size > 1) or (1,)
 
     @property
     def num_shards(self) -> int:
-        """Shards of a mesh."""
+        """Return the number of shards of a mesh."""
         return prod(self.axes)
 
 
@@ -144,7 +144,7 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
     """Return how a plan's words split the model.
 
     Raises:
-        InputError: The words contradict each other.
+        InputError: If the words contradict each other.
     """
     degrees = {"ep": spec.ep, "cp": spec.cp, "tp": spec.tp}
     if spec.shards is not None:
@@ -200,14 +200,19 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     """Make the draft of a plan in words.
 
     Stages have the layers that `layers` names, else they are as even as fits. `tp` shards cut
-    every matrix of weights, with tokens cut between segments unless `sp=off`, as Megatron does
+    every matrix of weights. Tokens are cut between segments unless `sp=off`, as Megatron does
     (Narayanan et al., 2021, arXiv 2104.04473; Korthikanti et al., 2022, arXiv 2205.05198). `cp`
-    shards cut tokens and have whole weights; with `ep` they have experts of their own, to which
-    tokens are sent, or replicas do where no tokens are cut. `shards` may cut anything. Of two of
-    these `tp` is the inner axis.
+    shards cut tokens and have whole weights. With `ep` they have experts of their own, to which
+    tokens are sent; without `cp` replicas do. `shards` may cut anything. With two of these `tp` is
+    the inner axis.
+
+    Args:
+        chain: The model.
+        cluster: The devices.
+        spec: The plan in words.
 
     Raises:
-        InputError: The plan does not fit the model or the cluster.
+        InputError: If the plan does not fit the model or the cluster.
     """
     check_spec(spec, cluster, chain.batch)
     split = split_of_spec(spec)
@@ -258,10 +263,10 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
-    """Whether a model's experts have so many parts.
+    """Check that a model's experts can be divided into a number of equal parts.
 
     Raises:
-        InputError: it has none, or theirs are not equal.
+        InputError: If it has none, or theirs are not equal.
     """
     if parts == 1 or not isinstance(chain.source, ModelCosts):
         return
@@ -276,7 +281,15 @@ def _check_experts(chain: Chain, parts: int) -> None:
 
 
 def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
-    """A stage that recomputes what a word says; every layer, or group of them, keeps one input."""
+    """Return a stage that recomputes what a word such as "full" or "block:4" says.
+
+    With "uniform:N" every group of N layers keeps one input; otherwise every recomputed layer does.
+
+    Args:
+        chain: The model.
+        stage: The stage.
+        word: Value of the word `recompute` of a plan.
+    """
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)
     if kind == "block":
@@ -293,10 +306,16 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
 
 
 def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
-    """Cuts with the least largest stage, memory apart. [stages + 1]
+    """Return the cuts whose largest stage takes the least time, whatever the memory. [stages + 1]
+
+    Args:
+        pricer: The pricer of the model and the cluster.
+        mesh: The mesh of every stage.
+        stages: The number of stages.
+        choice: How layers are split over the mesh's shards.
 
     Raises:
-        InputError: the model cannot be split so.
+        InputError: If the model cannot be split so.
     """
     split_sums = pricer.sums(mesh, choice=choice)
     if split_sums is None:
@@ -311,16 +330,17 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
 
 
 def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
-    """Cuts with the least largest stage of those whose devices hold what the draft's words keep.
+    """Return the cuts with the least largest stage among those that fit the devices. [stages + 1]
 
-    Chunks of one rank have equal parts of its memory. [stages + 1]
+    Segments keep what the draft's words (ZeRO, recomputation, splits) make them keep. Chunks of one
+    rank have equal parts of its memory.
 
     Args:
-        pricer: of the model and the cluster, at the draft's micro-batch.
-        draft: on equal meshes, with splits and recomputation.
+        pricer: The pricer of the model and the cluster, at the draft's micro-batch.
+        draft: The draft, on equal meshes, with splits and recomputation.
 
     Returns:
-        The cuts; None where nothing fits.
+        The cuts, or None if nothing fits.
     """
     stages, mesh, count = draft.stages, draft.stages[0].mesh, len(pricer.chain)
     tables = np.zeros((partition.WIDTH + 1, count))
@@ -345,10 +365,12 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
 
 
 def orders_in(plan: Plan) -> Orders | None:
-    """The passes in a plan's file, where its order was searched; None where a schedule makes it.
+    """Return the passes of every rank in a plan's file, or None if its schedule makes them.
+
+    Only files whose order of passes was searched have passes of their own.
 
     Raises:
-        FormatError: naming the rank whose passes are not those of its stages.
+        FormatError: The message names the rank whose passes are not those of its stages.
     """
     file = plan.file
     if not file.schedule.endswith(SEARCHED):
@@ -366,10 +388,10 @@ def orders_in(plan: Plan) -> Orders | None:
 
 
 def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
-    """The stages of a plan's file.
+    """Return the draft that a plan's file describes.
 
     Raises:
-        MismatchError: the plan is of another model, or its devices are not the cluster's.
+        MismatchError: If the plan is of another model, or its devices are not the cluster's.
     """
     file = plan.file
     _check_basis(chain, cluster, file)
@@ -411,7 +433,14 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
 
 
 def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) -> Chain:
-    """Capture the model of a plan's file as it was captured for the plan."""
+    """Capture the model of a plan's file with the file's batch and optimizer.
+
+    Args:
+        file: The plan's file.
+        model: The model by its name.
+        cluster: The devices.
+        precision: The precision to capture in.
+    """
     job = TrainingJob(
         model,
         batch=file.batch,
@@ -423,10 +452,10 @@ def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) 
 
 
 def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
-    """Whether a plan is of this model and cluster, in its words.
+    """Check that a plan was made for this model and cluster.
 
     Raises:
-        MismatchError: naming the key path and what differs.
+        MismatchError: The message names the key path and what differs.
     """
     if file.fingerprint != chain.fingerprint:
         raise MismatchError("plan: fingerprint: it is of another model; make a plan for this one")
@@ -445,7 +474,7 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
 
 
 def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
-    """Return the cuts after so many layers each. [stages + 1]
+    """Return the first segment of every stage, given its number of layers. [stages + 1]
 
     Args:
         chain: The model as a chain of segments, with their prices.
@@ -453,8 +482,8 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         stages: Number of stages.
 
     Raises:
-        InputError: The numbers are not those of the model's layers and stages, or two layers that
-            are to be cut apart are of one segment.
+        InputError: If the numbers are not those of the model's layers and stages, or two layers
+            that are to be cut apart are of one segment.
     """
     starts = layer_starts(chain.segments)
     try:

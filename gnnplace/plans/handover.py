@@ -32,11 +32,11 @@ from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.problem import Cluster, Problem
 from gnnplace.tracing import capture_workload, workload_of
 
-MOST = 8  # devices
-AHEAD = 0.03  # by which op placement must be faster
+MOST = 8  # devices at most
+AHEAD = 0.03  # relative lead that op placement must have
 BRANCHES = 1.3  # all work over the longest path, from which on a graph has branches
-AGREE = 0.05  # by how much one device may be faster by op placement's clock
-SECONDS, LEAST = 2.0, 0.5  # of search, at most and at least
+AGREE = 0.05  # relative lead of one device by op placement's own clock
+SECONDS, LEAST = 2.0, 0.5  # seconds of search, at most and at least
 DTYPES = {"32-true": "float32", "bf16-true": "bfloat16"}
 OPTIMIZERS = ("sgd", "adamw")
 
@@ -51,16 +51,16 @@ def handed_over(
     headroom: str | None = None,
     budget: float = 10.0,
 ) -> OpPlacement | None:
-    """A placement of single ops that is faster than a plan; None where there is none.
+    """Return a placement of single ops that is faster than a plan, or None if there is none.
 
     Args:
-        plan: the best of the search.
-        chain: the model that was planned.
-        cluster: with the memory that may be used.
-        job: what is trained.
-        named: the cluster on the command line.
-        headroom: the same; None leaves it out.
-        budget: seconds of the search for plans; op placement takes a fifth, from `LEAST` to
+        plan: The best of the search.
+        chain: The model that was planned.
+        cluster: The cluster, with the memory that may be used.
+        job: The model and how it is trained.
+        named: The cluster's name on the command line.
+        headroom: The headroom on the command line. None leaves it out.
+        budget: Seconds of the search for plans; op placement takes a fifth, from `LEAST` to
             `SECONDS`.
     """
     if not _asked(plan, chain, cluster) or any_local(cluster):
@@ -94,7 +94,10 @@ def handed_over(
 
 
 def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
-    """Whether the batch is one micro-batch on few devices, and op placement may gain by them."""
+    """Return whether a placement of single ops may beat the plan.
+
+    It may if the batch is one micro-batch on few devices and devices differ or calls branch.
+    """
     known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
     if not known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
         return False
@@ -102,7 +105,10 @@ def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
 
 
 def _branches(chain: Chain, kind: str) -> float:
-    """Seconds of all calls over those of the longest path through them, by the plan's prices."""
+    """Return the seconds of all calls over those of the longest path through them.
+
+    Calls have the plan's prices.
+    """
     source = chain.source
     if not isinstance(source, ModelCosts):
         return 1.0
@@ -119,7 +125,7 @@ def _branches(chain: Chain, kind: str) -> float:
 
 
 def _sized(model: str, batch: int) -> str:
-    """A model's name with so many examples."""
+    """Return a model's name with `batch` examples as its option."""
     if batch_of(workload_of(model, fake=True)) == batch:
         return model
     path, _, query = model.partition("?")

@@ -37,8 +37,9 @@ class TrainingJob:
         inputs: Example inputs of a module: a tensor, a tuple or a mapping.
         loss: Called with the model's output and the last inputs; None: the output is the loss.
         batch: Examples of a step over all devices; None: those of the example inputs.
-        precision: Of parameters and passes, in Lightning's words; None: the framework's usual one.
-        optimizer: Of `costs.optimizers`; None: "adamw".
+        precision: Precision of parameters and passes, in Lightning's words; None: the framework's
+            usual one.
+        optimizer: The optimizer, one of `costs.optimizers`; None: "adamw".
         lora: Low-rank adapters that are trained instead of the parameters, as "r=16" or
             "r=16,bits=4" (`decoders.adapters`); None: all parameters are trained.
         accept_other_loss: Whether the batch may be cut where its loss is another one then, or
@@ -46,7 +47,7 @@ class TrainingJob:
         imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
 
     Raises:
-        InputError: The precision, the optimizer or a word of the adapters is unknown, or the
+        InputError: If the precision, the optimizer or a word of the adapters is unknown, or the
             imbalance is out of range.
     """
 
@@ -63,7 +64,7 @@ class TrainingJob:
 
     @property
     def defaults(self) -> tuple[str, ...]:
-        """What is left to defaults, in the words of options."""
+        """Return the options that are left to their defaults."""
         words = []
         if self.batch is None:
             words.append("batch")
@@ -107,17 +108,17 @@ class SearchOptions:
         constraints: Pins and forbids of layers, devices at most.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
             "memory", that with the least bytes on its fullest device.
-        rate: With the last two, tokens a second (examples, where these are no tokens) to be
-            reached.
-        trades: What is traded for time in plans that are answered besides: "memory" or "gpus";
-            None: nothing.
+        rate: Tokens a second (examples, where these are no tokens) that the goals "gpus" and
+            "memory" must reach.
+        trades: What plans that are answered besides trade for time: "memory" or "gpus"; None:
+            nothing.
         modes: Words that every plan has, of those in `MODES`; None: none.
         launcher: The only launcher that must be able to run the plan; None: any.
         framework: The only framework that must train it; None: any.
-        environment: Of that framework, such as "checked-collectives".
+        environment: An environment of that framework, such as "checked-collectives".
 
     Raises:
-        InputError: A value is out of range.
+        InputError: If a value is out of range.
     """
 
     budget: float = 10.0
@@ -156,7 +157,7 @@ class SearchOptions:
 
     @property
     def is_of_words(self) -> bool:
-        """Whether plans in words alone answer what is asked: those of a model's sizes."""
+        """Return whether the question is about plans in words, of a model known by its sizes."""
         words = (self.launcher, self.framework, self.environment, self.trades, self.modes)
         return self.goal == LEANEST or words != (None,) * len(words)
 

@@ -49,10 +49,10 @@ EVALUATION_RESULT = re.compile(r"""['"]eval_\w+['"]\s*:""")
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Seconds of a step of a run.
+    """The measured seconds of a step of a run.
 
     Attributes:
-        seconds: The median.
+        seconds: The median seconds of a step.
         count: Steps that it is the median of; 1 where the user gave seconds.
         warm_up: First steps that do not count.
         source: The launcher whose log has them; empty where the user gave seconds.
@@ -72,7 +72,7 @@ class MeasuredSteps:
 
 @dataclass(frozen=True)
 class RunSizes:
-    """What turns rates of a log into seconds of a step.
+    """The sizes of a run that turn a log's rates into seconds of a step.
 
     Attributes:
         batch: Examples of a step.
@@ -90,9 +90,9 @@ class LoggedStep:
     """A training step in a log.
 
     Attributes:
-        seconds: That it took.
-        line: Where it stands, from 1.
-        number: Its iteration; None where the log does not say.
+        seconds: Seconds that it took.
+        line: Line that it stands on, from 1.
+        number: The iteration's number; None where the log does not say.
     """
 
     seconds: float
@@ -102,7 +102,7 @@ class LoggedStep:
 
 @dataclass(frozen=True)
 class LineReader:
-    """How a launcher's lines say a step.
+    """A reader of the lines in which a launcher's log states a step.
 
     Attributes:
         source: The launcher.
@@ -170,19 +170,19 @@ def sizes_of(file: PlanFile) -> RunSizes:
 
 
 def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
-    """Return seconds such as 0.83s or 830ms, or those of a log.
+    """Return the steps of seconds such as 0.83s or 830ms, or those of a log.
 
     Args:
         given: Seconds with their unit, or a path.
         sizes: Sizes of the run.
 
     Raises:
-        InputError: It is neither.
-        FormatError: No step can be read from the log.
+        InputError: If it is neither.
+        FormatError: If no step can be read from the log.
     """
     try:
         seconds = read_seconds(given)
-    except ValueError:  # a path
+    except ValueError:  # it is a path
         pass
     else:
         if not 0 < seconds < MAX_SECONDS:
@@ -204,8 +204,13 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
 def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     """Read the training steps of a launcher's log.
 
+    Args:
+        text: The log.
+        source: Its name for messages.
+        sizes: Sizes of the run.
+
     Raises:
-        FormatError: No step is found; names `source` and what a log may have.
+        FormatError: If no step is found. The message names `source` and what a log may have.
     """
     lines = CONTROL_CODES.sub("", text).split("\n")
     for reader in READERS:
@@ -228,7 +233,7 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
 def read_lines(
     lines: Sequence[str], reader: LineReader, sizes: RunSizes
 ) -> tuple[list[LoggedStep], int]:
-    """Return the training steps that a launcher's lines say, and how many lines are evaluation."""
+    """Return the training steps in a launcher's lines, and the number of lines of evaluation."""
     steps = []
     skipped = 0
     number: int | None = None
@@ -274,7 +279,7 @@ def summarize_steps(
 
 
 def split_runs(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
-    """Split steps where their numbers start again; the ranks of one step become one.
+    """Split steps into runs where their numbers start again, and join the ranks of one step.
 
     Ranks print in any order, so that a number may fall back by a step or two within a run.
     """
@@ -312,7 +317,7 @@ class ProgressBar:
         name: What stands before it, without numbers.
         total: Iterations in all; None where it is not known.
         steps: A step for each state.
-        positions: Where each state stands among the states of all bars.
+        positions: Place of each state among the states of all bars.
         is_evaluation: Whether the log shows that it counts no training steps.
     """
 
@@ -324,7 +329,7 @@ class ProgressBar:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all its states."""
+        """Return the seconds of all states."""
         return sum(step.seconds for step in self.steps)
 
     def encloses(self, other: ProgressBar) -> bool:
@@ -356,7 +361,7 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
 
 
 def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
-    """Return the progress bars of a log, with those that a result of evaluation follows marked."""
+    """Return the progress bars of a log. Bars before a result of evaluation are marked as such."""
     bars: dict[tuple[str, int | None], ProgressBar] = {}
     latest: ProgressBar | None = None
     is_complete = False

@@ -34,7 +34,11 @@ OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from
 class Mesh:
     """A slice of the cluster: `replicas` x `shards` devices from `first` on.
 
-    Shards have two axes where `outer` is above 1: so many along the outer one.
+    Attributes:
+        first: Index of the first device.
+        replicas: The number of replicas.
+        shards: The number of shards of a replica, along all axes.
+        outer: Shards along the outer axis; 1 if shards have one axis.
     """
 
     first: int
@@ -44,34 +48,37 @@ class Mesh:
 
     @classmethod
     def over(cls, first: int, replicas: int, axes: tuple[int, ...]) -> Mesh:
-        """Replicas from a device on, with so many shards along each of their axes."""
+        """Return the mesh of `replicas` from device `first` on, with shards along these axes."""
         return cls(first, replicas, prod(axes), axes[0] if len(axes) > 1 else 1)
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each of their axes, the outer one first."""
+        """Return the number of shards along each axis, the outer axis first."""
         return (self.shards,) if self.outer == 1 else (self.outer, self.shards // self.outer)
 
     @property
     def count(self) -> int:
-        """Devices."""
+        """Return the number of devices."""
         return self.replicas * self.shards
 
     @property
     def devices(self) -> range:
-        """Indices of devices."""
+        """Return the indices of the devices."""
         return range(self.first, self.first + self.count)
 
     def of_shards(self, replica: int = 0) -> range:
-        """Devices that one replica's layers are split over."""
+        """Return the indices of the devices that one replica's layers are split over."""
         start = self.first + replica * self.shards
         return range(start, start + self.shards)
 
     def summing(self, axes: Sequence[bool]) -> tuple[Sequence[int], int]:
-        """Devices that add up over replicas and some axes of shards, and how many such groups.
+        """Return the devices that add up over replicas and some axes of shards.
 
         Args:
-            axes: whether over each axis of the shards.
+            axes: Whether each axis of the shards is summed over.
+
+        Returns:
+            The devices of the first such group, and the number of groups.
         """
         inner = self.axes[-1]
         places = [range(0, self.shards, inner), range(inner)][-len(axes) :]
@@ -99,11 +106,11 @@ class Mesh:
 
 @dataclass(eq=False)
 class MeshFabric:
-    """What the devices of a cluster take to exchange tensors.
+    """The prices of exchanges between the devices of a cluster.
 
     Attributes:
-        cluster: the devices and their links.
-        table: measured series of collectives; None for the package's.
+        cluster: The devices and their links.
+        table: Measured series of collectives; None for the package's.
     """
 
     cluster: Cluster
@@ -116,7 +123,10 @@ class MeshFabric:
 
     @cached_property
     def server(self) -> list[int]:
-        """The server of each device: what fabrics inside of servers join. [D]"""
+        """Return the server of each device. [D]
+
+        Devices that a fabric inside of servers joins are on one server.
+        """
         server = list(range(self.cluster.num_devices))
         for (a, b), link in self._links.items():
             if link.fabric is not None and not is_between(link.fabric) and a < b:
@@ -132,26 +142,26 @@ class MeshFabric:
         return links
 
     def kinds(self, mesh: Mesh) -> tuple[str, ...]:
-        """Kinds of a mesh's devices, each once."""
+        """Return the kinds of a mesh's devices, each once."""
         if len(self.cluster.kinds) == 1:
             return self.cluster.kinds
         return tuple(dict.fromkeys(self.cluster.devices[d].kind for d in mesh.devices))
 
     def memory(self, mesh: Mesh) -> float:
-        """Bytes of the smallest device of a mesh."""
+        """Return the bytes of the smallest device of a mesh."""
         return float(self.cluster.memory[list(mesh.devices)].min())
 
     def collective(self, op: str, size: float, members: Sequence[int], alike: int = 1) -> float:
-        """Seconds of a collective.
+        """Return the seconds of a collective.
 
         Args:
-            op: its name, one of `costs.collectives.COLLECTIVES`.
-            size: bytes, as that module counts them.
-            members: indices of the devices that take part.
-            alike: groups of the same servers that exchange as much at the same time.
+            op: Name of the collective, one of `costs.collectives.COLLECTIVES`.
+            size: Bytes, as that module counts them.
+            members: Indices of the devices that take part.
+            alike: Groups of the same servers that exchange as much at the same time.
 
         Raises:
-            InputError: two of the devices have no link.
+            InputError: If two of the devices have no link.
         """
         if len(members) < 2 or size <= 0:
             return 0.0
@@ -171,7 +181,10 @@ class MeshFabric:
         return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
 
     def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
-        """The least seconds a byte of a collective of up to so many bytes; see `collective`."""
+        """Return the least seconds a byte that a collective of up to `most` bytes takes.
+
+        The other arguments are those of `collective`.
+        """
         key = (op, most, self.group(members) or tuple(members), alike)
         if key not in self._rates:
             sizes = most * 2.0 ** -(np.arange(OCTAVES * EACH) / EACH)
@@ -181,14 +194,17 @@ class MeshFabric:
         return self._rates[key]
 
     def group(self, members: Sequence[int]) -> Group | None:
-        """Devices by servers; None where no fabric is named."""
+        """Return how devices lie on servers and fabrics, or None if their fabric is unknown."""
         key = tuple(members)
         if key not in self._groups:
             self._groups[key] = self._group(key) if len(key) > 1 else None
         return self._groups[key]
 
     def _group(self, members: Sequence[int]) -> Group | None:
-        """By servers, each with as many members as the fullest; None where a fabric is unknown."""
+        """Return the group of some devices, or None if a fabric is unknown.
+
+        All servers count with as many members as the fullest.
+        """
         held = Counter(map(self.server.__getitem__, members))
         inside = between = None
         for member in members[1:]:
@@ -205,12 +221,12 @@ class MeshFabric:
         return group if group.fabrics <= (self.table or shipped()).latency.keys() else None
 
     def _inner(self, members: Sequence[int]) -> list[str]:
-        """Fabrics inside of servers between any of the devices."""
+        """Return the fabrics inside of servers between any two of the devices."""
         links = (self._links.get((a, b)) for a in members for b in members if a != b)
         return [x.fabric for x in links if x and x.fabric and not is_between(x.fabric)]
 
     def _slowest(self, members: Sequence[int], alike: int) -> tuple[float, float]:
-        """Latency and bandwidth of the slowest link of a ring; channels are shared.
+        """Return latency and bandwidth of the slowest link of a ring, where links share channels.
 
         Where a ring crosses from servers to servers on links of their own, slower than half of the
         fastest, there are as many rings at once as a server has members, a network card each.
@@ -234,7 +250,10 @@ class MeshFabric:
         return latency, bandwidth
 
     def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
-        """Bytes per second of messages that go at once, each as often as `alike` says."""
+        """Return the bytes per second of messages between pairs that go at the same time.
+
+        On a channel that several links share, `alike` such groups send at once.
+        """
         used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
         load = Counter(c for own in used for c in own)
         named = self._named
@@ -246,15 +265,15 @@ class MeshFabric:
 
     @cached_property
     def _named(self) -> frozenset[int]:
-        """Channels that several links hold."""
+        """Return the channels that several links share."""
         count = np.bincount(self.cluster.channels[self.cluster.channels >= 0])
         return frozenset(np.flatnonzero(count > 1).tolist())
 
     def sends(self, size: float, pairs: Sequence[tuple[int, int]]) -> float:
-        """Seconds of messages of so many bytes each that go at once; the slowest.
+        """Return the seconds of the slowest of several messages of one size that go at once.
 
         Raises:
-            InputError: two devices have no link.
+            InputError: If two devices have no link.
         """
         link = self._links.get(pairs[0])
         alone = self.send(size, *pairs[0])
@@ -266,10 +285,10 @@ class MeshFabric:
         return max(alone, message_seconds(max(held.values()) * size, _together(link.fabric)))
 
     def send(self, size: float, source: int, target: int) -> float:
-        """Seconds of a message between two devices on an idle link.
+        """Return the seconds of a message between two devices on an idle link.
 
         Raises:
-            InputError: they have no link.
+            InputError: If the two have no link.
         """
         if size <= 0 or source == target:
             return 0.0
@@ -283,6 +302,9 @@ class MeshFabric:
 
 
 def _together(fabric: str | None) -> float:
-    """Bytes per second that a server's devices send at once; inf where none shares a card."""
+    """Return the bytes per second that all devices of a server can send at once.
+
+    It is inf if they do not share a network card.
+    """
     known = FABRICS.get(fabric) if fabric is not None else None
     return known.server if known is not None and known.server is not None else float("inf")

@@ -34,14 +34,14 @@ def find_obeying(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans that obey the constraints on layers and devices, the fastest first.
+    """Search the best plans that obey the constraints on layers and devices, the fastest first.
 
     Headroom is the cluster's already. `progress` is also told what each pattern matches. Other
     arguments are those of `find_plans`.
 
     Raises:
-        InputError: a pattern or device matches nothing, or modules are to stay together.
-        InfeasibleError: no plan that was tried obeys.
+        InputError: If a pattern or device matches nothing, or modules are to stay together.
+        InfeasibleError: If no plan that was tried obeys.
     """
     asked = options.constraints
     if asked.together:
@@ -58,7 +58,7 @@ def find_obeying(
         plans = find_plans(own, part, shared_options, progress=progress)
         found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
         if not asked.patterns and not found:
-            found += plans  # says what lacks
+            found += plans  # their reason says what is lacking
     if not found:
         raise InfeasibleError(_nothing(asked))
     return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[: options.top]
@@ -71,7 +71,7 @@ def find_fewest(
     *,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Return the best plans on as few devices as hold any: powers of two, then all of them.
+    """Search the best plans on as few devices as hold any: powers of two, then all of them.
 
     Arguments are those of `find_obeying`. With a rate, plans must make so many tokens a second, or
     examples where these are no tokens.
@@ -110,10 +110,17 @@ def allowed_devices(
     asked: Constraints,
     progress: Callable[[str], None] | None = None,
 ) -> BoolArray:
-    """Whether each segment may be on each device. [segments, devices]
+    """Return whether each segment may be on each device. [segments, devices]
+
+    Args:
+        chain: The model.
+        cluster: The devices.
+        asked: The pins and forbids.
+        progress: Called with a line for what each pattern matches.
 
     Raises:
-        InputError: a pattern or device matches nothing.
+        InputError: If a pattern or device matches nothing.
+        InfeasibleError: If pins and forbids leave a segment no device.
     """
     names = [device.name for device in cluster.devices]
     allowed = np.ones((len(chain), len(names)), dtype=bool)
@@ -133,7 +140,7 @@ def allowed_devices(
 
 
 def _segments(chain: Chain, pattern: str, what: str) -> Matched:
-    """The segments that have a module that a pattern matches."""
+    """Find the segments that have a module that a pattern matches."""
     pairs = [(k, path) for k, own in enumerate(chain.segments) for path in own.modules]
     found = Names([path for _, path in pairs], [""] * len(pairs)).matched(pattern, what)
     segments = np.zeros(len(chain), dtype=bool)
@@ -142,7 +149,10 @@ def _segments(chain: Chain, pattern: str, what: str) -> Matched:
 
 
 def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterator[tuple[int, ...]]:
-    """Devices to plan on, in order: runs of neighbours that differ, in one or two orders."""
+    """Yield the devices to plan on, in order: runs of neighbours that differ in what plans see.
+
+    Runs are taken from the cluster's order and from the order of the layers that need a device.
+    """
     count = min(most or cluster.num_devices, cluster.num_devices)
     seen: set[tuple[object, ...]] = set()
     for order in dict.fromkeys((tuple(range(cluster.num_devices)), _by_layers(allowed))):
@@ -158,7 +168,7 @@ def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterato
 
 
 def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
-    """Devices by the mean place of the layers that need them, of those that any layer may use."""
+    """Return the devices that any layer may use, by the mean place of the layers that need them."""
     segments, count = allowed.shape
     bound = ~allowed.all(axis=1)
     places = []
@@ -170,7 +180,7 @@ def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
 
 
 def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tuple[object, ...]:
-    """Equal for runs of devices that plans see no difference between."""
+    """Return a key that is equal for runs of devices between which plans see no difference."""
     at = np.ix_(devices, devices)
     kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
     links = cluster.latency[at].tobytes(), cluster.bandwidth[at].tobytes()
@@ -178,7 +188,7 @@ def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tu
 
 
 def _told(plan: Plan, tried: int) -> Plan:
-    """The plan, with how many sets of devices were tried."""
+    """Return the plan with a notice of how many sets of devices were tried, if more than one."""
     if tried == 1:
         return plan
     notice = f"the best of {tried} orders or sets of devices that were searched"

@@ -32,7 +32,7 @@ Devices = Annotated[
 
 
 def layer_of(module: str) -> str:
-    """The outermost numbered module on the way to a module: `h.3` of `h.3.attn.0`; else empty."""
+    """Return the outermost numbered module on a module's path: `h.3` of `h.3.attn.0`, else ""."""
     parts = module.split(".")
     number = next((k for k, part in enumerate(parts) if part.isdecimal()), None)
     return "" if number is None else ".".join(parts[: number + 1])
@@ -42,11 +42,11 @@ def layer_of(module: str) -> str:
 
 
 class RecomputeEntry(Schema):
-    """What a stage makes again for its backward passes.
+    """What a stage computes again for its backward passes.
 
-    `full` keeps the input alone of each of the segments that `modules` names, by their first call,
-    and of neighbours of so many `layers` the first one's; 0: of every segment. `selective` makes
-    attention in them again, from queries, keys and values on.
+    `full` keeps only the inputs of segments. `modules` names these by their first call. Of `layers`
+    neighbouring segments only the first one's input is kept; 0 keeps every segment's. `selective`
+    computes their attention again, from queries, keys and values on.
     """
 
     kind: Literal["none", "selective", "full"] = "none"
@@ -60,7 +60,10 @@ BORDER = "whole|tokens|examples"
 
 
 def border_words(border: str, axes: int) -> tuple[str, ...]:
-    """The word of each axis of the shards, where a border has one for all or one for each."""
+    """Return the word of a border for each axis of the shards.
+
+    A border has one word for all axes, or one for each, separated by commas.
+    """
     words = border.split(",")
     return tuple(words) if len(words) > 1 else (border,) * axes
 
@@ -68,14 +71,24 @@ def border_words(border: str, axes: int) -> tuple[str, ...]:
 class StageEntry(Schema):
     """A stage of a plan's file.
 
-    `devices` are nested as replicas, outer shards, inner shards. `placements` gives the split of
-    parameters and calls over each of the three in DTensor's words (`segments.placements`). What
-    goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut along
-    its `tokens`, the second axis, or its `examples`, where there are equal parts; a word for all
-    shards, or one for the outer and one for the inner ones: `examples,tokens`. With `regather` a
-    shard keeps its part of what shards gather, and gathers it again for the backward pass. `saved`
-    are the bytes that a device keeps of a micro-batch between its forward and its backward pass,
-    `seconds` those of its forward pass, gradients of activations and of weights; predicted.
+    What goes from segment to segment, and on to the next stage, is `whole` on every shard, or cut
+    along its second axis (`tokens`) or its first (`examples`).
+
+    Attributes:
+        modules: Paths of the stage's modules, in order.
+        members: Names of the calls of its segments, in order.
+        devices: Names of its devices, nested as replicas, outer shards, inner shards.
+        border: How tensors between segments are cut: one word for all shards, or one for the outer
+            and one for the inner shards, as "examples,tokens".
+        zero: ZeRO stage, 0 to 3.
+        recompute: What is computed again for the backward passes.
+        regather: Whether a shard keeps its part of what shards gather, and gathers it again for the
+            backward pass.
+        placements: Split of parameters and calls over replicas, outer shards and inner shards, in
+            DTensor's words (`segments.placements`).
+        seconds: Predicted seconds of the forward pass, of gradients of activations and of gradients
+            of weights.
+        saved: Bytes that a device keeps of a micro-batch between its forward and backward pass.
     """
 
     modules: list[Name]
@@ -91,34 +104,40 @@ class StageEntry(Schema):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Shards along each of their axes, the outer one first."""
+        """Return the number of shards along each axis, the outer axis first."""
         outer, inner = len(self.devices[0]), len(self.devices[0][0])
         return (inner,) if outer == 1 else (outer, inner)
 
     @property
     def borders(self) -> tuple[str, ...]:
-        """The word of `border` for each axis."""
+        """Return the word of `border` for each axis."""
         return border_words(self.border, len(self.axes))
 
     @property
     def spread(self) -> int:
-        """Shards of a replica that each have examples of their own; 1: all have the same."""
+        """Return how many shards of a replica have examples of their own; 1 if none has."""
         pairs = zip(self.axes, self.borders, strict=False)
         return math.prod(count for count, word in pairs if word == "examples")
 
     @property
     def rows(self) -> list[list[str]]:
-        """Names of devices, a row a replica."""
+        """Return the names of the devices, one row for each replica."""
         return [[name for outer in replica for name in outer] for replica in self.devices]
 
     @property
     def device_names(self) -> list[str]:
-        """The same in one list."""
+        """Return the names of the devices in one list."""
         return [name for row in self.rows for name in row]
 
 
 class InputEntry(Schema):
-    """An input that the model was recorded with; `name` where inputs are a mapping."""
+    """An input that the model was recorded with.
+
+    Attributes:
+        name: Its name, where inputs are a mapping.
+        shape: Its sizes.
+        dtype: Its type, in torch's words.
+    """
 
     name: Name | None = None
     shape: list[Whole]
@@ -126,7 +145,14 @@ class InputEntry(Schema):
 
 
 class MemoryEntry(Schema):
-    """Bytes of a device."""
+    """The bytes of a device, by what holds them.
+
+    Attributes:
+        state: Parameters, gradients, optimizer and buckets.
+        activations: What micro-batches in flight keep for their backward passes.
+        working: The largest values at work.
+        slack: Fragmentation of the allocator, and libraries.
+    """
 
     state: Size
     activations: Size
@@ -135,7 +161,7 @@ class MemoryEntry(Schema):
 
     @property
     def all(self) -> float:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return sum((self.state, self.activations, self.working, self.slack))
 
 
@@ -144,15 +170,15 @@ class MemoryParts:
     """Bytes of a device at its fullest, by what holds them; they add up to `total`.
 
     Attributes:
-        device: Its name.
-        parameters: Of parameters, on this device.
-        gradients: Of their gradients and the sums of these.
-        optimizer: Of the optimizer's state and the float32 copy of half parameters.
-        frozen: Of parameters that are not trained.
-        buckets: In which replicas exchange gradients, and shards gather inputs.
-        activations: That micro-batches in flight keep for their backward passes.
-        working: Of the largest values at work, gathered parameters among them.
-        slack: Of the allocator's fragmentation, and of libraries.
+        device: The device's name.
+        parameters: Bytes of the parameters on this device.
+        gradients: Bytes of their gradients and the sums of these.
+        optimizer: Bytes of the optimizer's state and the float32 copy of half parameters.
+        frozen: Bytes of parameters that are not trained.
+        buckets: Bytes of buckets in which replicas exchange gradients and shards gather inputs.
+        activations: Bytes that micro-batches in flight keep for their backward passes.
+        working: Bytes of the largest values at work, gathered parameters among them.
+        slack: Bytes of the allocator's fragmentation and of libraries.
         usable: Bytes that the device has for all of it.
     """
 
@@ -169,7 +195,7 @@ class MemoryParts:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Bytes by what holds them."""
+        """Return the bytes of each part."""
         return {
             "parameters": self.parameters,
             "gradients": self.gradients,
@@ -183,17 +209,17 @@ class MemoryParts:
 
     @property
     def total(self) -> float:
-        """Bytes in all."""
+        """Return the bytes in all."""
         return sum(self.parts.values())
 
     @property
     def lacking(self) -> float:
-        """Bytes that the device has too few; negative where some are free."""
+        """Return the bytes that the device has too few; negative if some are free."""
         return self.total - self.usable
 
     @property
     def binds(self) -> str:
-        """What holds the most of them."""
+        """Return the name of the largest part."""
         parts = self.parts
         return max(parts, key=parts.__getitem__)
 
@@ -237,7 +263,15 @@ class MemoryParts:
 
 
 class AlternativeEntry(Schema):
-    """The fastest plan that a launcher can run: its predicted step, or why there is none."""
+    """The fastest plan that a launcher can run.
+
+    Attributes:
+        step_time: Predicted seconds of a step.
+        interval: Interval of the step time.
+        feasible: Whether there is a plan.
+        reason: Why there is no plan.
+        plan: The plan's file.
+    """
 
     step_time: Seconds | None = None
     interval: Annotated[list[Seconds], Field(min_length=2, max_length=2)] | None = None
@@ -247,9 +281,13 @@ class AlternativeEntry(Schema):
 
 
 class TradeEntry(Schema):
-    """A plan that trades time for memory or devices: none beside it is better in both.
+    """A plan that trades time for memory or devices. No plan beside it is better in both.
 
-    `memory` are the bytes that its fullest device reserves.
+    Attributes:
+        words: The plan in words.
+        num_devices: Devices that it uses.
+        memory: Bytes that its fullest device reserves.
+        step_time: Predicted seconds of a step.
     """
 
     words: Name
@@ -261,20 +299,47 @@ class TradeEntry(Schema):
 class PlanFile(Schema):
     """The keys of a plan's file.
 
-    `cluster_file` is the cluster's YAML file where it has one. `gradients` says in which type
-    gradients are summed, `same` as the parameters'; `lora`, which adapters are trained instead of
-    them (None: none); `loss`, whether that of a step is the mean of
-    its micro-batches' or their sum. `source` says what the seconds and bytes are from: the kernels
-    that were `captured`, or the model's `sizes` as the framework trains them. `flops` are those of
-    the model's products in a step, forward and backward, nothing recomputed. `fits` is the
-    probability that the fullest device holds the plan: 1 or 0 of captured kernels, whose bytes are
-    counted without a spread. `sent` are predicted seconds
-    of a message from each stage to the next, `ends` those of each rank after its last pass; no plan
-    is below `lower_bound`, and none with one stage a rank below `one_stage_bound`; `frontier` has
-    bytes of the fullest device and seconds of the step of plans that were timed, none worse than
-    another in both. A plan that was found by words has these as `words`, and the `launcher` whose
-    space was searched; `alternatives` has every launcher's own fastest plan, and `trades` plans of
-    that launcher with less memory or fewer devices, where they were asked for.
+    Attributes:
+        format: Always "gnnplace-plan".
+        version: Version of the format.
+        model: Name of the model.
+        fingerprint: SHA-256 of the model's structure.
+        cluster: Name of the cluster.
+        cluster_file: The cluster's YAML file, where it has one.
+        batch: Examples of a step.
+        microbatch_size: Examples of a micro-batch on the shards of one replica.
+        precision: Precision of parameters and passes, in Lightning's words.
+        gradients: Type in which gradients are summed: "fp32", or "same" as the parameters'.
+        loss: Whether a step's loss is the mean of its micro-batches' losses, or their sum.
+        optimizer: One of `costs.optimizers`.
+        lora: Adapters that are trained instead of the parameters; None: all parameters are trained.
+        framework: Framework whose constants priced the plan.
+        source: What seconds and bytes are from: the kernels that were "captured", or the model's
+            "sizes" as the framework trains them.
+        environment: Environment that the prices assume, such as "checked-collectives".
+        launcher: Launcher whose space was searched, of a plan that was found by words.
+        words: The plan in words, if it was found by words.
+        inputs: Inputs that the model was recorded with.
+        schedule: Name of the schedule. It ends in ":searched" if the order of passes was searched.
+        stages: The stages, in the order of the model.
+        ranks: Pipeline rank of every stage; empty: each has its own.
+        actions: Actions of every rank, in order.
+        flops: FLOPs of the model's products in a step, forward and backward, without recomputation.
+        step_time: Predicted seconds of a step.
+        interval: Interval of the step time.
+        lower_bound: Seconds that no plan is below.
+        one_stage_bound: Seconds that no plan with one stage a rank is below.
+        claim: What the bounds prove about the plan.
+        parts: Seconds of the busiest rank by what they are spent on.
+        memory: Bytes of every device, by its name.
+        fits: Probability that the fullest device holds the plan. It is 1 or 0 for captured kernels,
+            whose bytes are counted without a spread.
+        sent: Predicted seconds of a message from each stage to the next.
+        ends: Predicted seconds of each rank after its last pass.
+        frontier: Bytes of the fullest device and seconds of a step of plans that were timed, none
+            worse than another in both.
+        alternatives: Every launcher's own fastest plan.
+        trades: Plans of the launcher with less memory or fewer devices, where these were asked for.
     """
 
     format: Literal["gnnplace-plan"]
@@ -317,12 +382,15 @@ class PlanFile(Schema):
 
     @property
     def rank_of(self) -> tuple[int, ...]:
-        """Pipeline rank of every stage: as the file says, else each has its own. [stages]"""
+        """Return the pipeline rank of every stage. [stages]
+
+        Each stage has its own rank if the file does not say.
+        """
         return tuple(self.ranks) or tuple(range(len(self.stages)))
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of a step; None where examples are no rows of tokens."""
+        """Return the tokens of a step, or None if examples are not rows of tokens."""
         first = self.inputs[0] if self.inputs else None
         if first is None or len(first.shape) != 2 or not first.dtype.startswith("int"):
             return None
@@ -330,17 +398,17 @@ class PlanFile(Schema):
 
     @property
     def unit(self) -> str:
-        """What a step has a number of: tokens, or examples where these are no rows of tokens."""
+        """Return the unit of `rate`: "tokens", or "examples" if examples are not rows of tokens."""
         return "examples" if self.tokens is None else "tokens"
 
     @property
     def rate(self) -> float:
-        """Predicted tokens a second, or examples."""
+        """Return the predicted tokens a second, or examples a second if there are no tokens."""
         return (self.tokens or self.batch) / max(self.step_time or 0.0, 1e-12)
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step, M."""
+        """Return the number of micro-batches of a step, M."""
         return self.batch // (self.microbatch_size * len(self.stages[0].devices))
 
 
@@ -352,8 +420,8 @@ class OpPlacement:
     """A placement of single ops that is faster than a plan.
 
     Attributes:
-        step_time: predicted seconds of a step.
-        command: what makes it; empty where the model has no name.
+        step_time: Predicted seconds of a step.
+        command: The command that makes it; empty where the model has no name.
     """
 
     step_time: float
@@ -365,10 +433,10 @@ class TrialEntry:
     """A plan that was run for a few steps.
 
     Attributes:
-        shape: of the plan, in a few words.
-        predicted: seconds of a step.
-        measured: the same, the median; None where it could not be run.
-        fault: why it could not be run, in one line.
+        shape: The plan in a few words.
+        predicted: Predicted seconds of a step.
+        measured: Median measured seconds of a step; None where it could not be run.
+        fault: Why it could not be run, in one line.
     """
 
     shape: str
@@ -379,18 +447,18 @@ class TrialEntry:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A plan.
+    """A training plan with its file, its price and what was found about it.
 
     Attributes:
-        file: what its file says.
-        reason: why it cannot be trained so; None where it can.
-        notices: what a reader should know, each in one line.
-        op_placement: a placement of single ops that is faster; None where none was found.
-        trials: of the plans that this one was taken from by measured times, in order of predicted
-            ones; none where nothing was run.
-        parameters: their number; None where it is not known.
-        defaults: what was planned for without being asked, such as "batch".
-        fullest: bytes of the device that lacks the most, or has the fewest free; None of a plan
+        file: The contents of its file.
+        reason: Why it cannot be trained so; None where it can.
+        notices: What a reader should know, each in one line.
+        op_placement: A placement of single ops that is faster; None where none was found.
+        trials: Measured runs of the plans that this one was taken from, in order of their predicted
+            times; none where nothing was run.
+        parameters: The number of parameters; None where it is not known.
+        defaults: What was planned for without being asked, such as "batch".
+        fullest: Bytes of the device that lacks the most, or has the fewest free; None of a plan
             that was read and not priced.
     """
 
@@ -405,22 +473,22 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Whether it fits its devices."""
+        """Return whether the plan fits its devices."""
         return self.reason is None
 
     @property
     def step_time(self) -> float:
-        """Predicted seconds of a step; inf where it cannot run."""
+        """Return the predicted seconds of a step, or inf if it cannot run."""
         return float("inf") if self.file.step_time is None else self.file.step_time
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step, M."""
+        """Return the number of micro-batches of a step, M."""
         return self.file.microbatches
 
     @property
     def shape(self) -> str:
-        """Meshes of the stages, micro-batches and schedule, in a few words."""
+        """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
         told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
@@ -443,11 +511,11 @@ class Plan:
         return self.file.model_dump(mode="json")
 
     def save(self, path: str | Path) -> None:
-        """Writes the file at once or not at all."""
+        """Write the file at once or not at all."""
         write_json(path, self.to_data())
 
     def answer(self) -> dict[str, Any]:
-        """What `plan --json` prints."""
+        """Return what `plan --json` prints."""
         file = self.file
         plan = self.to_data()
         return {

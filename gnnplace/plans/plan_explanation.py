@@ -30,10 +30,10 @@ class PlanChange:
     """A plan with one word changed.
 
     Attributes:
-        told: the change, in a few words.
-        step_time: predicted seconds of a step.
-        held: bytes of the fullest device.
-        lacking: bytes by which a device is too small; at most 0 where all fit.
+        told: The change in a few words.
+        step_time: Predicted seconds of a step.
+        held: Bytes of the fullest device.
+        lacking: Bytes by which a device is too small; at most 0 where all fit.
     """
 
     told: str
@@ -44,21 +44,21 @@ class PlanChange:
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """What bounds a plan.
+    """An explanation of what bounds a plan.
 
     Attributes:
-        plan: that was explained.
-        step_time: predicted seconds of a step.
-        interval: nine in ten steps are in it.
-        parts: seconds of the step by what they go to; see `PARTS`.
-        fullest: the name of the fullest device.
-        memory: its bytes.
-        room: bytes that it has.
-        changes: single changes that are faster and fit, the fastest first; of a plan that does not
+        plan: The plan that was explained.
+        step_time: Predicted seconds of a step.
+        interval: Interval that holds nine in ten steps.
+        parts: Seconds of the step by what they go to; see `PARTS`.
+        fullest: The name of the fullest device.
+        memory: Bytes that the fullest device holds.
+        room: Bytes that the fullest device has.
+        changes: Single changes that are faster and fit, the fastest first; of a plan that does not
             fit those that make it fit.
-        tried: how many were priced.
-        causes: what may make a run slower than predicted, the likeliest first.
-        measured: a step of a run; None where none is known.
+        tried: The number of changes that were priced.
+        causes: What may make a run slower than predicted, the likeliest first.
+        measured: A step of a run; None where none is known.
     """
 
     plan: Plan
@@ -75,7 +75,7 @@ class PlanExplanation:
 
     @property
     def bound(self) -> str:
-        """The part that the most seconds go to."""
+        """Return the part of the step that takes the most seconds."""
         return max(self.parts, key=self.parts.__getitem__)
 
 
@@ -87,18 +87,19 @@ def explain_plan(
     measured: str | float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PlanExplanation | LaunchExplanation:
-    """Return what bounds a plan's step, and which single changes are worth most.
+    """Explain what bounds a plan's step, and which single changes would help most.
 
     Args:
-        plan: searched, given or read.
-        model: the model by its name, where the plan's file does not say how to make it.
-        cluster: the cluster, where that is so.
-        measured: a step of a run of it: seconds, words such as "0.83s", or the path of a log.
-        progress: is told what is done.
+        plan: The plan, which was searched, given or read.
+        model: The model by its name, where the plan's file does not say how to make it.
+        cluster: The cluster, where the file does not say how to make it.
+        measured: A measured step of a run of it: seconds, words such as "0.83s", or the path of a
+            log.
+        progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: the model or the cluster cannot be made, or no step can be read.
-        MismatchError: the plan is of another model or cluster.
+        InputError: If the model or the cluster cannot be made, or no step can be read.
+        MismatchError: If the plan is of another model or cluster.
     """
     file = plan.file
     step = f"{measured}s" if isinstance(measured, (int, float)) else measured

@@ -58,10 +58,10 @@ STEPS = 5
 
 @dataclass(frozen=True, eq=False)
 class PlanQuestion:
-    """What is planned for, with what a given plan says of it.
+    """The question that a search or a price answers: what is trained, and a plan that is given.
 
     Attributes:
-        job: What is trained.
+        job: The model and how it is trained.
         given: The plan to be priced; None: one is searched.
         notes: What the price leaves out of a launch file, each in one line.
     """
@@ -72,7 +72,7 @@ class PlanQuestion:
 
     @property
     def is_file_in_words(self) -> bool:
-        """Whether the given plan is that of a file that has words."""
+        """Return whether the given plan was read from a file that has the plan's words."""
         return isinstance(self.given, Plan) and self.given.file.words is not None
 
 
@@ -85,14 +85,14 @@ def read_question(
     """Return the question that arguments and a given plan or launch file ask together.
 
     Args:
-        given: As `plan_model` takes it.
-        model: As `plan_model` takes it.
+        given: The plan as `plan_model` takes it.
+        model: The model as `plan_model` takes it.
         cluster: The devices.
         **fields: Other fields of `TrainingJob`; None where they are left out.
 
     Raises:
-        InputError: No model is named, or the arguments contradict the words.
-        MismatchError: The arguments contradict the plan's file.
+        InputError: If no model is named, or the arguments contradict the words.
+        MismatchError: If the arguments contradict the plan's file.
     """
     plan = None if given is None else read_given(given)
     notes: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ def read_question(
 
 @dataclass(frozen=True, eq=False)
 class JointPlan(Plan):
-    """A plan that a model can be trained by."""
+    """A plan that a model can be trained by, with `apply`."""
 
     def apply(
         self,
@@ -137,21 +137,21 @@ class JointPlan(Plan):
         seed: int = 0,
         reduction: str | None = None,
     ) -> PlanRunner:
-        """Makes a model train as the plan says; every process of torchrun calls this.
+        """Make a model train as the plan says. Every process of torchrun calls this.
 
         There is a process for each device of the plan, in the order in which its stages list them.
         Parameters and buffers get the first process's numbers, so that all start alike; those that
         this process's stages do not read leave the model (for the device "meta").
 
         Args:
-            model: what was planned, in training mode, in the type of the plan's precision.
-            inputs: example inputs of any number of examples: a tensor, a tuple or a mapping, with
+            model: What was planned, in training mode, in the type of the plan's precision.
+            inputs: Example inputs of any number of examples: a tensor, a tuple or a mapping, with
                 what the loss reads of them at the end; None: of the shapes that the plan was made
                 with, which its file has.
-            loss: as it was planned with: called with the model's output and the last inputs; None:
-                the output's own.
-            device: that this process computes on; by default that of the model.
-            seed: of dropout, the same on all processes.
+            loss: The loss that the plan was made with. It is called with the model's output and the
+                last inputs; None: the output is the loss.
+            device: The device that this process computes on; by default the model's.
+            seed: Seed of dropout, the same on all processes.
             reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
                 where it is their sum; None: as the plan says, which was proven.
 
@@ -160,9 +160,9 @@ class JointPlan(Plan):
             `runner.parameters()`.
 
         Raises:
-            FormatError: the plan's actions cannot run, with the first that is wrong.
-            MismatchError: it is a plan of another model, or has meshes that cannot be run.
-            InputError: there are more or fewer processes than devices.
+            FormatError: If the plan's actions cannot run, with the first that is wrong.
+            MismatchError: If it is a plan of another model, or has meshes that cannot be run.
+            InputError: If there are more or fewer processes than devices.
         """
         from gnnplace.run.planned import apply_plan
 
@@ -172,10 +172,11 @@ class JointPlan(Plan):
 
 
 def read_plan(path: str | Path) -> JointPlan:
-    """Reads a plan's file.
+    """Read a plan's file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault, or the action that cannot run.
+        FormatError: The message names the file, the key path and the fault, or the action that
+            cannot run.
     """
     return _joint(parsed_plan(path))
 
@@ -221,61 +222,62 @@ def plan_model(
     environment: str | None = None,
     progress: Progress | None = None,
 ) -> list[JointPlan]:
-    """Plans a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
+    """Plan a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
 
     Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs, on CPUs
     by a roofline.
 
     Args:
-        model: a name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module
-            with `inputs`; None: of the sizes that the given launch file has.
-        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
-        inputs: example inputs of a module.
-        loss: the loss of a module; None: its output is the loss.
-        batch: examples of a step over all devices; by default those of the given plan, of the
+        model: A name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module with
+            `inputs`; None: a model of the sizes that the given launch file has.
+        cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        inputs: Example inputs of a module.
+        loss: The loss of a module; None: its output is the loss.
+        batch: Examples of a step over all devices; by default those of the given plan, of the
             catalogue's default, or of the example inputs.
-        precision: of parameters and passes, in Lightning's words; by default that of the given
-            plan, of the catalogue's default, or "32-true".
-        optimizer: of `costs.optimizers`; by default that of the given plan, or "adamw". Of a
-            captured model "sgd", "adam" or "adamw".
-        lora: low-rank adapters that are trained instead of the parameters, as "r=16", or
-            "r=16,bits=4" of weights in 4 bits; of a model of the catalogue alone.
-        memory_limit: bytes that every device has, instead of its own.
-        headroom: what stays free on every device: "auto" is what allocator, libraries and NCCL
+        precision: Precision of parameters and passes, in Lightning's words; by default that of the
+            given plan, of the catalogue's default, or "32-true".
+        optimizer: The optimizer, one of `costs.optimizers`; by default that of the given plan, or
+            "adamw". For a captured model "sgd", "adam" or "adamw".
+        lora: Low-rank adapters that are trained instead of the parameters, as "r=16", or
+            "r=16,bits=4" for weights in 4 bits. Only for models of the catalogue.
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device: "auto" is what allocator, libraries and NCCL
             take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
-        budget: seconds that the search may take.
-        top: how many plans are answered at most.
-        given: a plan of one's own, in words, or a plan or a launch file, read or by its path: its
-            times instead of a search.
-        tries: run so many of the fastest plans for a few steps on the devices that are here, and
-            put the one whose measured step is shortest first; 0 runs nothing.
-        runnable: search only plans that can be run: with as many replicas in every stage.
-        accept_other_loss: cut the batch also where its loss is another one then.
-        imbalance: how many times the mean's rows the fullest device of several with experts has.
-        constraints: pins and forbids of layers, headroom, devices at most: ``Constraints``, a
+        budget: Seconds that the search may take.
+        top: The number of plans that are answered at most.
+        given: A plan to be priced instead of a search: in words, a plan or a launch file, read or
+            by its path.
+        tries: How many of the fastest plans are run for a few steps on the devices that are here.
+            The one whose measured step is shortest comes first; 0 runs nothing.
+        runnable: Whether only plans are searched that can be run, with as many replicas in every
+            stage.
+        accept_other_loss: Whether the batch may be cut although its loss is another one then.
+        imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
+        constraints: Pins and forbids of layers, headroom, devices at most: ``Constraints``, a
             mapping or a YAML file.
         goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
             "memory", that with the least bytes on its fullest device.
-        rate: with the last two: tokens a second (examples, where these are no tokens) to be
-            reached.
-        pareto: "memory" or "gpus": what plans have less of that take more time, which are answered
-            besides; None: none are.
-        modes: words that every plan has, of `compile`, `tp_overlap`, `gradients` and `cuda_graphs`,
-            as "compile=on,gradients=same".
-        launcher: the only one that must be able to run the plan; None: the fastest plan of all
-            launchers counts, and the others' stand beside it.
-        framework: the only one that must train it.
-        environment: of that framework, such as "checked-collectives".
-        progress: is told what is done.
+        rate: Tokens a second (examples, where these are no tokens) that the goals "gpus" and
+            "memory" must reach.
+        pareto: "memory" or "gpus": also answer plans that have less of it and take more time; None:
+            none.
+        modes: Words that every plan has, among `compile`, `tp_overlap`, `gradients` and
+            `cuda_graphs`, as "compile=on,gradients=same".
+        launcher: The only launcher that must be able to run the plan; None: the fastest plan of all
+            launchers comes first, with the others' beside it.
+        framework: The only framework that must train the plan; None: any.
+        environment: An environment of that framework, such as "checked-collectives".
+        progress: Called with a line for each thing that is done.
 
     Returns:
         Plans, the fastest first; one that says why not where nothing fits.
 
     Raises:
-        InputError: what is wrong with model, cluster or options.
-        CaptureError: naming the module that cannot be captured.
-        MismatchError: the given plan is of another model or cluster.
-        InfeasibleError: no plan obeys the constraints.
+        InputError: If model, cluster or options are wrong.
+        CaptureError: The message names the module that cannot be captured.
+        MismatchError: If the given plan is of another model or cluster.
+        InfeasibleError: If no plan obeys the constraints.
     """
     # The keyword arguments become records at once; what contradicts itself is refused before work.
     asked = as_constraints(constraints)
@@ -368,19 +370,19 @@ def _plans_in_words(
     options: SearchOptions,
     progress: Progress | None,
 ) -> list[Plan]:
-    """Return the fastest plans that launchers can run; none where nothing fits any of them.
+    """Search the fastest plans that launchers can run. There are none if nothing fits any of them.
 
     Args:
         named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
         devices: The cluster.
         question: What is planned; a given plan is not searched.
-        options: Of the search.
-        progress: Is told what is done.
+        options: The options of the search.
+        progress: Called with a line for each thing that is done.
 
     Raises:
-        InputError: A launcher is asked for, and no plan is searched so.
-        InfeasibleError: The launcher or framework that is asked for can train no plan that fits, or
-            none reaches the rate.
+        InputError: If a launcher is asked for, and no plan is searched so.
+        InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
+            or none reaches the rate.
     """
     if named is None or question.given is not None or len(devices.kinds) > 1:
         _check_only(
@@ -404,7 +406,7 @@ def _check_only(**words: str | None) -> None:
     """Check that no launcher, framework or environment is asked for.
 
     Raises:
-        InputError: One is; only models of the catalogue are searched for it.
+        InputError: If one is, since only models of the catalogue are searched for it.
     """
     for name, word in words.items():
         if word is not None:
@@ -416,12 +418,12 @@ def _check_only(**words: str | None) -> None:
 
 
 def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool) -> Plan:
-    """Return what a given plan takes.
+    """Price the given plan.
 
     Args:
         chain: The model.
         devices: The cluster.
-        question: With the given plan.
+        question: The question, with the given plan.
         is_named: Whether the chain is of a model's sizes.
     """
     given = question.given
@@ -448,7 +450,7 @@ def compare_plans(
     accept_other_loss: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Plan | None]:
-    """The plan that is found beside what people do without one (`plans.search.search`).
+    """Search a plan and the baselines that people use without one (`plans.search.search`).
 
     Args and errors are those of `plan_model`.
 
@@ -496,7 +498,7 @@ def _search(
     """Search the best plans that obey the options, the fastest first.
 
     Raises:
-        InputError: What is asked for is answered for models by name alone.
+        InputError: If the question can only be answered for a model that is given by its name.
     """
     if options.goal == LEANEST or options.trades or options.modes is not None:
         raise InputError(
@@ -524,7 +526,7 @@ def plan_devices(
     """Return a cluster with the memory that plans may use; arguments as of `plan_model`.
 
     Raises:
-        InputError: There is no such cluster, or no table has the times of its devices.
+        InputError: If there is no such cluster, or no table has the times of its devices.
     """
     cluster = resolve_cluster(cluster)
     for kind in cluster.kinds:
@@ -537,10 +539,10 @@ def plan_devices(
 
 
 def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
-    """Refuses to try what is not here.
+    """Check that plans can be tried on this machine.
 
     Raises:
-        InputError: the devices are not workers of this machine, or the model has no name.
+        InputError: If the devices are not workers of this machine, or the model has no name.
     """
     odd = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
     if odd:
@@ -558,13 +560,13 @@ def by_trial(
     count: int,
     progress: Progress | None = None,
 ) -> list[Plan]:
-    """Plans with those that were run first, the fastest by measured time at the head.
+    """Run the fastest plans and return all plans, the fastest by measured time first.
 
     Args:
-        plans: the fastest first, by predicted times.
-        model: the name of the model.
-        count: how many plans are run.
-        progress: is told what is run.
+        plans: The fastest first, by predicted times.
+        model: The name of the model.
+        count: The number of plans that are run.
+        progress: Called with a line for each plan that is run.
     """
     if not plans[0].feasible:
         return list(plans)
@@ -578,7 +580,7 @@ def by_trial(
 
 
 def unlike(plans: Sequence[Plan]) -> list[Plan]:
-    """The first of plans with the same stages, micro-batches and schedule."""
+    """Return the first of all plans that have the same stages, micro-batches and schedule."""
     distinct: dict[object, Plan] = {}
     for plan in plans:
         stages = tuple((tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages)

@@ -31,16 +31,16 @@ from gnnplace.problem import Cluster, load_cluster
 from gnnplace.problem.cluster.presets import is_preset
 
 PLAN = "gnnplace-plan"
-CLOSE = 1e-6  # relative, of times that are compared
-MOST_PASSES = 10**7  # of a step: stages times micro-batches
-MOST_ELEMENTS = 2**33  # of an input
+CLOSE = 1e-6  # relative difference of times that count as equal
+MOST_PASSES = 10**7  # passes of a step: stages times micro-batches
+MOST_ELEMENTS = 2**33  # elements of the largest input
 WORD = re.compile(r"(R|P|S[0-9]{1,2}(/[1-9][0-9]{0,5})?)(:\w+)?")
 LOCAL = re.compile("auto|(cpu|cuda)(?::([1-9][0-9]{0,3}))?")
-MOST_LOCAL = 1024  # devices of one machine
+MOST_LOCAL = 1024  # devices of one machine at most
 
 
 def is_plan(path: str | Path) -> bool:
-    """Whether a file is that of a plan, of whichever kind; what is unreadable is none."""
+    """Return whether a file is that of a plan of any kind. A file that cannot be read is none."""
     try:
         data = read_json(path)
     except InputError:
@@ -49,19 +49,19 @@ def is_plan(path: str | Path) -> bool:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads a plan's file.
+    """Read a plan's file.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
+        FormatError: The message names the file, the key path and the fault.
     """
     return plan_from_data(read_json(path), str(path))
 
 
 def plan_from_data(data: Any, source: str) -> Plan:
-    """The plan that JSON holds.
+    """Return the plan that JSON data hold.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     try:
         file = parse(PlanFile, data, source)
@@ -72,14 +72,14 @@ def plan_from_data(data: Any, source: str) -> Plan:
 
 
 def check_plan(file: PlanFile, source: str = "plan") -> Checked:
-    """The actions of every rank, messages included, if no key contradicts another.
+    """Check a plan's file and return the actions of every rank, messages included.
 
     Args:
-        file: a plan's file, each key of which is right by itself.
-        source: what messages begin with.
+        file: A plan's file, each key of which is right by itself.
+        source: The name that messages begin with.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     fault = next(_faults(file), None)
     if fault is not None:
@@ -102,10 +102,10 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
 
 
 def check_cluster(file: PlanFile, source: str) -> None:
-    """Whether there is a cluster of a plan's name with its devices.
+    """Check that the plan's cluster exists and has the plan's devices.
 
     Raises:
-        FormatError: naming `source`, the key path and the fault.
+        FormatError: The message names `source`, the key path and the fault.
     """
     local = LOCAL.fullmatch(file.cluster)
     if local is not None:  # of this machine, by number; all that there are without one
@@ -122,7 +122,11 @@ def check_cluster(file: PlanFile, source: str) -> None:
 
 
 def _cluster_of(file: PlanFile, source: str) -> Cluster:
-    """The cluster of a plan's name, or of the file that it names."""
+    """Load the cluster of a plan's name, or of the file that the plan names.
+
+    Raises:
+        FormatError: If the name is no preset, or the file cannot be read.
+    """
     key = "cluster" if file.cluster_file is None else "cluster_file"
     try:
         if key == "cluster" and not is_preset(file.cluster):
@@ -139,7 +143,7 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
     """Check that a plan says what is asked of it; None asks nothing.
 
     Raises:
-        MismatchError: naming the key path and what differs.
+        MismatchError: The message names the key path and what differs.
     """
     for key, value in asked.items():
         stated = getattr(file, key)
@@ -151,7 +155,10 @@ def check_words(file: PlanFile, **asked: str | int | None) -> None:
 
 
 def _faults(file: PlanFile) -> Iterator[str]:
-    """What contradicts what, actions apart; each may rely on those before it."""
+    """Yield the contradictions in a file, except those of its actions.
+
+    Each check may rely on those before it.
+    """
     for key, known in (("precision", PARAMETER), ("optimizer", OPTIMIZERS)):
         word = getattr(file, key)
         if word not in known:
@@ -171,7 +178,7 @@ def _faults(file: PlanFile) -> Iterator[str]:
 
 
 def _framework(file: PlanFile) -> Iterator[str]:
-    """Yield what is wrong with whose prices are taken, and with the words of a plan."""
+    """Yield what is wrong with framework, launcher, environment or the words of a plan."""
     if file.framework not in TRAITS:
         yield f"framework: {file.framework!r}: unknown; use one of {', '.join(TRAITS)}"
     launchers = (*READ_NAMES, OWN)
@@ -241,7 +248,7 @@ def _devices(stage: StageEntry, where: str) -> Iterator[str]:
 
     Args:
         stage: The stage.
-        where: Its place in the file.
+        where: The stage's place in the file.
     """
     if len({len(row) for row in stage.rows}) > 1:
         yield f"{where}: rows of different lengths"
@@ -281,7 +288,7 @@ def _ranks(file: PlanFile) -> Iterator[str]:
 
 
 def _cut(file: PlanFile) -> Iterator[str]:
-    """Whether the batch can be cut as the plan says."""
+    """Yield what contradicts the batch: sizes that do not divide, or too many micro-batches."""
     share = file.microbatch_size * len(file.stages[0].devices)
     if file.batch % share:
         yield (
@@ -349,6 +356,6 @@ def _twice(names: Iterable[str], where: str) -> Iterator[str]:
 
 
 def _short(numbers: Iterable[int]) -> str:
-    """The first few of some numbers."""
+    """Return the first eight of some numbers as text."""
     told = [str(number) for number in numbers]
     return f"[{', '.join([*told[:8], *(['…'] if len(told) > 8 else [])])}]"

@@ -39,14 +39,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PricedTable:
-    """A table of plans with what each takes.
+    """A table of plans with the price of each.
 
     Attributes:
-        table: as it was given.
-        answers: of every row, in its order.
-        framework: whose constants priced them.
-        environment: named, or None.
-        by_sizes: whether prices come from the model's sizes, and not from a capture.
+        table: The table as it was given.
+        answers: The answer of every row, in the order of the rows.
+        framework: The framework whose constants priced them.
+        environment: The environment that was named, or None.
+        by_sizes: Whether prices come from the model's sizes, and not from a capture.
     """
 
     table: PlanTable
@@ -56,7 +56,7 @@ class PricedTable:
     by_sizes: bool = True
 
     def csv(self) -> str:
-        """The rows as they were written, with the answers after them."""
+        """Return the rows as CSV, as they were written, with the answers after them."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow((*self.table.columns, *ANSWERS))
@@ -65,7 +65,7 @@ class PricedTable:
         return out.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each row's words and answers, for JSON."""
+        """Return each row's words and answers, for JSON."""
         return [
             dict(zip(self.table.columns, cells, strict=True))
             | {name: getattr(answer, name) for name in ANSWERS}
@@ -74,12 +74,12 @@ class PricedTable:
         ]
 
     def answer(self) -> dict[str, Any]:
-        """Of a table of one plan: what `plan --json` prints of any plan, and what a row has."""
+        """Return the row of a table of one plan, with an interval as `plan --json` prints it."""
         (row,) = self.rows()
         return row | {"interval": None if row["low"] is None else [row["low"], row["high"]]}
 
     def best_first(self) -> list[int]:
-        """Numbers of rows, what is feasible first, the fastest first."""
+        """Return the numbers of the rows, feasible ones first, and the fastest of each first."""
 
         def key(k: int) -> tuple[bool, float]:
             answer = self.answers[k]
@@ -89,7 +89,7 @@ class PricedTable:
 
 
 def _cell(value: float | bool | str | None) -> str:
-    """A cell of the answers: exact, empty where there is none."""
+    """Return a cell of the answers: exact, and empty for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -98,11 +98,11 @@ def _cell(value: float | bool | str | None) -> str:
 
 
 def given_table(given: str | Path) -> PlanTable:
-    """Plans of a file, or one in words.
+    """Return the plans of a CSV file, or the one plan that is given in words.
 
     Raises:
-        FormatError: naming line and column of what cannot be read.
-        InputError: naming the word that is wrong.
+        FormatError: The message names line and column of what cannot be read.
+        InputError: The message names the word that is wrong.
     """
     if str(given).endswith(SUFFIX):
         return read_plan_table(given)
@@ -126,28 +126,29 @@ def price_plans(
     accept_other_loss: bool = False,
     progress: Say | None = None,
 ) -> PricedTable:
-    """What plans of one's own take.
+    """Price the plans that a user gives.
 
     Args:
         model: `hf:CONFIG`, `module:callable`, a zoo name, or a module with `inputs`.
-        cluster: a preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
-        given: a CSV file, a row a plan, columns of words; or one plan in words.
-        inputs: example inputs of a module.
-        framework_name: whose constants count, such as "nanotron"; None: PyTorch's own.
-        environment_name: such as "checked-collectives"; None: none.
-        batch: examples of a step, where a row says nothing else.
-        precision: in Lightning's words; None: the framework's usual one if it is named, else
-            "32-true".
-        optimizer: of `costs.optimizers`; None: "adamw".
+        cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        given: A CSV file, a row a plan, columns of words; or one plan in words.
+        inputs: Example inputs of a module.
+        framework_name: The framework whose constants count, such as "nanotron"; None: PyTorch's
+            own.
+        environment_name: The environment, such as "checked-collectives"; None for none.
+        batch: Examples of a step, where a row says nothing else.
+        precision: The precision in Lightning's words; None: the framework's usual one if it is
+            named, else "32-true".
+        optimizer: The optimizer, one of `costs.optimizers`; None: "adamw".
         lora: low-rank adapters that are trained instead, as "r=16"; None: none.
-        memory_limit: bytes that every device has, instead of its own.
-        headroom: what stays free on every device: "auto" what the framework takes, "10%", "2GB".
-        accept_other_loss: cut the batch also where its loss is another one then.
-        progress: is told what is done.
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device: "auto" what the framework takes, "10%", "2GB".
+        accept_other_loss: Whether the batch may be cut although its loss is another one then.
+        progress: Called with a line for each thing that is done.
 
     Raises:
-        FormatError: naming line and column of what cannot be read.
-        InputError: what is wrong with model, cluster or options.
+        FormatError: The message names line and column of what cannot be read.
+        InputError: If model, cluster or options are wrong.
     """
     table = given_table(given)
     name = framework_name or DEFAULT_FRAMEWORK
@@ -155,6 +156,7 @@ def price_plans(
     if environment_name is not None:
         environment(environment_name)
     devices = resolve_cluster(cluster)
+    # Decoders are priced by their sizes where constants of the devices are known.
     has_tables = all(has_step_constants(kind) for kind in devices.kinds)
     named = framework_name is not None or environment_name is not None
     by_sizes = has_tables and (named or precision in HALVES)
@@ -168,6 +170,7 @@ def price_plans(
         )  # fmt: skip
         answers = tuple(price(setting, spec) for spec in table.specs)
         return PricedTable(table, answers, name, environment_name)
+    # Other models are captured, whose prices know PyTorch's own framework alone.
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
         strange = ", ".join(kind for kind in devices.kinds if not has_step_constants(kind))
@@ -203,7 +206,7 @@ def price_plans(
 def _limit(
     devices: Cluster, memory_limit: float | None, headroom: str | float | None
 ) -> float | None:
-    """Bytes of a device that are asked for; None: what the framework leaves."""
+    """Return the bytes that a device may use, or None for what the framework leaves."""
     if headroom in (AUTO, None):
         return memory_limit
     if memory_limit is not None:

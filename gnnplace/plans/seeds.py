@@ -29,7 +29,7 @@ def seed_drafts(chain: Chain, cluster: Cluster) -> list[Draft]:
 
     Args:
         chain: The captured model.
-        cluster: Its devices, of one kind.
+        cluster: The devices, all of one kind.
     """
     source = chain.source
     if not isinstance(source, SizedModelCosts) or len(cluster.kinds) > 1:

@@ -59,9 +59,9 @@ class ShardPlan(Plan):
     """How every layer of a model is split over a mesh.
 
     Attributes:
-        split: the strategy with its tables; None where the plan was read from a file.
-        loss: one of the layers, if it was given.
-        device_mesh: the mesh it was made for, if it was one of torch's.
+        split: The strategy with its tables; None where the plan was read from a file.
+        loss: One of the layers, if it was given.
+        device_mesh: The mesh it was made for, if it was one of torch's.
     """
 
     split: LayerSplit | None = None
@@ -70,39 +70,40 @@ class ShardPlan(Plan):
 
     @property
     def mesh(self) -> Mesh:
-        """Sizes of the mesh's dimensions."""
+        """Return the sizes of the mesh's dimensions."""
         return self.file.stages[0].axes
 
     def apply(
         self, model: nn.Module, mesh: DeviceMesh | None = None, *, loss: Loss | None = None
     ) -> nn.Module:
-        """Splits a model over the mesh, in place; every process of the mesh calls this.
+        """Split a model over the mesh, in place. Every process of the mesh calls this.
 
         Its parameters become DTensors, and its forward pass takes the same whole inputs on every
         device and returns whole outputs. Where the plan has a loss, the forward pass takes the
         loss's targets as well and returns the loss.
 
         Args:
-            model: the model that the plan was made for.
-            mesh: its devices; by default those of the process group.
-            loss: needed where the plan has one and was read from a file.
+            model: The model that the plan was made for.
+            mesh: Its devices; by default those of the process group.
+            loss: Needed where the plan has one and was read from a file.
 
         Returns:
             The model.
 
         Raises:
-            MismatchError: the plan was made for another model; names the first difference.
-            InputError: there is no process group of the mesh's size.
+            MismatchError: If the plan was made for another model. The message names the first
+                difference.
+            InputError: If there is no process group of the mesh's size.
         """
         return split_model(self.file, model, mesh or self.device_mesh, loss or self.loss)
 
 
 def read_shard_plan(path: str | Path) -> ShardPlan:
-    """Reads a plan of one stage and one replica.
+    """Read a plan of one stage and one replica.
 
     Raises:
-        FormatError: naming the file, the key path and the fault.
-        MismatchError: it has more stages or replicas.
+        FormatError: The message names the file, the key path and the fault.
+        MismatchError: If it has more stages or replicas.
     """
     file = parsed_plan(path).file
     replicas = len(file.stages[0].devices)
@@ -122,18 +123,18 @@ def plan_shard(
     machine: MeshMachine | None = None,
     seconds: Sequence[float] = (),
 ) -> ShardPlan:
-    """The best split of a model's layers that can be run.
+    """Search the best split of a model's layers that can be run.
 
     Args:
-        model: a model by its name.
-        options: the number of devices and their speeds.
-        memory_limit: bytes that a device has.
-        machine: measured figures, instead of the options' speeds.
-        seconds: measured seconds of each whole call, forward and backward.
+        model: A model by its name.
+        options: The number of devices and their speeds.
+        memory_limit: Bytes that a device has.
+        machine: Measured figures, instead of the options' speeds.
+        seconds: Measured seconds of each whole call, forward and backward.
 
     Raises:
-        InputError, CaptureError: there is no such model, or it cannot be captured.
-        InfeasibleError: nothing fits the memory.
+        InputError, CaptureError: If there is no such model, or it cannot be captured.
+        InfeasibleError: If nothing fits the memory.
     """
     options = options or SplitOptions()
     exchange = options.exchange()
@@ -158,22 +159,22 @@ def shard_model(
     machine: MeshMachine | None = None,
     memory_limit: float | None = None,
 ) -> ShardPlan:
-    """The best split of a model's layers, to be applied to it.
+    """Search the best split of a model's layers, to be applied to the model.
 
     With a process group of the mesh's size (or under torchrun) every process calls this, and the
     machine is measured.
 
     Args:
-        model: the model that is split.
-        inputs: example inputs of the whole batch (with the loss's targets).
-        mesh: the number of devices, or torch's mesh of one or two dimensions.
-        loss: one of the layers, if given: the split model then returns it.
-        machine: figures to plan with; None: measured where the processes are.
-        memory_limit: bytes that a device has.
+        model: The model that is split.
+        inputs: Example inputs of the whole batch (with the loss's targets).
+        mesh: The number of devices, or torch's mesh of one or two dimensions.
+        loss: One of the layers, if given: the split model then returns it.
+        machine: Figures to plan with; None: measured where the processes are.
+        memory_limit: Bytes that a device has.
 
     Raises:
-        CaptureError: the model cannot be captured; names the module.
-        InfeasibleError: nothing fits the memory.
+        CaptureError: If the model cannot be captured. The message names the module.
+        InfeasibleError: If nothing fits the memory.
     """
     kind = next((p.device.type for p in model.parameters()), "cpu")
     torch_mesh = None
@@ -206,7 +207,7 @@ def _numbered(kind: str, count: int) -> list[str]:
 
 
 def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> PlanFile:
-    """The split as a plan of one stage and one micro-batch, with what its tables say."""
+    """Return the split as a plan of one stage and one micro-batch, with its predicted times."""
     layers, calls = split.layers, without_dropped_attention(split.layers.calls)
     cuts = cuts_of(calls, rules_of(calls))
     members = [name for segment in cuts.segments for name in segment.members]
@@ -250,7 +251,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
 
 
 def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
-    """Examples, inputs and precision of what was captured."""
+    """Return the number of examples, the inputs and the precision of a captured model."""
     step = layers.step
     inputs: Any = step.kwargs if step.kwargs and not step.args else step.args
     told = [InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)]

@@ -117,7 +117,7 @@ def _check_word(name: str, value: Hashable) -> None:
     """Check the value of a word of a plan.
 
     Raises:
-        InputError: The word has no such value.
+        InputError: If the word has no such value.
     """
     word = WORDS[name]
     text = word.write(value)
@@ -159,7 +159,7 @@ class PlanSpec:
             pass; None: whichever is faster.
 
     Raises:
-        InputError: A value is outside its range, with the word and the values that it may have.
+        InputError: If a value is outside its range, with the word and the values that it may have.
     """
 
     dp: int = 1
@@ -198,7 +198,7 @@ class PlanSpec:
             **words: Values by the name of their field; these alone are checked.
 
         Raises:
-            InputError: A word has no such value.
+            InputError: If a word has no such value.
         """
         for name, value in words.items():
             if value is not None:
@@ -219,29 +219,32 @@ class PlanSpec:
 
     @property
     def num_devices(self) -> int:
-        """Devices that the plan uses."""
+        """Return the number of devices that the plan uses."""
         return self.dp * max(self.tp, self.shards or 1) * self.cp * self.pp
 
     @property
     def expert_shards(self) -> int:
-        """Shards of every matrix of an expert."""
+        """Return the number of shards of every matrix of an expert."""
         return self.etp or self.tp
 
     @property
     def expert_groups(self) -> int:
-        """Groups of devices with unlike experts, those of one replica's shards too."""
+        """Return the number of groups of devices that hold different experts.
+
+        Shards of one replica that hold different experts count as groups too.
+        """
         return self.ep * self.tp // self.expert_shards
 
     @property
     def num_optimizer_shards(self) -> int:
-        """Replicas that the optimizer's state is sharded over."""
+        """Return the number of replicas that the optimizer's state is sharded over."""
         if self.zero == 0:
             return 1
         return self.zero_group or self.dp * self.cp
 
     @property
     def num_chunks(self) -> int:
-        """Stages of each pipeline rank."""
+        """Return the number of stages of each pipeline rank."""
         name, _, count = self.schedule.partition(":")
         if name == "v" and self.pp > 1:
             return 2
@@ -249,27 +252,27 @@ class PlanSpec:
 
     @property
     def num_stages(self) -> int:
-        """Stages of the whole pipeline."""
+        """Return the number of stages of the whole pipeline."""
         return self.pp * self.num_chunks
 
     @property
     def schedule_name(self) -> str:
-        """The schedule without its number of chunks."""
+        """Return the schedule without its number of chunks."""
         return self.schedule.partition(":")[0]
 
     @property
     def recompute_kind(self) -> str:
-        """The kind of recomputation without its number of layers."""
+        """Return the kind of recomputation without its number of layers."""
         return self.recompute.partition(":")[0]
 
     @property
     def recompute_layers(self) -> int:
-        """K of "block:K" and "uniform:K"; 0 for the other kinds."""
+        """Return K of "block:K" and "uniform:K", or 0 for the other kinds."""
         return int(self.recompute.partition(":")[2] or 0)
 
     @property
     def splits_tokens(self) -> bool:
-        """Whether tokens are split between the products of a layer."""
+        """Return whether tokens are split over the shards between the products of a layer."""
         return self.sp is not False
 
     def num_microbatches(self, batch: int) -> int:
@@ -288,7 +291,7 @@ def parse_spec(text: str, source: str = "--given") -> PlanSpec:
         source: What they are called in an error.
 
     Raises:
-        InputError: A pair is malformed, or a name is unknown or repeated.
+        InputError: If a pair is malformed, or a name is unknown or repeated.
     """
     values: dict[str, str] = {}
     for pair in text.split(","):
@@ -309,10 +312,10 @@ def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
 
     Args:
         values: Text by word. Empty text leaves the word out.
-        source: Where they stand, for an error.
+        source: The place that they stand in, for an error.
 
     Raises:
-        InputError: A value cannot be read, with its word and where it stands.
+        InputError: If a value cannot be read, with its word and where it stands.
     """
     given: dict[str, Any] = {}
     for name, text in values.items():
@@ -334,7 +337,7 @@ def count_layers(layers: Layers, num_layers: int, num_stages: int) -> tuple[int,
         num_stages: Stages of the pipeline.
 
     Raises:
-        InputError: The numbers are not those of the model and its stages, or "equal" leaves a
+        InputError: If the numbers are not those of the model and its stages, or "equal" leaves a
             remainder.
     """
     if layers == EQUAL:
@@ -358,8 +361,8 @@ class PlanTable:
 
     Attributes:
         columns: Names as the file heads them, in order.
-        cells: Text of every row as it was written. [rows][columns]
-        specs: The plan of every row. [rows]
+        cells: Text of every row as it was written. [rows][columns].
+        specs: The plan of every row. [rows].
     """
 
     columns: tuple[str, ...]
@@ -371,7 +374,7 @@ def read_plan_table(path: str | Path) -> PlanTable:
     """Read a table of plans from a CSV file.
 
     Raises:
-        FormatError: A column is unknown or repeated, or a cell cannot be read, with its line.
+        FormatError: If a column is unknown or repeated, or a cell cannot be read, with its line.
     """
     lines = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"))))
     if not lines or not any(lines[0]):
@@ -413,7 +416,7 @@ def table_of_spec(text: str) -> PlanTable:
     """Return the table of one plan in words.
 
     Raises:
-        InputError: A word is wrong.
+        InputError: If a word is wrong.
     """
     spec = parse_spec(text)
     pairs = [pair.partition("=") for pair in text.split(",")]

@@ -38,22 +38,24 @@ LIKELY = 0.5
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """What a plan takes; None where it cannot be priced.
+    """The price of a plan. Fields are None if it cannot be priced.
 
     Attributes:
-        step_time: Seconds.
-        low: Of the interval that holds four in five of such steps, wider away from published ones.
-        high: Likewise its end.
+        step_time: Predicted seconds of a step.
+        low: Lower end of the interval that holds four in five of such steps. It is wider away from
+            published runs.
+        high: Upper end of the interval.
         lower_bound: Seconds that no plan is below; None where nothing is searched.
         feasible: Whether it can be and fits.
         reason: Why not; empty where it is.
         state: Bytes of parameters, gradients, optimizer and buckets, on the fullest device.
-        state_first: Those of the first rank, with the workspaces that frameworks' logs have too.
-        state_last: Those of the last rank, likewise.
+        state_first: The same bytes on the first rank, with the workspaces that frameworks' logs
+            have too.
+        state_last: The same bytes on the last rank, with these workspaces.
         allocated: The most bytes allocated at an instant, on the fullest device.
-        peak: The most bytes reserved at an instant, there.
-        fits: The probability that it has them.
-        tokens_per_second: Of all devices.
+        peak: The most bytes reserved at an instant, on the same device.
+        fits: The probability that the device has them.
+        tokens_per_second: Tokens a second of all devices.
         untested: What the plan has that no published run of its framework had; empty where nothing.
     """
 
@@ -74,7 +76,7 @@ class PlanAnswer:
 
 
 def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
-    """Return what a plan takes, or why it cannot be."""
+    """Price a plan in words. A plan that cannot be priced has a reason."""
     try:
         priced = priced_spec(setting, spec)
     except InputError as error:
@@ -83,14 +85,14 @@ def price(setting: PricingSetting, spec: PlanSpec) -> PlanAnswer:
 
 
 def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
-    """Return the draft of a plan in words, priced.
+    """Return the priced draft of a plan in words.
 
     Args:
         setting: The sizes, the devices and the framework.
         spec: The plan.
 
     Raises:
-        InputError: The plan does not fit the model, the cluster or the framework.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     check_framework(setting, spec)
     draft = draft_of_sizes(setting, spec)
@@ -101,7 +103,7 @@ def priced_spec(setting: PricingSetting, spec: PlanSpec) -> Priced:
 
 
 def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
-    """Return what prices the stages of a plan in words.
+    """Return the pricer of the stages of a plan in words.
 
     Args:
         setting: The sizes, the devices and the framework.
@@ -124,7 +126,7 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
 
 @lru_cache(maxsize=1024)
 def _pricer(setting: PricingSetting, framework: Framework, size: int) -> FrameworkPricer:
-    """Return what prices stages for micro-batches of so many examples, over all replicas."""
+    """Return the pricer of stages for micro-batches of so many examples, over all replicas."""
     return FrameworkPricer(_chain(setting, framework), setting.fabric, size)
 
 
@@ -157,7 +159,7 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
         spec: The plan.
 
     Raises:
-        InputError: The layers cannot be cut so.
+        InputError: If the layers cannot be cut so.
     """
     sizes = setting.decoder
     ranks = chunk_ranks(spec.schedule, spec.pp)
@@ -173,7 +175,7 @@ def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]
     """Return the layers of every stage of a plan in words. [stages]
 
     Raises:
-        InputError: The layers cannot be cut so.
+        InputError: If the layers cannot be cut so.
     """
     rule = spec.layers or setting.framework.traits.cut
     return layers_of(setting.decoder, spec.num_stages, rule)
@@ -194,7 +196,7 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
     """Return one stage of a plan in words on a decoder's chain.
 
     Args:
-        sizes: Of the decoder.
+        sizes: Sizes of the decoder.
         spec: The plan.
         rank: The pipeline rank that has the stage.
         first: Its first segment.
@@ -229,7 +231,7 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
 
 
 def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
-    """Return what a priced plan takes."""
+    """Return the answer with the figures of a priced plan."""
     pricer = priced.pricer
     framework = pricer.chain.framework
     assert framework is not None
@@ -287,7 +289,7 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that a framework can train a decoder by a plan on the cluster.
 
     Raises:
-        InputError: What does not divide, or what the framework has not.
+        InputError: If numbers do not divide, or the framework lacks something of the plan.
     """
     sizes, cluster, framework = setting.decoder, setting.cluster, setting.framework
     traits, name = framework.traits, framework.name
@@ -336,7 +338,7 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that layers can be compiled, and launches captured.
 
     Raises:
-        InputError: The framework has it not, or what is captured would change.
+        InputError: If the framework has it not, or what is captured would change.
     """
     framework = setting.framework
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
@@ -362,7 +364,7 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
     """Check that a framework can keep on the host what a plan says.
 
     Raises:
-        InputError: It cannot, or parameters that are whole on every device are to leave it.
+        InputError: If it cannot, or parameters that are whole on every device are to leave it.
     """
     traits, name = setting.framework.traits, setting.framework.name
     offload = spec.offload.partition(":")[0]
@@ -378,10 +380,10 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
 
 
 def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
-    """Check that experts can be cut over so many devices.
+    """Check that experts can be divided over the devices of a plan.
 
     Raises:
-        InputError: What does not divide.
+        InputError: If numbers do not divide.
     """
     experts, shards = sizes.experts, spec.expert_shards
     if experts is None and (spec.ep > 1 or spec.etp):

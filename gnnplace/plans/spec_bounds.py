@@ -45,7 +45,7 @@ from gnnplace.plans.spec_groups import SpecGroup, columns_of_stages, dense_share
 
 
 def group_bound(group: SpecGroup) -> float:
-    """Return seconds that no plan of a group is below."""
+    """Return the seconds that no plan of a group can be below."""
     if group.spec.pp > 1:
         return float(least_rows(group).min())
     columns = group.columns
@@ -53,7 +53,7 @@ def group_bound(group: SpecGroup) -> float:
 
 
 def family_bound(group: SpecGroup, family: PlanSpec) -> float:
-    """Return seconds that no plan with a ZeRO stage and recomputation is below."""
+    """Return the seconds that no plan of a ZeRO stage and a kind of recomputation can be below."""
     if group.spec.pp > 1:
         return float(least_rows(group, family).min())
     cost = group.stage_cost(family, *group.mean_stage)
@@ -61,13 +61,14 @@ def family_bound(group: SpecGroup, family: PlanSpec) -> float:
 
 
 def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
-    """Return seconds that no plan is below, by its schedule and cut; see `pipeline_cuts`. [cuts]
+    """Return the seconds that no plan of a group can be below, for each schedule and cut. [cuts]
 
-    Infinite where the group's micro-batches cannot be scheduled so.
+    Schedules and cuts are those of `pipeline_cuts`. The bound is infinite where the group's
+    micro-batches cannot be scheduled so.
 
     Args:
-        group: With several ranks.
-        family: Its plans with one ZeRO stage and kind of recomputation; None: all of them.
+        group: The group, whose plans have several ranks.
+        family: A ZeRO stage and a kind of recomputation; None: the bound holds for all of them.
     """
     cuts = group.cuts
     forward, backward = _passes_of_stages(group, family)
@@ -94,7 +95,7 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
 
 
 def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatArray, FloatArray]:
-    """Return the seconds of both passes of every stage of all cuts. [stages] each"""
+    """Return the least seconds of both passes of every stage of all cuts. [stages] each"""
     stages, pricer = columns_of_stages(group), group.pricer
     forward, backward = stages.forward, stages.backward
     host = stages.host + pricer.host_beside(group.spec.tp, is_whole=False)
@@ -117,7 +118,7 @@ def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatA
 
 
 def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
-    """Return the least seconds that every stage of all cuts computes again. [stages]"""
+    """Return the least seconds that every stage of all cuts recomputes. [stages]"""
     if family.recompute_kind == "selective":
         return columns_of_stages(group).attention
     if family.recompute_kind == "full":
@@ -130,9 +131,9 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
 
 
 def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
-    """Return the least seconds of every rank's update, experts' left out. [cuts, ranks]
+    """Return the least seconds of every rank's update, without experts. [cuts, ranks]
 
-    They are none where the host makes it.
+    They are zero if the host updates the parameters.
     """
     framework, replicas = group.pricer.framework, group.replicas(family)
     if framework.offloading.optimizer:
@@ -146,10 +147,10 @@ def _least_reductions(
     """Return the least seconds of every rank's exchanges at the end of a step. [cuts, ranks]
 
     Args:
-        group: Of the plans.
-        family: Their ZeRO stage.
-        forward: Seconds of the forward passes of a micro-batch. [cuts, ranks]
-        backward: Of the backward passes, likewise.
+        group: The group of the plans.
+        family: The ZeRO stage of the plans.
+        forward: Seconds of the forward passes of a micro-batch. [cuts, ranks].
+        backward: Seconds of the backward passes of a micro-batch. [cuts, ranks].
     """
     pricer = group.pricer
     framework = pricer.framework
@@ -168,7 +169,10 @@ def _least_reductions(
 
 
 def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
-    """Return seconds that a plan cannot be below; see the head of the file."""
+    """Return the seconds that a plan cannot be below, by the bound at the head of this file.
+
+    It is infinite if a stage cannot be priced.
+    """
     stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
     costs: list[StageCost] = []
     for first, last in stages.ends:
@@ -198,7 +202,7 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
 
 
 def first_rank_lacks(group: SpecGroup, spec: PlanSpec) -> bool:
-    """Return whether the first rank's devices cannot hold what the schedule has in flight."""
+    """Return whether the first rank's devices are too small for what the schedule has in flight."""
     costs: list[StageBytes] = []
     saved = 0.0
     for ends, count, flying in first_rank_stages(

@@ -29,7 +29,7 @@ MOST_CHUNKS = 32
 
 
 def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterator[str]:
-    """Yield the schedules that a framework has for so many ranks and micro-batches."""
+    """Yield the schedules that a framework has for a number of ranks and micro-batches."""
     yield "1f1b"
     if pp == 1:
         return
@@ -49,7 +49,7 @@ def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
-    """Return the layers of every stage, each cut once; None: as the framework cuts."""
+    """Return the layers of every stage for each distinct cut, or None for the framework's own."""
     if pp == 1:
         return (None,)
     decoder, usual = setting.decoder, setting.framework.traits.cut
@@ -79,13 +79,13 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
 
 
 class AlikeStages(NamedTuple):
-    """Stages of a plan by what they have: those of one kind cost the same.
+    """The stages of a plan by kind. Stages of one kind cost the same.
 
     Attributes:
-        ends: First segment and the one after the last, of one stage of each kind. [kinds]
-        kinds: The kind of every stage. [chunks of a rank, ranks]
+        ends: First segment and the one after the last, of one stage of each kind. [kinds].
+        kinds: The kind of every stage. [chunks of a rank, ranks].
         columns: Kinds of the chunks of a rank, of ranks that are unlike.
-        columns_of_ranks: Which of `columns` each rank has. [ranks]
+        columns_of_ranks: Which of `columns` each rank has. [ranks].
     """
 
     ends: tuple[tuple[int, int], ...]
@@ -104,7 +104,7 @@ def alike_stages(
         setting: The sizes and the framework.
         pp: Ranks.
         schedule: Its name and number of chunks.
-        layers: Of every stage; None: as the framework cuts.
+        layers: Layers of every stage; None: as the framework cuts.
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
@@ -130,7 +130,7 @@ def alike_stages(
 
 
 def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[object, ...]:
-    """Return what tells stages apart: their layers of each kind, and the ends of the model."""
+    """Return the key that tells stages apart: layers of each kind, and the ends of the model."""
     sizes = setting.decoder
     dense = sizes.experts.dense if sizes.experts else 0
     num_dense = max(0, min(last, 1 + dense) - max(first, 1))
@@ -144,11 +144,12 @@ def first_rank_stages(
     """Return the stages of rank 0 by their kinds.
 
     Args:
-        setting: As of `alike_stages`, as all but the last.
+        setting: The setting. This argument and the next ones, but for the last, are those of
+            `alike_stages`.
         pp: Ranks.
         schedule: Its name and number of chunks.
-        layers: Of every stage; None: as the framework cuts.
-        microbatches: Of a step.
+        layers: Layers of every stage; None: as the framework cuts.
+        microbatches: Micro-batches of a step.
 
     Returns:
         Of each kind the first segment and the one after the last, the number of stages, and the
@@ -168,9 +169,10 @@ def first_rank_stages(
 def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
-    1F1B: as many as there are ranks (Narayanan et al., 2019). V: one at least, since how many more
-    go ahead of the first one's way back depends on the times. Interleaved: 2 (P - 1) + (v - 1) P
-    passes and one more, P micro-batches of a chunk by turns (Narayanan et al., 2021, section 2.2).
+    1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many
+    more go ahead before the first one returns depends on the times. Interleaved orders have
+    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et
+    al., 2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":
@@ -187,9 +189,9 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
 
 
 def has_chain(schedule: str) -> bool:
-    """Return whether the last rank turns from forward to backward passes once, and back by turns.
+    """Return whether the last rank begins its backward passes once and then alternates passes.
 
-    That is 1F1B and interleaved orders, whose first and last micro-batches bound a step.
+    Such are 1F1B and interleaved orders, whose first and last micro-batches bound a step.
     """
     return schedule.partition(":")[0] in ("1f1b", "interleaved")
 
@@ -198,18 +200,18 @@ def has_chain(schedule: str) -> bool:
 def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
     """Return the passes of the last rank between two forward passes through its last chunk.
 
-    The first one is the first micro-batch's, which a backward pass follows, and does not count; the
-    last one, the last micro-batch's, does. The order is that of `order.orders`: (v - 1) P forward
-    passes, then a forward and a backward pass by turns, P micro-batches through a chunk before the
-    next one.
+    The first of the two is the first micro-batch's; it does not count, and a backward pass
+    follows it. The second is the last micro-batch's and counts. The order is that of
+    `order.orders`: (v - 1) P forward passes, then a forward and a backward pass by turns, P
+    micro-batches through a chunk before the next chunk.
 
     Args:
-        chunks: v, the stages of a rank.
+        chunks: The number of stages of a rank, v.
         pp: P, the ranks.
         microbatches: M, a multiple of P where v > 1.
 
     Returns:
-        Forward and backward passes through each chunk. [2, chunks]
+        Forward and backward passes through each chunk. [2, chunks].
     """
     ahead = (chunks - 1) * pp
     total = chunks * microbatches
@@ -220,20 +222,20 @@ def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
 
 
 class PipelineCuts(NamedTuple):
-    """All schedules and cuts of the layers over so many ranks, with their stages as arrays.
+    """All schedules and cuts of the layers over a number of ranks, with their stages as arrays.
 
     Attributes:
-        schedules: Of every cut. [cuts]
-        layers: Of every cut's stages; None: as the framework cuts. [cuts]
-        chunks: Stages of a rank. [cuts]
-        is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts]
-        is_apart: Whether it has gradients of weights apart, and later than others. [cuts]
-        has_chain: Whether its order is of `has_chain`. [cuts]
-        firsts: The first segment of every stage of all cuts, one cut after another. [stages]
-        lasts: The segment after the last of every stage. [stages]
-        ranks: Cut x ranks + rank of every stage. [stages]
-        cuts_of_stages: The cut that every stage is of. [stages]
-        begins: The stage that is the first of each rank. [cuts, ranks]
+        schedules: The schedule of every cut. [cuts].
+        layers: Layers of every cut's stages; None: as the framework cuts. [cuts].
+        chunks: Stages of a rank. [cuts].
+        is_interleaved: Whether the schedule asks for micro-batches that the ranks divide. [cuts].
+        is_apart: Whether it computes gradients of weights apart from others, and later. [cuts].
+        has_chain: Whether its order is of `has_chain`. [cuts].
+        firsts: The first segment of every stage of all cuts, one cut after another. [stages].
+        lasts: The segment after the last of every stage. [stages].
+        ranks: Cut x ranks + rank of every stage. [stages].
+        cuts_of_stages: The cut that every stage is of. [stages].
+        begins: The stage that is the first of each rank. [cuts, ranks].
     """
 
     schedules: tuple[str, ...]
@@ -249,19 +251,19 @@ class PipelineCuts(NamedTuple):
     begins: IntArray
 
     def by_cut(self, seconds: FloatArray) -> FloatArray:
-        """Return the sums of what stages take over all stages of each cut. [cuts]"""
+        """Return the sums of `seconds` of stages over all stages of each cut. [cuts]"""
         sums = np.bincount(self.cuts_of_stages, seconds)
         return np.asarray(sums, dtype=np.float64)
 
     def by_rank(self, seconds: FloatArray) -> FloatArray:
-        """Return the sums of what stages take over the stages of each rank. [cuts, ranks]"""
+        """Return the sums of `seconds` of stages over the stages of each rank. [cuts, ranks]"""
         sums = np.bincount(self.ranks, seconds, minlength=self.begins.size)
         return np.asarray(sums.reshape(self.begins.shape), dtype=np.float64)
 
 
 @lru_cache(maxsize=1024)
 def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
-    """Return all schedules and cuts of the layers over so many ranks."""
+    """Return all schedules and cuts of the layers over `pp` ranks."""
     schedules: list[str] = []
     cuts: list[Layers | None] = []
     bounds: list[tuple[int, int]] = []
@@ -295,14 +297,15 @@ def pipeline_cuts(setting: PricingSetting, pp: int) -> PipelineCuts:
 
 @lru_cache(maxsize=64)
 def passes_of_chain(setting: PricingSetting, pp: int, microbatches: int) -> FloatArray:
-    """Return how often a step's chain of passes has those of each stage. [2, stages]
+    """Return how often a step's critical chain runs the passes of each stage. [2, stages]
 
-    It has both once, and as `passes_between` says those of the last rank's stages.
+    It runs both passes of every stage once, and those of the last rank's stages as often as
+    `passes_between` says besides.
 
     Args:
-        setting: As of `pipeline_cuts`, as the next.
+        setting: The setting. This argument and the next one are those of `pipeline_cuts`.
         pp: Ranks.
-        microbatches: Of a step.
+        microbatches: Micro-batches of a step.
     """
     cuts = pipeline_cuts(setting, pp)
     counts = np.ones((2, len(cuts.ranks)))

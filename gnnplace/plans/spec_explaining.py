@@ -52,8 +52,8 @@ class RowChange:
     """A plan with one word changed, which fits.
 
     Attributes:
-        told: the change, in a few words.
-        answer: what it takes.
+        told: The change in a few words.
+        answer: Its price.
     """
 
     told: str
@@ -66,10 +66,10 @@ def row_causes(
     parts: Mapping[str, float],
     measured: float | None = None,
 ) -> tuple[SlowdownCause, ...]:
-    """Return what would make a run slower than its prediction, the likeliest first.
+    """Return the causes that would make a run slower than predicted, the likeliest first.
 
     Args:
-        setting: What is priced on.
+        setting: The sizes, the devices and the framework.
         spec: The plan that runs.
         parts: Seconds of its step, of `row_parts`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
@@ -80,7 +80,10 @@ def row_causes(
 
 
 def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, float]) -> StepAt:
-    """Return what prices a plan's step under a cause at a factor; arguments as of `row_causes`."""
+    """Return a function that prices a plan's step under a cause at a factor.
+
+    Arguments are those of `row_causes`.
+    """
     framework = setting.framework
     step = sum(parts.values())
     checks = framework.checks or environment("checked-collectives")
@@ -111,10 +114,10 @@ def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, fl
 
 
 def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
-    """Return the seconds of a step by what they go to; they add up to it.
+    """Return the seconds of a step by what they are spent on. They add up to the step.
 
     Raises:
-        InputError: The plan cannot be priced.
+        InputError: If the plan cannot be priced.
     """
     parts = dict.fromkeys(ROW_PARTS, 0.0)
     batch = spec.batch or setting.decoder.batch
@@ -167,11 +170,11 @@ def _on(setting: PricingSetting, framework: Framework) -> PricingSetting:
 
 
 def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
-    """Plans with one word changed that fit, the fastest first.
+    """Price the plans with one word changed and return those that fit, the fastest first.
 
     Args:
-        setting: what is priced on.
-        spec: the plan that is changed.
+        setting: The sizes, the devices and the framework.
+        spec: The plan that is changed.
     """
     found = []
     for told, other in single_changes(setting, spec):
@@ -215,7 +218,11 @@ def single_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[st
 
 
 def degrees_moved(count: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Degrees of as many devices, one twice and another half of what it was, and what changed."""
+    """Yield the degrees with one doubled and another halved, so that the product stays.
+
+    Yields:
+        The change in words, and the new degrees.
+    """
     for more, less in permutations(count, 2):
         if count[less] % 2 == 0:
             moved = {**count, more: count[more] * 2, less: count[less] // 2}

@@ -57,7 +57,7 @@ MOST_CONTEXT = 64
 
 
 class GroupColumns(NamedTuple):
-    """What a group's segments take, summed up from the first on, or its stages.
+    """Prefix sums of the costs of a group's segments, or the costs of its stages.
 
     [segments + 1] each, or [stages] of all cuts.
 
@@ -66,7 +66,7 @@ class GroupColumns(NamedTuple):
         backward: Seconds of both parts of the backward pass.
         host: Seconds that the host needs to launch both.
         parameters: Elements on a device.
-        dense: Those that are no experts'.
+        dense: Elements that are not experts'.
         attention: Seconds of layers' attention, which selective recomputation computes again.
         layers: Seconds of layers, which full recomputation computes again.
     """
@@ -101,7 +101,7 @@ class SpecGroup:
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
-        """Return what prices its stages."""
+        """Return the pricer of the group's stages."""
         hidden = self.setting.framework.traits.may_hide
         spec = self.spec
         if spec.dp * spec.cp > 1 and hidden != HIDES_NOTHING:
@@ -110,12 +110,12 @@ class SpecGroup:
 
     @cached_property
     def sums(self) -> SegmentSums | None:
-        """Return prefix sums of its segments' costs; None where the model cannot be cut so."""
+        """Return prefix sums of the segments' costs, or None if the model cannot be cut so."""
         return self.pricer.sums(self.whole.mesh, choice=self.whole.choice)
 
     @cached_property
     def columns(self) -> GroupColumns:
-        """Return what its segments take, summed up."""
+        """Return the prefix sums of the costs of the group's segments."""
         sums = self.sums
         assert sums is not None
         costs = sums.costs
@@ -133,7 +133,7 @@ class SpecGroup:
 
     @cached_property
     def dense_parameters(self) -> ReplicatedParameters:
-        """Return its parameters on a device that is not an expert's, of all ranks."""
+        """Return the parameters of all ranks that are not experts', on one device of each."""
         return ReplicatedParameters(
             dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
         )
@@ -143,7 +143,10 @@ class SpecGroup:
         return self.pricer.zero_as_run(family.zero, is_whole=self.spec.pp == 1)
 
     def exposed(self, family: PlanSpec) -> FloatArray:
-        """Return what sharded parameters exchange in both passes, summed up. [2, segments + 1]"""
+        """Return prefix sums of the seconds that ZeRO's exchanges add. [2, segments + 1]
+
+        Rows are the forward and the backward pass.
+        """
         key = family.zero, family.zero_group
         if key not in self._exposed:
             assert self.sums is not None
@@ -153,26 +156,26 @@ class SpecGroup:
 
     @cached_property
     def cuts(self) -> PipelineCuts:
-        """Return the schedules and cuts of its layers."""
+        """Return the schedules and cuts of the group's layers."""
         return pipeline_cuts(self.setting, self.spec.pp)
 
     @cached_property
     def whole(self) -> Stage:
-        """Return a stage of all segments, for what does not depend on where a stage ends."""
+        """Return a stage of all segments, to price what does not depend on where a stage ends."""
         sizes = self.setting.decoder
         return stage_of_sizes(sizes, self.spec, 0, 0, sizes.layers + 2)
 
     def replicas(self, family: PlanSpec) -> ReplicaGroup:
-        """Return the replicas that add up gradients, with what ZeRO shares among them."""
+        """Return the replicas that sum gradients, with the ZeRO stage and group of a family."""
         return self.pricer.replicas(
             self.whole.mesh, self.whole.choice, family.zero, family.zero_group
         )
 
     @cached_property
     def stages_of_zero(self) -> tuple[PlanSpec, ...]:
-        """Return its plan with every ZeRO stage that the framework has, and every group of them.
+        """Return the group's plan with every ZeRO stage of the framework and every group for it.
 
-        Groups are of one server's replicas, or of 4, 16, 64 servers'.
+        Groups are the replicas of one server, or of 4, 16 or 64 servers, or all.
         """
         spec, traits = self.spec, self.setting.framework.traits
         count, hidden = spec.dp * spec.cp, traits.may_hide
@@ -200,22 +203,27 @@ class SpecGroup:
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step."""
+        """Return the number of micro-batches of a step."""
         return self.spec.num_microbatches(self.spec.batch or self.setting.decoder.batch)
 
     @cached_property
     def usable(self) -> float:
-        """Return the bytes that a device of the first rank has."""
+        """Return the bytes that a plan may use on a device of the first rank."""
         return self.pricer.usable_memory(self.whole.mesh)
 
     def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
-        """Return whether a device cannot hold stages with so many bytes in flight."""
+        """Return whether a device of the first rank is too small for some stages.
+
+        Args:
+            costs: Bytes of each of the stages.
+            saved: Bytes that their micro-batches in flight keep.
+        """
         return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
 
     def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
-        """Return what a stage of the first rank takes; None where it cannot be cut so.
+        """Return the cost of a stage of the first rank, or None if it cannot be cut so.
 
-        Stages of as many layers of each kind take the same.
+        Stages with equally many layers of each kind cost the same.
 
         Args:
             spec: The plan.
@@ -229,7 +237,10 @@ class SpecGroup:
         return self._costs[key]
 
     def stage_bytes(self, spec: PlanSpec, first: int, last: int) -> StageBytes | None:
-        """Return the bytes of a stage of the first rank; arguments as of `stage_cost`."""
+        """Return the bytes of a stage of the first rank, or None if it cannot be cut so.
+
+        Arguments are those of `stage_cost`.
+        """
         key = self._key(spec, first, last)
         if key in self._costs:
             return self._costs[key]
@@ -239,15 +250,15 @@ class SpecGroup:
         return self._bytes[key]
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
-        """Return what the cost of a stage depends on."""
+        """Return the key of all that the cost of a stage depends on."""
         return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
 
     @property
     def mean_stage(self) -> tuple[int, int]:
-        """Return a stage that some rank has as much as: its first segment, and the one after.
+        """Return a stage that some rank has at least, by its first segment and the one after it.
 
-        It has the mean number of layers, of which those from the first on are the smallest; where
-        there is one rank, it is the model.
+        Some rank has the mean number of layers or more. The first layers are the smallest ones.
+        With one rank the stage is the whole model.
         """
         layers = self.setting.decoder.layers
         if self.spec.pp == 1:
@@ -256,16 +267,17 @@ class SpecGroup:
 
     @property
     def least_first_stage(self) -> tuple[int, int]:
-        """Return the least that rank 0 has under any cut: its first segment, and the one after."""
+        """Return the smallest stage that rank 0 has under any cut, as `mean_stage` does."""
         if self.spec.pp == 1:
             return self.mean_stage
         return 0, 1 + fewest_of_first_rank(self.setting, self.spec.pp)
 
     def holds(self, spec: PlanSpec) -> bool:
-        """Return whether the first and the fullest rank may hold a plan's stages under any cut.
+        """Return whether the first and the fullest rank may hold a plan's stages under some cut.
 
-        A larger micro-batch has no fewer bytes: its activations grow as it does, and where it makes
-        fewer micro-batches than are in flight, their sum stays.
+        A larger micro-batch needs no fewer bytes: its activations grow in proportion, and where
+        there are fewer micro-batches than could be in flight, their sum stays. So a plan is only
+        tested if it may fit with the next smaller micro-batch.
         """
         key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:
@@ -281,7 +293,7 @@ class SpecGroup:
     def _first_can_hold(self, spec: PlanSpec) -> bool:
         """Return whether rank 0 can hold the fewest layers that any cut gives it.
 
-        V may have one micro-batch in flight there, no other schedule fewer than 1F1B.
+        V may have one micro-batch in flight there. No other schedule has fewer than 1F1B.
         """
         cost = self.stage_bytes(spec, *self.least_first_stage)
         has_v = V in self.setting.framework.traits.schedules
@@ -303,7 +315,7 @@ class SpecGroup:
 
     @cached_property
     def message(self) -> float:
-        """Return the seconds of what crosses a cut."""
+        """Return the seconds of a message between two stages, or 0 with one rank."""
         if self.spec.pp == 1:
             return 0.0
         sizes, size = self.setting.decoder, self.spec.dp * self.spec.microbatch_size
@@ -315,7 +327,7 @@ class SpecGroup:
 
 @dataclass(frozen=True, eq=False)
 class SpecSpace:
-    """All plans in words of a model on so many devices; several searches share what they priced.
+    """All plans in words of a model on a number of devices. Searches share the prices.
 
     Attributes:
         setting: The sizes, the devices and the framework.
@@ -332,11 +344,14 @@ class SpecSpace:
 
     @cached_property
     def groups(self) -> tuple[SpecGroup, ...]:
-        """Groups of plans; a model that cannot be cut so has no `sums` of one."""
+        """Return the groups of plans.
+
+        The `sums` of a group are None if the model cannot be cut as the group says.
+        """
         return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
-        """Return what a plan takes, or why it cannot be."""
+        """Price a plan. A plan that cannot be priced has a reason."""
         if spec not in self._answers:
             self._answers[spec] = price(self.setting, spec)
         return self._answers[spec]
@@ -345,7 +360,14 @@ class SpecSpace:
 def groups_of(
     setting: PricingSetting, batch: int, num_devices: int, modes: PlanSpec
 ) -> Iterator[SpecGroup]:
-    """Yield the groups of plans of so many devices that the framework can say."""
+    """Yield the groups of plans that the framework can run on a number of devices.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        batch: Examples of a step.
+        num_devices: Devices that every plan uses.
+        modes: A plan with the words that all plans have.
+    """
     sizes, framework = setting.decoder, setting.framework
     splits_tokens = framework.constants["splits_tokens"] > 0
     num_experts = sizes.experts.count if sizes.experts else 1
@@ -378,7 +400,7 @@ def _groups_of_devices(
     Args:
         setting: The sizes, the devices and the framework.
         spec: The degrees of parallelism.
-        examples: Of a micro-batch on a replica, the fewest first.
+        examples: Examples of a micro-batch on a replica, the fewest first.
     """
     smaller: SpecGroup | None = None
     for size in examples:
@@ -393,10 +415,12 @@ def _groups_of_devices(
 
 
 def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
-    """Return the ZeRO stages that a plan may have: parameters on the host are sharded.
+    """Return the ZeRO stages that a plan may have.
+
+    Plans with parameters on the host have stage 3 alone.
 
     Args:
-        setting: Whose framework has the ZeRO stages.
+        setting: The setting, whose framework has the ZeRO stages.
         spec: The plan, of which `offload` counts.
     """
     stages = setting.framework.traits.zero_stages
@@ -408,11 +432,11 @@ def zero_stages_of(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]:
 def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
     """Yield the kinds of recomputation with which plans of a group may fit.
 
-    A family that recomputes layers has the fewest with which rank 0 may fit.
+    A family that recomputes some layers has the fewest with which rank 0 may fit.
 
     Args:
-        group: Of the plans.
-        plain: Its words with a ZeRO stage, one of `stages_of_zero`.
+        group: The group of the plans.
+        plain: The group's words with a ZeRO stage, one of `stages_of_zero`.
     """
     is_plain = group.holds(plain)
     if is_plain:
@@ -426,10 +450,10 @@ def families_of(group: SpecGroup, plain: PlanSpec) -> Iterator[PlanSpec]:
 
 
 def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
-    """Return the least number that holds, where larger ones do too; `most` if none.
+    """Return the least number for which a monotone predicate holds, or `most` if there is none.
 
     Args:
-        holds: What is asked of a number.
+        holds: The predicate. If it holds for a number, it holds for all larger ones.
         most: The largest number.
         least: The first number that may hold.
     """
@@ -448,9 +472,9 @@ def first_that(holds: Callable[[int], bool], most: int, least: int = 1) -> int:
 
 @lru_cache(maxsize=8)
 def columns_of_stages(group: SpecGroup) -> GroupColumns:
-    """Return what the stages of all cuts of a group take. [stages] each
+    """Return the costs of the stages of all cuts of a group. [stages] each
 
-    It is as large as the cuts are many, so that it is kept of the groups at hand alone.
+    They take memory in proportion to the cuts, so that they are kept only for the latest groups.
     """
     firsts, lasts = group.cuts.firsts, group.cuts.lasts
     return GroupColumns(*(column[lasts] - column[firsts] for column in group.columns))
@@ -463,5 +487,5 @@ def dense_shares(group: SpecGroup) -> FloatArray:
 
 
 def _summed(column: FloatArray) -> FloatArray:
-    """Return sums from the first on. [length + 1]"""
+    """Return the prefix sums of an array, from 0 on. [length + 1]"""
     return np.concatenate([[0.0], np.cumsum(column)])

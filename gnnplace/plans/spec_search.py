@@ -51,7 +51,7 @@ Accepts = Callable[[PlanSpec], bool]
 
 
 class Level(Enum):
-    """What an entry of the heap stands for."""
+    """The kinds of entries of the heap."""
 
     GROUP = "group"
     ZERO = "zero"  # a ZeRO stage of a group, with any kind of recomputation
@@ -61,11 +61,11 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class FoundSpec:
-    """A plan that was found.
+    """A plan that the search found, with its price.
 
     Attributes:
-        spec: In words.
-        answer: What it takes.
+        spec: The plan in words.
+        answer: Its price.
     """
 
     spec: PlanSpec
@@ -73,14 +73,14 @@ class FoundSpec:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         assert self.answer.step_time is not None
         return self.answer.step_time
 
 
 @dataclass(frozen=True)
 class FoundSpecs:
-    """What a search over words found.
+    """The result of a search over plans in words.
 
     Attributes:
         best: Plans that are accepted and fit, the fastest first.
@@ -108,9 +108,9 @@ def search_specs(
     Args:
         space: The model, its batch and the devices.
         accepts: Whether a plan may be an answer, such as whether a launcher can say it.
-        has_degrees: Whether one with these degrees of parallelism may be, whatever else it says.
-        num_best: Plans to find.
-        budget: Wall seconds after which the best so far are returned, with their bound; a first
+        has_degrees: Whether plans with these degrees of parallelism may be, whatever else they say.
+        num_best: The number of plans to find.
+        budget: Wall seconds after which the best so far are returned, with their bound. A first
             plan is found in any case.
 
     Returns:
@@ -130,7 +130,10 @@ def search_specs(
 
 @dataclass(eq=False)
 class _SpecSearch:
-    """The heap of a search, and what it found; attributes as of `search_specs`."""
+    """The state of a search: its heap and what it has found.
+
+    Attributes are the arguments of `search_specs`.
+    """
 
     space: SpecSpace
     accepts: Accepts
@@ -147,11 +150,11 @@ class _SpecSearch:
         return self.best[-1].seconds if len(self.best) == self.num_best else np.inf
 
     def push_group(self, group: SpecGroup) -> None:
-        """Add a group."""
+        """Add a group to the heap, with its bound."""
         self._push(group_bound(group), group, Level.GROUP, group.spec)
 
     def expand(self) -> None:
-        """Take the first of the heap: what stands for several plans is parted, a plan is priced."""
+        """Take the first entry of the heap: split it if it stands for several plans, else price."""
         bound, _, group, level, spec = heapq.heappop(self.heap)
         if level is Level.GROUP:
             self._expand_group(group)
@@ -173,7 +176,7 @@ class _SpecSearch:
             self._push(row_bound(group, every), group, Level.PLAN, every)
 
     def _expand_group(self, group: SpecGroup) -> None:
-        """Add a group's ZeRO stages, with what they take where nothing is computed again."""
+        """Add a group's ZeRO stages to the heap, with their bounds without recomputation."""
         slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
         for plain in group.stages_of_zero:
             if plain.zero > SHARDED and plain.zero_group in slow:
@@ -187,7 +190,7 @@ class _SpecSearch:
         """Return whether any plan with a ZeRO stage may be accepted.
 
         Args:
-            group: Of the plans.
+            group: The group of the plans.
             plain: Its words with the ZeRO stage.
             kinds: Kinds of recomputation of which the plan has one.
         """
@@ -195,10 +198,10 @@ class _SpecSearch:
         return any(self.accepts(row) for plan in plans for row in samples_of(group, plan))
 
     def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
-        """Add the plans of a family with their bounds.
+        """Add the plans of a family to the heap, with their bounds.
 
-        The first plan of a family is priced at once in the beginning: a limit that is found early
-        leaves more of the others out.
+        The plan with the least bound in each of the first families is priced at once: a limit
+        that is found early leaves out more of the others.
         """
         rows.sort(key=lambda pair: pair[0])
         if rows and self.num_dives < MOST_DIVES and self.accepts(rows[0][1]):
@@ -224,7 +227,7 @@ class _SpecSearch:
             self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
 
     def result(self) -> FoundSpecs:
-        """Return what was found."""
+        """Return the result of the search so far."""
         bound = self.best[0].seconds if self.best else np.inf
         if self.heap:
             bound = min(bound, self.heap[0][0])
@@ -236,14 +239,21 @@ class _SpecSearch:
         )
 
     def _push(self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec) -> None:
-        """Add plans that may be among the best."""
+        """Add an entry to the heap if it may hold one of the best plans.
+
+        Args:
+            bound: Seconds that none of its plans is below.
+            group: The group of its plans.
+            level: What the entry stands for.
+            spec: The words that its plans share.
+        """
         self.num_bounded += 1
         if bound * SLACK < self.limit:
             heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))
 
 
 def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
-    """Yield plans of a family of which one can be said if any can.
+    """Yield plans of a family of which a launcher can say one if it can say any.
 
     They have every cut of the layers under every name of a schedule.
     """
@@ -259,12 +269,12 @@ def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
 def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
-    Where layers are recomputed, as few of each stage as rank 0 needs.
+    Families that recompute some layers recompute as few of each stage as rank 0 needs.
 
     Args:
-        group: Of the family.
-        family: Its words.
-        limit: Seconds; plans that cannot be below are left out.
+        group: The group of the family.
+        family: The words of the family.
+        limit: Seconds. Plans that cannot be below are left out.
     """
     cuts, bounds = group.cuts, np.zeros(1)
     if family.pp > 1:
@@ -286,6 +296,6 @@ def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) ->
 
 
 def _with_layers(group: SpecGroup, spec: PlanSpec, count: int) -> PlanSpec:
-    """Return a plan that recomputes so many layers of each stage."""
+    """Return a plan that recomputes a number of layers of each stage."""
     is_full = count >= max(layers_of_stages(group.setting, spec))
     return spec.with_words(recompute="full" if is_full else f"block:{count}")

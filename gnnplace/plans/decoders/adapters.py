@@ -39,10 +39,10 @@ class Adapters:
     """Adapters of the products of a layer.
 
     Attributes:
-        rank: Of the two matrices of each.
-        bits: Of the frozen matrices of layers: 16, or 4 (NF4).
+        rank: Rank of the two matrices of each adapter.
+        bits: Bits of the frozen matrices of layers: 16, or 4 (NF4).
         targets: The products that have adapters, of `TARGETS`; empty: all of them.
-        expert_bits: Of the frozen matrices of experts: 16, or 4.
+        expert_bits: Bits of the frozen matrices of experts: 16, or 4.
     """
 
     rank: int
@@ -63,22 +63,22 @@ class Adapters:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether frozen matrices are held in 4 bits."""
+        """Return whether frozen matrices are held in 4 bits."""
         return self.bits == QUANTIZED_BITS
 
     @property
     def quantizes_experts(self) -> bool:
-        """Whether frozen matrices of experts are held in 4 bits."""
+        """Return whether frozen matrices of experts are held in 4 bits."""
         return self.expert_bits == QUANTIZED_BITS
 
     @property
     def matrix_bytes(self) -> float:
-        """Bytes of a number of a frozen matrix of a layer."""
+        """Return the bytes of one number of a layer's frozen matrix."""
         return _bytes_of(self.bits)
 
     @property
     def expert_bytes(self) -> float:
-        """Bytes of a number of a frozen matrix of an expert."""
+        """Return the bytes of one number of an expert's frozen matrix."""
         return _bytes_of(self.expert_bits)
 
     @property
@@ -98,12 +98,12 @@ class Adapters:
 
     @property
     def name(self) -> str:
-        """What they are called."""
+        """Return "QLoRA" if frozen matrices are quantized, else "LoRA"."""
         return "QLoRA" if self.is_quantized else "LoRA"
 
     @property
     def label(self) -> str:
-        """What they are called, with their words."""
+        """Return the name of the adapters with their words."""
         return f"{self.name} {self}"
 
     def has(self, members: Sequence[str]) -> bool:
@@ -113,7 +113,7 @@ class Adapters:
             members: What it makes, of `TARGETS`; several where one matrix makes them.
 
         Raises:
-            InputError: Some of these are named and some are not.
+            InputError: If some of these are named and some are not.
         """
         if not self.targets:
             return True
@@ -127,7 +127,7 @@ class Adapters:
 
 
 def _bytes_of(bits: int) -> float:
-    """Return the bytes of a frozen number of so many bits, its part of scales among them."""
+    """Return the bytes of a frozen number of `bits` bits, with its part of quantization scales."""
     return (bits + SCALE_BITS) / 8 if bits == QUANTIZED_BITS else HALF_BYTES
 
 
@@ -135,7 +135,7 @@ def parse_adapters(text: str) -> Adapters:
     """Parse the adapters of `--lora`, such as "r=16", "r=16,targets=q+v" or "r=16,bits=4".
 
     Raises:
-        InputError: A word is malformed, unknown or repeated, or the rank is missing.
+        InputError: If a word is malformed, unknown or repeated, or the rank is missing.
     """
     values: dict[str, int] = {}
     targets: tuple[str, ...] | None = None
@@ -170,7 +170,7 @@ def _parse_targets(value: str, text: str) -> tuple[str, ...]:
     """Return the products of `targets=`, in the order of `TARGETS`; none for all of them.
 
     Raises:
-        InputError: One is unknown, or there is none.
+        InputError: If one is unknown, or there is none.
     """
     names = value.split("+")
     if names == ["all"]:

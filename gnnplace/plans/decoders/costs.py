@@ -37,18 +37,18 @@ from gnnplace.plans.segments.chain import (
     degrees_of,
 )
 
-EXCHANGES = 10  # of a layer over shards, both ways, that the host starts
+EXCHANGES = 10  # exchanges of a layer over shards, both ways, that the host starts
 ERROR = 0.05  # expected relative error of a segment's seconds
 EMBEDDING, DENSE_LAYER, EXPERT_LAYER, HEAD = range(4)  # kinds of segments
 
 
 class KeptBytes(NamedTuple):
-    """Bytes that a layer keeps of a micro-batch for its backward pass.
+    """The bytes of a micro-batch that a layer keeps for its backward pass.
 
     Attributes:
-        everything: With nothing computed again.
-        selective: With attention computed again.
-        entering: The layer's input.
+        everything: Bytes without recomputation.
+        selective: Bytes with selective recomputation, which computes attention again.
+        entering: Bytes of the layer's input.
     """
 
     everything: float
@@ -58,7 +58,7 @@ class KeptBytes(NamedTuple):
 
 @dataclass(eq=False)
 class DecoderCosts:
-    """Prices the segments of a decoder from its sizes.
+    """The prices of a decoder's segments on meshes, from its sizes.
 
     Attributes:
         setting: The sizes and the framework that runs them.
@@ -72,7 +72,10 @@ class DecoderCosts:
     def costs(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
     ) -> SegmentCosts | None:
-        """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
+        """Return the costs of every segment, or None if the degrees do not divide the decoder.
+
+        Arguments are those of `plans.segments.chain.CostSource.costs`.
+        """
         sizes = self.setting.decoder
         degrees = degrees_of(axes, choice)
         if degrees is None or not _divides(sizes, degrees, examples):
@@ -83,7 +86,10 @@ class DecoderCosts:
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
     ) -> Degrees:
-        """Return the degrees of parallelism of a split; see `CostSource`."""
+        """Return the degrees of parallelism of a split.
+
+        Arguments are those of `plans.segments.chain.CostSource.degrees`.
+        """
         degrees = degrees_of(axes, choice)
         assert degrees is not None, choice
         return degrees
@@ -97,7 +103,7 @@ class DecoderCosts:
 
 
 def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
-    """Return whether a decoder can be cut so."""
+    """Return whether a mesh's degrees of parallelism divide a decoder."""
     num_experts = sizes.experts.count if sizes.experts else 1
     few, more = sorted((sizes.kv_heads, degrees.tp))
     return not (
@@ -117,7 +123,7 @@ def _segment_costs(
     Args:
         setting: The sizes, and the framework on the device.
         degrees: How the mesh cuts one replica's work.
-        tokens: Of a micro-batch on a device.
+        tokens: Tokens of a micro-batch on a device.
         border_split: Whether tokens are split between the products of a layer.
     """
     sizes, constants = setting.decoder, setting.framework.constants
@@ -228,7 +234,7 @@ def _adapter_columns(
     """Return the columns of what is trained in a layer with adapters.
 
     Args:
-        sizes: Of the decoder, with adapters.
+        sizes: Sizes of the decoder, with adapters.
         degrees: Shards of its matrices and experts.
         has_experts: Whether the layer has experts.
     """
@@ -259,7 +265,7 @@ def _adapter_columns(
 
 
 def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_experts: bool) -> float:
-    """Return the seconds in which Muon makes the updates of a layer orthogonal.
+    """Return the seconds in which Muon orthogonalizes the updates of a layer.
 
     Devices that have parts of a matrix take whole ones in turn.
     """
@@ -279,7 +285,7 @@ def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_expert
 
 
 def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:
-    """Return the columns of the head and the loss; arguments as of `_segment_costs`."""
+    """Return the cost columns of the head and the loss. Arguments are those of `_segment_costs`."""
     sizes, framework = setting.decoder, setting.framework
     passes = head_passes(setting, tokens, tp, split)
     rows = -(-sizes.vocabulary // tp)
@@ -314,7 +320,7 @@ def _host_of_layer(setting: PricingSetting, tp: int) -> float:
 
 
 def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
-    """Return the bytes of values and gradients that pass a segment, without ZeRO 2 or 3."""
+    """Return the bytes of values and gradients at work in each segment, without ZeRO 2 or 3."""
     sizes, constants = setting.decoder, setting.framework.constants
     widened = 4 * (2 if sizes.gated else 1) * sizes.feed_forward + 2 * sizes.hidden
     inside = constants["passing"] * tokens * widened / tp
@@ -335,7 +341,7 @@ def kept_bytes(
 
     Args:
         setting: The sizes, and the framework that keeps them.
-        tokens: Of the micro-batch on a device.
+        tokens: Tokens of the micro-batch on a device.
         tp: Shards of every matrix.
         split: Whether tokens are split over the shards between products.
         has_experts: Whether the layer has experts.

@@ -31,15 +31,16 @@ CAUSAL = ("ForCausalLM", "LMHeadModel")  # what classes of such models end with
 
 @dataclass(frozen=True)
 class ExpertLayers:
-    """Layers whose feed-forward is a choice of experts (Mixtral, Jiang et al., 2024, arXiv
-    2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434).
+    """Layers whose feed-forward is a choice of experts.
+
+    Sources: Mixtral, Jiang et al., 2024, arXiv 2401.04088; DeepSeek-V2, 2024, arXiv 2405.04434.
 
     Attributes:
-        count: experts of a layer.
-        active: experts of a token.
-        width: inside of an expert.
-        shared: width inside of what every token passes besides; 0: nothing.
-        dense: the first layers, which have a feed-forward instead.
+        count: Experts of a layer.
+        active: Experts of a token.
+        width: Inner width of an expert.
+        shared: Inner width of what every token passes besides; 0: nothing.
+        dense: Number of first layers, which have a plain feed-forward instead.
     """
 
     count: int
@@ -51,13 +52,15 @@ class ExpertLayers:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Queries, keys and values by way of narrow ones (DeepSeek-V2).
+    """Attention whose queries, keys and values pass through narrow ones (DeepSeek-V2).
+
+    Source: DeepSeek-V2, 2024, arXiv 2405.04434.
 
     Attributes:
-        queries: width of the narrow queries; 0: they are made at once.
-        keys: width of the narrow keys and values.
-        rotary: width of a head's part with rotary positions.
-        values: width of a head's values.
+        queries: Width of the narrow queries; 0: they are made at once.
+        keys: Width of the narrow keys and values.
+        rotary: Width of a head's part with rotary positions.
+        values: Width of a head's values.
     """
 
     queries: int
@@ -68,14 +71,15 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Linear:
-    """A product of a layer with weights.
+    """A matrix product of a layer with its weights.
 
     Attributes:
         inputs: Columns of its matrix.
         outputs: Rows of its matrix.
-        is_wide: Whether tensor-parallel shards part its outputs; else its inputs.
+        is_wide: Whether tensor-parallel shards divide its outputs; else its inputs.
         count: Matrices of these sizes, which experts have.
-        members: What it makes, as adapters name it; several where one matrix makes them.
+        members: The tensors that it makes, as adapters name them; several where one matrix makes
+            them.
     """
 
     inputs: int
@@ -88,8 +92,9 @@ class Linear:
         """Return rows and columns of an adapter's two matrices, A and B, on a shard.
 
         Args:
-            rank: Of the adapter.
-            shards: Of the matrix beside it; what they part is parted, the other side is whole.
+            rank: Rank of the adapter.
+            shards: Shards of the matrix beside it. The side that they divide is divided, the other
+                is whole.
         """
         inputs = self.inputs if self.is_wide else -(-self.inputs // shards)
         outputs = -(-self.outputs // shards) if self.is_wide else self.outputs
@@ -101,27 +106,29 @@ class DecoderSizes:
     """Sizes of a decoder and of the examples that it is trained on.
 
     Attributes:
-        layers: how many.
-        hidden: width of the stream between layers.
-        heads: of queries.
-        kv_heads: of keys and values; fewer where queries share them.
-        feed_forward: width inside of the feed-forward.
-        length: tokens of an example.
-        vocabulary: rows of the embedding, before padding.
-        gated: two matrices up and one down, norms without biases; else one up, one down.
-        tied: the head has the embedding's weights.
-        batch: examples of a step, where a plan says nothing else.
-        positions: learned positions; 0 where they are rotary or added to scores; None: rotary ones
+        layers: The number of layers.
+        hidden: Width of the stream between layers.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values; fewer where queries share them.
+        feed_forward: Inner width of the feed-forward.
+        length: Tokens of an example.
+        vocabulary: Rows of the embedding, before padding.
+        gated: Whether layers have two matrices up and one down and norms without biases; else one
+            up, one down.
+        tied: Whether the head has the embedding's weights.
+        batch: Examples of a step, where a plan says nothing else.
+        positions: Learned positions; 0 where they are rotary or added to scores; None: rotary ones
             of gated layers, else one for each token.
-        own_head_size: width of a head, where it is not the stream's over the heads.
-        experts: of layers that have some.
-        latent: widths of attention by way of narrow queries, keys and values.
-        head_norms: each head's queries and keys pass a norm (Qwen3).
-        biases: products of plain layers have biases; gated ones have none.
-        vectors: parameters of a layer's norms and biases; None: those of the plainest kind.
-        end_vectors: the same of all that is in no layer; None: the norm before the head.
-        expert_vectors: parameters of the biases of a layer's experts.
-        adapters: What is trained instead of these parameters; None: all of them are.
+        own_head_size: Width of a head, where it is not the stream's over the heads.
+        experts: The experts of layers that have some.
+        latent: Widths of latent attention, if the model has it.
+        head_norms: Whether each head's queries and keys pass a norm (Qwen3).
+        biases: Whether products of plain layers have biases. Gated ones have none.
+        vectors: Parameters of a layer's norms and biases; None: those of the plainest kind.
+        end_vectors: Parameters of the norms and biases outside of layers; None: the norm before the
+            head.
+        expert_vectors: Parameters of the biases of a layer's experts.
+        adapters: Adapters that are trained instead of these parameters; None: all of them are.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
     """
@@ -152,19 +159,19 @@ class DecoderSizes:
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Return the width of a head."""
         return self.own_head_size or self.hidden // self.heads
 
     @property
     def learned(self) -> int:
-        """Learned positions."""
+        """Return the number of learned positions."""
         if self.positions is not None:
             return self.positions
         return 0 if self.gated else self.length
 
     @property
     def kind(self) -> str:
-        """The `model_type` of transformers that has such layers; of several the plainest."""
+        """Return the plainest `model_type` of transformers that has such layers."""
         if self.latent is not None:
             return "deepseek_v3" if self.latent.queries else "deepseek_v2"
         if self.experts is not None:
@@ -176,10 +183,10 @@ class DecoderSizes:
 
     @property
     def model(self) -> str:
-        """One of these sizes as `hf:` names it.
+        """Return the name of a model of these sizes, as `hf:` takes it.
 
         Raises:
-            InputError: no model of transformers that is known has such layers.
+            InputError: If no model of transformers that is known has such layers.
         """
         own, many = self.latent, self.experts
         if many is not None and own is None and (many.shared or many.dense or not self.gated):
@@ -221,8 +228,8 @@ class DecoderSizes:
         """Return sizes with the parameters of norms and biases, where these are not the plainest.
 
         Args:
-            vectors: Of a layer.
-            end_vectors: Of all that is in no layer.
+            vectors: Parameters of a layer's norms and biases.
+            end_vectors: Parameters of the norms and biases that are in no layer.
         """
         plain = replace(self, vectors=None, end_vectors=None)
         return replace(
@@ -233,22 +240,22 @@ class DecoderSizes:
 
     @property
     def queries(self) -> int:
-        """Width of all heads of queries."""
+        """Return the width of all heads of queries."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all heads of keys."""
+        """Return the width of all heads of keys."""
         return self.kv_heads * self.head_size
 
     @property
     def values(self) -> int:
-        """Width of all heads of values as they meet the output's product."""
+        """Return the width of all heads of values as they meet the output's product."""
         return self.heads * (self.latent.values if self.latent else self.head_size)
 
     @property
     def attention_matrices(self) -> int:
-        """Parameters of a layer's attention that shards part."""
+        """Return the parameters of a layer's attention that tensor parallelism shards."""
         own = self.latent
         if own is None:
             return self.hidden * (2 * self.queries + 2 * self.keys)
@@ -258,7 +265,7 @@ class DecoderSizes:
 
     @property
     def attention_linears(self) -> tuple[Linear, ...]:
-        """The products with weights of a layer's attention."""
+        """Return the products with weights of a layer's attention."""
         latent, hidden = self.latent, self.hidden
         output = Linear(self.values, hidden, is_wide=False, members=("o",))
         if latent is None and self.joins_queries:
@@ -284,7 +291,7 @@ class DecoderSizes:
         return (*queries, narrow, wide, output)
 
     def _feed_forward_linears(self, width: int, count: int = 1) -> tuple[Linear, ...]:
-        """Return the products of a feed-forward of a width, or of so many experts."""
+        """Return the products of a feed-forward of a width, or of a number of experts."""
         up = Linear(self.hidden, width, count=count, members=("up",))
         down = Linear(width, self.hidden, is_wide=False, count=count, members=("down",))
         if self.gated and self.joins_gate:
@@ -313,7 +320,7 @@ class DecoderSizes:
 
     @property
     def _shared_width(self) -> int:
-        """Width inside of what every token passes in a layer with experts."""
+        """Return the inner width of what every token passes in a layer with experts."""
         return self.experts.shared if self.experts is not None else self.feed_forward
 
     def adapted_linears(self, *, has_experts: bool = False) -> tuple[Linear, ...]:
@@ -344,7 +351,7 @@ class DecoderSizes:
 
     @property
     def trained_parameters(self) -> int:
-        """Parameters that are trained: the adapters', or all."""
+        """Return the number of trained parameters: the adapters', or all."""
         if self.adapters is None:
             return self.parameters
         dense = (self.layers - self.num_expert_layers) * self.adapter_parameters()
@@ -352,17 +359,17 @@ class DecoderSizes:
 
     @property
     def num_expert_layers(self) -> int:
-        """Layers with experts."""
+        """Return the number of layers with experts."""
         return self.layers - self.experts.dense if self.experts else 0
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of a layer without experts that shards part: its matrices."""
+        """Return the parameters of the matrices of a layer without experts, which shards divide."""
         return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
 
     @property
     def layer_vectors(self) -> int:
-        """Parameters of a layer that every shard has: norms and biases."""
+        """Return the parameters of a layer's norms and biases, which every shard has."""
         if self.vectors is not None:
             return self.vectors
         narrow = self.latent.queries + self.latent.keys if self.latent else 0
@@ -375,19 +382,22 @@ class DecoderSizes:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of a layer without experts."""
+        """Return the parameters of a layer without experts."""
         return self.layer_matrices + self.layer_vectors
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all experts of a layer, but what every token passes."""
+        """Return the parameters of all experts of a layer, without what every token passes."""
         if self.experts is None:
             return 0
         return 3 * self.hidden * self.experts.count * self.experts.width + self.expert_vectors
 
     @property
     def beside_experts(self) -> int:
-        """Parameters of a layer with experts that shards part, without the experts."""
+        """Return the sharded parameters of a layer with experts that are not the experts' own.
+
+        These are attention's, the router's and those of the feed-forward of every token.
+        """
         own = self.experts
         if own is None:
             return 0
@@ -395,19 +405,22 @@ class DecoderSizes:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the embedding of words."""
+        """Return the parameters of the embedding of words."""
         return self.vocabulary * self.hidden
 
     @property
     def last_norm(self) -> int:
-        """Parameters of the norm before the head, and of biases and norms at the model's ends."""
+        """Return the parameters of the last norm, and of biases and norms at the model's ends."""
         if self.end_vectors is not None:
             return self.end_vectors
         return (1 if self.gated else 2) * self.hidden
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of the products of an example's forward pass, attention's whole square counted."""
+        """Return the FLOPs of the products of an example's forward pass.
+
+        Attention counts its whole square of scores, without regard to the causal mask.
+        """
         matrices = self.layers * self.attention_matrices + self.embedding
         num_dense = self.experts.dense if self.experts else self.layers
         factor = 3 if self.gated else 2
@@ -421,7 +434,7 @@ class DecoderSizes:
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of the products of an example's passes.
+        """Return the FLOPs of the products of an example's forward and backward pass.
 
         The backward pass has two products for each of the forward pass (Chowdhery et al., 2022,
         PaLM, arXiv 2204.02311, appendix B); of a frozen matrix it has one.
@@ -434,7 +447,7 @@ class DecoderSizes:
 
     @property
     def parameters(self) -> int:
-        """Parameters in all, adapters apart."""
+        """Return the number of parameters in all, without adapters."""
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
         num_dense = self.layers - self.num_expert_layers
         expert_layer = self.beside_experts + self.layer_vectors + self.expert_parameters
@@ -471,13 +484,13 @@ def decoder_or_reason(
     *,
     loss: Callable[..., torch.Tensor] | None = None,
 ) -> DecoderSizes | str:
-    """Return the decoder that a model is, or why it is none.
+    """Return the decoder that a model is, or the reason why it is none.
 
     Args:
-        model: As of `decoder_of`, as all but the last.
+        model: The model. This argument and the next ones are those of `decoder_of`.
         inputs: Example inputs of a module.
         num_devices: Devices of the cluster.
-        loss: Of a module whose output is none.
+        loss: The loss of a module whose output is none.
     """
     decoder = catalogue_decoder(model, num_devices) if isinstance(model, str) else None
     if decoder is not None:
@@ -508,7 +521,7 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     """Return sizes with the adapters that are trained, in the words of `--lora`; None: none.
 
     Raises:
-        InputError: A word cannot be read, or the model's layers have no such products.
+        InputError: If a word cannot be read, or the model's layers have no such products.
     """
     if words is None:
         return replace(sizes, adapters=None)
@@ -544,7 +557,7 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
         num_devices: Devices of the cluster.
 
     Raises:
-        InputError: The model has layers that no plan is made for, or a number cannot be read.
+        InputError: If the model has layers that no plan is made for, or a number cannot be read.
     """
     name, _, query = model.partition("?")
     row = find_model(name)
@@ -575,16 +588,16 @@ def catalogue_decoder(model: str, num_devices: int = 1) -> DecoderSizes | None:
 def from_config(
     name: str, config: PretrainedConfig, length: int, batch: int = 1
 ) -> DecoderSizes | None:
-    """Return sizes by a configuration's fields; None where its layers are of another kind.
+    """Return sizes by a configuration's fields, or None if its layers are of another kind.
 
     Args:
         name: What the decoder is called.
-        config: Of `transformers`, or an object with the same fields.
+        config: A configuration of `transformers`, or an object with the same fields.
         length: Tokens of an example.
         batch: Examples of a step.
 
     Raises:
-        InputError: A width that its heads do not divide, or quantized weights.
+        InputError: If its heads do not divide a width, or its weights are quantized.
     """
     if getattr(config, "quantization_config", None):
         raise InputError(
@@ -643,7 +656,7 @@ def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
 
 
 def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
-    """Return rows of the table of positions; None where a gated model has none."""
+    """Return rows of the table of positions, or None if a gated model has none."""
     if not kind.learned_positions:
         return None if kind.gated else 0
     # OPT's table begins with two rows that no token has.
@@ -656,7 +669,7 @@ def _kv_heads(config: PretrainedConfig, heads: int) -> int:
         return int(config.num_key_value_heads)
     if not getattr(config, "multi_query", False):
         return heads
-    is_grouped = getattr(config, "new_decoder_architecture", False)  # of Falcon
+    is_grouped = getattr(config, "new_decoder_architecture", False)  # a field of Falcon
     return int(config.num_kv_heads) if is_grouped else 1
 
 

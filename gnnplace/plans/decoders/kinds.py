@@ -22,7 +22,9 @@ class Configuration(Protocol):
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What a layer has beside its matrices. A `str` is the field that says whether.
+    """The norms, biases and feed-forward of a kind of layer.
+
+    A field that is a `str` names the field of the configuration that says whether it is so.
 
     Attributes:
         gated: Whether the feed-forward has two matrices up and one down, instead of one up.
@@ -31,16 +33,16 @@ class LayerKind:
         head_norms: What norms of queries and keys pass, or "".
         head_norms_if: A field that must be true for them.
         qkv_bias: Whether products that make queries, keys and values have biases.
-        output_bias: The same of attention's output.
-        up_bias: The same of the feed-forward's products.
-        head_bias: The same of the head.
-        embedding_norm: Whether the embedding passes a norm.
+        output_bias: Whether attention's output has biases.
+        up_bias: Whether the feed-forward's products have biases.
+        head_bias: Whether the head has biases.
+        embedding_norm: Whether a norm follows the embedding.
         learned_positions: Whether positions are learned.
         spare_positions: Rows of their table beyond the positions.
         experts: Whether layers choose among experts.
         expert_bias: Whether the experts' products and the router have biases.
         latent: Whether attention goes by way of narrow queries and keys.
-        beside: Further vectors of a layer as wide as the stream.
+        beside: The number of further vectors of a layer that are as wide as the stream.
         sinks: Whether each head has a sink of attention.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
@@ -116,7 +118,7 @@ class LayerKind:
         if self.sinks:
             vectors += queries // head_size
         if self.expert_bias:
-            vectors += int(getattr(config, "num_local_experts", 0))  # of the router
+            vectors += int(getattr(config, "num_local_experts", 0))  # the router's biases
         return vectors
 
     def end_vectors(self, config: Configuration, hidden: int, vocabulary: int) -> int:

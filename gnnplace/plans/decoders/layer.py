@@ -40,13 +40,13 @@ GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gr
 
 @dataclass(frozen=True)
 class PassSeconds:
-    """Seconds of a micro-batch.
+    """The seconds of a micro-batch's passes.
 
     Attributes:
-        forward: of the forward pass.
-        backward: of the backward pass, without anything that is computed again.
-        again: what full recomputation adds to the backward pass.
-        selective: what selective recomputation adds.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the backward pass, without recomputation.
+        again: Seconds that full recomputation adds to the backward pass.
+        selective: Seconds that selective recomputation adds to it.
     """
 
     forward: float
@@ -65,16 +65,16 @@ def layer_passes(
     groups: int = 0,
     expert_shards: int = 1,
 ) -> PassSeconds:
-    """Seconds of a layer.
+    """Return the seconds of a micro-batch's passes through a layer.
 
     Args:
-        setting: what is priced on.
-        tokens: of the micro-batch on a device.
-        shards: of every matrix.
-        context: shards of tokens, whose keys and values are gathered.
-        split: whether tokens are split over the shards between products.
-        groups: shards of the layer's experts; 0: a layer without experts.
-        expert_shards: of the matrices of an expert.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
+        context: Shards of the context, whose keys and values are gathered.
+        split: Whether tokens are split over the shards between products.
+        groups: Shards of the layer's experts; 0: a layer without experts.
+        expert_shards: Shards of the matrices of an expert.
     """
     d, kernels = setting.decoder, setting.framework.kernels
     shapes = layer_products(setting, tokens, shards, groups > 0)
@@ -112,9 +112,9 @@ class AdapterSeconds:
     """Seconds of a layer's adapters, and of unpacking the frozen matrices beside them.
 
     Attributes:
-        forward: Of the forward pass.
-        backward: Of the gradients of activations.
-        weights: Of the adapters' own gradients.
+        forward: Seconds of the forward pass.
+        backward: Seconds of the gradients of activations.
+        weights: Seconds of the adapters' own gradients.
     """
 
     forward: float = 0.0
@@ -129,9 +129,9 @@ def adapter_passes(
     """Return the seconds of a layer's adapters; none where all parameters are trained.
 
     Args:
-        setting: What is priced on.
-        tokens: Of the micro-batch on a device.
-        shards: Of every matrix.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
         has_experts: Whether the layer has experts.
     """
     sizes, framework = setting.decoder, setting.framework
@@ -157,10 +157,17 @@ def adapter_passes(
 
 
 def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
-    """Rows, columns and summed length of a layer's products; the first and third widen.
+    """Return rows, columns and summed length of each matrix product of a layer.
 
-    Those of latent attention come last, since shards exchange nothing around them. A layer with
-    experts has what every token passes for its feed-forward.
+    The first four are queries, keys and values; attention's output; up; down. Products of latent
+    attention and the router come last, since shards exchange nothing around them. A layer with
+    experts has what every token passes for its feed-forward, if there is any.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards of every matrix.
+        chosen: Whether the layer has experts.
     """
     d = setting.decoder
     parts = [d.queries + 2 * d.keys, d.values]
@@ -189,9 +196,19 @@ def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
 def _bytes(
     setting: PricingSetting, tokens: int, shards: int, split: bool, chosen: bool
 ) -> tuple[float, float]:
-    """Bytes that pass beside products and attention, forward and backward.
+    """Return the bytes that a layer moves beside products and attention.
 
-    Norms, dropout and residuals of tokens that are not split pass on every shard, all of them.
+    Norms, dropout and residuals of tokens that are not split run on every shard in full.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        split: Whether tokens are split over the shards between products.
+        chosen: Whether the layer has experts.
+
+    Returns:
+        Bytes of the forward and of the backward pass.
     """
     d, own = setting.decoder, setting.framework.constants
     stream = d.hidden / shards if split else float(d.hidden)
@@ -214,14 +231,16 @@ def _bytes(
 def _chosen(
     setting: PricingSetting, tokens: int, shards: int, groups: int, expert_shards: int
 ) -> PassSeconds:
-    """Experts' products, of equally many rows each, and what sends rows to them and back.
+    """Return the seconds of the experts of a layer, with the exchanges of tokens around them.
+
+    Every expert is priced with equally many rows.
 
     Args:
-        setting: what is priced on.
-        tokens: of the micro-batch on a device.
-        shards: that each have a part of these tokens.
-        groups: shards of the layer's experts.
-        expert_shards: of the matrices of an expert.
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Shards that each have a part of these tokens.
+        groups: Shards of the layer's experts.
+        expert_shards: Shards of the matrices of an expert.
     """
     d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
     experts = d.experts
@@ -253,10 +272,10 @@ def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: 
     """Return the seconds to send rows to their experts.
 
     Args:
-        setting: what is priced on.
-        size: bytes of the rows of a device, once for each of a token's experts.
-        groups: shards of the layer's experts.
-        expert_shards: of the matrices of an expert, which are neighbours.
+        setting: The sizes, the devices and the framework.
+        size: Bytes of the rows of a device, once for each of a token's experts.
+        groups: Shards of the layer's experts.
+        expert_shards: Shards of the matrices of an expert, which are neighbours.
     """
     framework = setting.framework
     network, experts = framework.network, setting.decoder.experts
@@ -275,7 +294,21 @@ def _exchanges(
     setting: PricingSetting, tokens: int, shards: int, split: bool,
     products: tuple[list[float], list[float], list[float]],
 ) -> tuple[float, float]:  # fmt: skip
-    """What shards exchange in a layer, forward and backward, beyond what is hidden."""
+    """Return the seconds of a layer's collectives among shards that no computation hides.
+
+    Without sequence parallelism activations are all-reduced. With it they are all-gathered before
+    and reduce-scattered after each pair of matrix products.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        split: Whether tokens are split over the shards between products (sequence parallelism).
+        products: Seconds of each product: forward, of the gradient of its input, and of its weight.
+
+    Returns:
+        Seconds of the forward and of the backward pass.
+    """
     if shards == 1:
         return 0.0, 0.0
     framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden
@@ -319,7 +352,18 @@ def _exchanges(
 def _around(
     setting: PricingSetting, tokens: int, shards: int, context: int, attend: float
 ) -> tuple[float, float]:
-    """Keys and values of all tokens that pass around a ring behind attention."""
+    """Return the seconds of passing keys and values around the context ring.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        tokens: Tokens of the micro-batch on a device.
+        shards: Tensor-parallel shards.
+        context: Context-parallel shards.
+        attend: Seconds of attention's forward pass, which hides the exchange.
+
+    Returns:
+        Seconds of the forward and of the backward pass that attention does not hide.
+    """
     if context == 1:
         return 0.0, 0.0
     network = setting.framework.network
@@ -333,7 +377,7 @@ def _around(
 
 @lru_cache(maxsize=4096)
 def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) -> PassSeconds:
-    """Seconds of the head and the loss; arguments as those of `layer_passes`."""
+    """Return the seconds of the head and the loss. Arguments are those of `layer_passes`."""
     d, kernels, own = setting.decoder, setting.framework.kernels, setting.framework.constants
     rows = -(-d.vocabulary // shards)
     kernels.predict(of_passes([(tokens, rows, d.hidden)]))

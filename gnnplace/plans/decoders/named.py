@@ -45,7 +45,7 @@ class NamedModel:
 
     Attributes:
         job: What is trained, with the catalogue's defaults.
-        row: Its row of the catalogue.
+        row: The model's row of the catalogue.
         sizes: What prices it; None where its layers are priced from a capture alone.
     """
 
@@ -55,12 +55,12 @@ class NamedModel:
 
 
 def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
-    """Return the model of the catalogue that a job names; None for every other model.
+    """Return the model of the catalogue that a job names, or None for every other model.
 
     Its defaults are of GPUs: on other devices the example inputs of the model's type stay.
 
     Raises:
-        InputError: The model has layers that no plan is made for.
+        InputError: If the model has layers that no plan is made for.
     """
     for kind in cluster.kinds:
         if known_kind(kind) == "cpu":
@@ -94,12 +94,12 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
     """Return a decoder of one's own, known by its sizes, as one of the catalogue.
 
     Args:
-        job: With a model by `hf:CONFIG` or `module:callable`, or a module.
+        job: The job, whose model is given by `hf:CONFIG` or `module:callable`, or is a module.
         cluster: The devices, on all of which frameworks are priced.
 
     Raises:
-        InputError: It is no such decoder, with the reason.
-        CaptureError: It cannot be captured.
+        InputError: If it is no such decoder, with the reason.
+        CaptureError: If it cannot be captured.
     """
     name = job.model if isinstance(job.model, str) else type(job.model).__name__
     sizes = decoder_or_reason(job.model, job.inputs, cluster.num_devices, loss=job.loss)
@@ -120,7 +120,7 @@ def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
 
 
 def named_chain(named: NamedModel, cluster: Cluster) -> Chain | None:
-    """Return a model of the catalogue as a chain by its sizes; None where a capture must price it.
+    """Return a model of the catalogue as a chain by its sizes, or None if a capture must price it.
 
     Args:
         named: The model.
@@ -145,8 +145,8 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
     """Return a model of the catalogue as a chain by its sizes.
 
     Args:
-        row: Its row of the catalogue.
-        setting: Its sizes, the devices and the framework.
+        row: The model's row of the catalogue.
+        setting: The model's sizes, the devices and the framework.
     """
     sizes, cluster = setting.decoder, setting.cluster
     # What a type says by itself is no field of a fingerprint.
@@ -193,7 +193,7 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
 
 
 def _fingerprinted(adapters: Adapters) -> dict[str, object]:
-    """Return the words of adapters that make another model; defaults of later ones are none."""
+    """Return the words of adapters that make another model, without defaults of later words."""
     fields: dict[str, object] = {"rank": adapters.rank, "bits": adapters.bits}
     if adapters.targets:
         fields["targets"] = adapters.targets
@@ -203,7 +203,7 @@ def _fingerprinted(adapters: Adapters) -> dict[str, object]:
 
 
 def _notices(row: CatalogueModel, length: int) -> list[str]:
-    """Return what is planned or priced otherwise than the published model trains."""
+    """Return lines on what is planned or priced otherwise than the published model was trained."""
     notices = []
     if row.source == RECOGNISED:
         notices.append(
@@ -221,10 +221,10 @@ def _notices(row: CatalogueModel, length: int) -> list[str]:
 
 
 def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
-    """Return what a plan in words takes of a chain by sizes.
+    """Price a plan in words of a model that is priced by its sizes.
 
     Raises:
-        InputError: The plan does not fit the model, the cluster or the framework.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     source = chain.source
     assert isinstance(source, DecoderCosts)

@@ -29,19 +29,19 @@ from gnnplace.problem.cluster.presets import MEMORY
 ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
 GPUs without tables is about that; assumed of a whole step."""
-KERNELS = ("flash", "products", "cudnn")  # of attention, which environments name
+KERNELS = ("flash", "products", "cudnn")  # kernels of attention that environments name
 LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 
 @dataclass(frozen=True, eq=False)
 class PricingSetting:
-    """What plans are priced on.
+    """The model, the devices and the framework that plans are priced for.
 
     Attributes:
         decoder: The sizes of the model.
         cluster: The devices.
-        framework: What the framework makes of a step on them.
+        framework: The framework with its kernels, network and constants.
     """
 
     decoder: DecoderSizes
@@ -50,13 +50,13 @@ class PricingSetting:
 
     @cached_property
     def fabric(self) -> MeshFabric:
-        """The devices as meshes are laid on them."""
+        """Return the cluster as meshes are laid on it, with the prices of its exchanges."""
         return MeshFabric(self.cluster)
 
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """What is asked of a framework; fields as the arguments of `setting_of`."""
+    """Options of a framework. The fields are arguments of `setting_of`."""
 
     name: str
     environment: str | None
@@ -76,20 +76,20 @@ def setting_of(
     optimizer: str | None = None,
     memory_limit: float | None = None,
 ) -> PricingSetting:
-    """Return what plans of a decoder are priced on.
+    """Return the sizes, devices and framework that plans of a decoder are priced for.
 
     Args:
         decoder: The sizes.
         cluster: Devices in topology order.
-        framework_name: Whose constants count; None: PyTorch's own.
-        environment_name: Such as "checked-collectives"; None: none.
-        precision: In Lightning's words; None: the framework's usual one.
-        optimizer: None: "adamw".
+        framework_name: The framework whose constants count; None: PyTorch's own.
+        environment_name: The environment, such as "checked-collectives"; None for none.
+        precision: The precision in Lightning's words; None: the framework's usual one.
+        optimizer: The optimizer; None: "adamw".
         memory_limit: Bytes of a device; None: those of the cluster's devices. What a preset leaves
             free of a known GPU counts: frameworks' own needs are priced.
 
     Raises:
-        InputError: An unknown word, or devices of a kind without constants.
+        InputError: If a word is unknown, or there are no constants for a kind of device.
     """
     options = FrameworkOptions(
         name=framework_name or DEFAULT_FRAMEWORK,
@@ -143,15 +143,16 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
 
     Args:
         cluster: All devices.
-        kind: Of those that count; of several kinds each is taken alone, without its links.
+        kind: One of the kinds that count. Of several kinds each is taken alone, without its links.
         options: What is asked of the framework.
 
     Raises:
-        InputError: As of `setting_of`.
+        InputError: As `setting_of` does.
     """
     if len(cluster.kinds) > 1:
         devices = tuple(device for device in cluster.devices if device.kind == kind)
         cluster = Cluster(devices, (), cluster.name)
+    # Constants that the environment names replace the framework's.
     name, memory_limit, optimizer = options.name, options.memory_limit, options.optimizer
     constants = framework(name)
     environment_set = environment(options.environment) if options.environment else None
@@ -167,6 +168,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         )
     optimizer_kind(optimizer)
     gpu = kernels_of(cluster.kinds[0], PRODUCTS).kind
+    # The environment may name the kernel of attention; else the framework chooses it.
     kernel_names = [kernel for kernel in KERNELS if kernel in named]
     if len(kernel_names) > 1:
         raise InputError(
@@ -176,6 +178,7 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
     kernels = kernels_of(cluster.kinds[0], attention, constants.of("clock", gpu))
     if kernels.is_roofline:
         constants = _widened(constants)
+    # A device with the memory of a known GPU has what its driver leaves of it.
     memory = memory_limit or min(device.memory for device in cluster.devices)
     nominal = figures(kernels.kind).memory
     if memory_limit is None and memory in (MEMORY.get(kernels.kind), nominal):
@@ -213,7 +216,7 @@ def roofline_line(cluster: Cluster) -> str:
 
 
 def memory_limit_of(cluster: Cluster) -> float | None:
-    """Return the bytes of a device that are asked for; None: what the framework leaves.
+    """Return the bytes of a device that are asked for, or None for what the framework leaves.
 
     Headroom "auto" stands for what libraries take, which the framework's own terms price.
     """

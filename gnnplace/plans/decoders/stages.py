@@ -24,12 +24,12 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
     """Return the layers of every stage, 0 allowed. [stages]
 
     Args:
-        decoder: whose layers are cut.
-        stages: how many there are; those of a rank's chunks, if it has several.
+        decoder: Sizes of the model whose layers are cut.
+        stages: The number of stages, those of a rank's chunks included.
         rule: "equal", "even", "cost", "ends", "least", or the number of every stage.
 
     Raises:
-        InputError: they cannot be cut so.
+        InputError: If they cannot be cut so.
     """
     if rule == "cost":
         return _by_cost(decoder, stages)
@@ -47,7 +47,11 @@ def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[i
 
 
 def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
-    """Nanotron's cut."""
+    """Return the layers of every stage as nanotron cuts them, by cost.
+
+    A stage begins once the costs before it reach its part of the total. The embedding costs
+    nothing, and the head its multiplications.
+    """
     h, f = decoder.hidden, decoder.feed_forward
     layer, head = 4.0 * decoder.queries * h + 3 * h * f, float(decoder.vocabulary * h)
     total, passed, rank = layer * decoder.layers + head, 0.0, 0
@@ -62,7 +66,11 @@ def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
 
 
 def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
-    """Torchtitan's cut."""
+    """Return the layers of every stage as torchtitan cuts them: embedding and head count as layers.
+
+    Raises:
+        InputError: If there are too few layers for the stages.
+    """
     if stages == 1:
         return (layers,)
     each, more = divmod(layers + 2, stages)
@@ -75,7 +83,10 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
-    """The least largest stage: the last has the head beside its layers."""
+    """Return the numbers of layers of each stage that make the largest stage as small as possible.
+
+    A stage's size is its number of multiplications per token. The last stage has the head too.
+    """
     if stages == 1:
         return (decoder.layers,)
     each = decoder.layer_matrices + decoder.length * decoder.queries / 2

@@ -14,10 +14,10 @@ class ReplicaAdvice:
     """The answer to "how should I use N devices?".
 
     Attributes:
-        best: the row that ends first, on at most the devices there are; None if none does.
-        data_parallel: data parallelism on all devices, if it is possible.
-        crossover: devices from which on some hybrid ends sooner than data parallelism alone, at
-            all larger numbers looked at as well; None if there is no such number.
+        best: The row that ends first, on at most all devices; None if none does.
+        data_parallel: Data parallelism on all devices, if it is possible.
+        crossover: Number of devices from which on, at all larger numbers tried too, some hybrid
+            ends sooner than data parallelism alone; None if there is no such number.
     """
 
     best: SplitRow | None
@@ -26,7 +26,10 @@ class ReplicaAdvice:
 
     @property
     def gain(self) -> float | None:
-        """Time of data parallelism on all devices over the best one's, minus one."""
+        """Return the time of data parallelism on all devices over the best row's, minus one.
+
+        None if either is not known.
+        """
         if self.best is None or self.data_parallel is None:
             return None
         if not math.isfinite(self.data_parallel.seconds):
@@ -35,7 +38,7 @@ class ReplicaAdvice:
 
 
 def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
-    """The advice for the largest number of devices among the rows."""
+    """Choose the fastest row and compare it with data parallelism on the most devices."""
     most = max(row.total_devices for row in rows)
     known = [row for row in rows if math.isfinite(row.seconds)]
     best = min(known, key=lambda row: (row.seconds, row.total_devices), default=None)
@@ -44,7 +47,11 @@ def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
 
 
 def crossover(rows: Sequence[SplitRow]) -> int | None:
-    """Devices from which on some hybrid is always faster than data parallelism alone."""
+    """Return the number of devices from which on some hybrid is always the faster one.
+
+    It is compared with data parallelism alone, at all larger numbers among the rows. None if there
+    is no such number.
+    """
     found: int | None = None
     for count in sorted({row.total_devices for row in rows}, reverse=True):
         own = [row for row in rows if row.total_devices == count]
@@ -57,13 +64,19 @@ def crossover(rows: Sequence[SplitRow]) -> int | None:
 
 
 def best_data_parallel(rows: Sequence[SplitRow]) -> SplitRow | None:
-    """Data parallelism on the number of devices that suits it best: what it reaches at scale."""
+    """Return the fastest row of pure data parallelism on any number of devices, or None.
+
+    This is the best that data parallelism alone reaches, however many devices there are.
+    """
     alone = [row for row in rows if row.devices == 1 and math.isfinite(row.seconds)]
     return min(alone, key=lambda row: row.seconds, default=None)
 
 
 def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
-    """Best data parallelism's time over the best hybrid's, minus one, at any number of devices."""
+    """Return the best time of data parallelism over the best hybrid's, minus one.
+
+    Each is taken at the number of devices that suits it best. None if either is missing.
+    """
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
     best = min(hybrids, default=math.inf)
@@ -71,7 +84,7 @@ def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
 
 
 def sentence(advice: ReplicaAdvice, most: int) -> str:
-    """The recommendation in one sentence."""
+    """Return the recommendation for `most` devices in one sentence."""
     best, alone = advice.best, advice.data_parallel
     if best is None:
         return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
@@ -92,7 +105,7 @@ def sentence(advice: ReplicaAdvice, most: int) -> str:
 
 
 def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
-    """The recommendation where more devices only make it slower."""
+    """Return the recommendation for a model that is fastest on one of `most` devices."""
     told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
     if alone is None or not math.isfinite(alone.seconds):
         return f"{told}; data parallelism on all of them is not possible."
@@ -101,7 +114,7 @@ def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Seconds as a time that people read."""
+    """Return seconds as a time that people read: "3.2 days", "5 h", "12 min" or "40 s"."""
     if not math.isfinite(seconds):
         return "unknown"
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):

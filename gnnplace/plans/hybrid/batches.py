@@ -35,8 +35,8 @@ class BatchPlan:
     Attributes:
         batch: Examples of a step.
         plan: The plan.
-        epochs: That training needs.
-        seconds: That it takes, predicted.
+        epochs: Epochs that training needs.
+        seconds: Predicted seconds that training takes.
     """
 
     batch: int
@@ -56,8 +56,8 @@ def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[Ba
         What was tried and can be, by rising batch.
 
     Raises:
-        GnnplaceError: The first batch has no plan.
-        InfeasibleError: No batch that was tried has a plan, and epochs that are known.
+        GnnplaceError: If the first batch has no plan.
+        InfeasibleError: If no batch that was tried has a plan, and epochs that are known.
     """
     entries: dict[int, BatchPlan] = {}
     for step in (_double, _halve):
@@ -81,7 +81,7 @@ def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[Ba
 
 
 def _entry(plan_of: Callable[[int], Plan], training: Training, batch: int) -> BatchPlan | None:
-    """Return the plan with a batch; None where none can be, or where its epochs are not known."""
+    """Return the plan with a batch, or None if there is none or its epochs are not known."""
     epochs = training.convergence.epochs(float(batch))
     if epochs is None:
         return None
@@ -100,10 +100,10 @@ def _entry(plan_of: Callable[[int], Plan], training: Training, batch: int) -> Ba
 
 
 def _double(batch: int) -> int | None:
-    """Return a batch twice as large; None: it is too large."""
+    """Return a batch twice as large, or None if it is too large."""
     return 2 * batch if 2 * batch <= MOST_EXAMPLES else None
 
 
 def _halve(batch: int) -> int | None:
-    """Return half of a batch; None: it cannot be halved."""
+    """Return half of a batch, or None if it cannot be halved."""
     return batch // 2 if batch % 2 == 0 else None

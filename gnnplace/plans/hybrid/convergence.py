@@ -58,11 +58,11 @@ SOURCE = "Pal et al. 2019, arXiv 1907.13257, abstract"
 
 
 class Convergence(ABC):
-    """Epochs by global batch.
+    """A model of the epochs that training takes, by global batch.
 
     Attributes:
-        origin: where its figures come from: ``assumed`` or ``given``.
-        source: the same in words.
+        origin: The origin of its figures: ``assumed`` or ``given``.
+        source: The origin in words.
     """
 
     origin: str
@@ -70,12 +70,12 @@ class Convergence(ABC):
 
     @abstractmethod
     def epochs(self, batch: float) -> float | None:
-        """Epochs at a global batch; None where nothing is known."""
+        """Return the epochs that training takes at a global batch, or None if nothing is known."""
 
 
 @dataclass(frozen=True)
 class CriticalBatch(Convergence):
-    """The critical-batch-size model.
+    """The critical-batch-size model: E(B) = E_min (1 + B / B_crit).
 
     Attributes:
         least_epochs: E_min in epochs, at small batches.
@@ -93,7 +93,7 @@ class CriticalBatch(Convergence):
                 raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
 
     def epochs(self, batch: float) -> float:
-        """E_min (1 + B / B_crit)."""
+        """Return E_min (1 + B / B_crit) for a global batch of B examples."""
         return self.least_epochs * (1.0 + batch / self.critical_batch)
 
 
@@ -102,7 +102,7 @@ class EpochTable(Convergence):
     """Rows of (batch, epochs), by rising batch.
 
     Raises:
-        InputError: no row, a repeated batch, or a number that is not positive.
+        InputError: If there is no row, a batch is repeated, or a number is not positive.
     """
 
     rows: tuple[tuple[float, float], ...]
@@ -119,7 +119,11 @@ class EpochTable(Convergence):
                 raise InputError(f"{self.source}: row {k + 1}: batches must rise")
 
     def epochs(self, batch: float) -> float | None:
-        """Linear in log(batch) between rows; None above the last one."""
+        """Interpolate the epochs linearly in log(batch) between rows.
+
+        Returns:
+            The first row's epochs below it, and None above the last row.
+        """
         sizes, values = np.array(self.rows, dtype=np.float64).T
         if batch > sizes[-1] * (1 + 1e-12):
             return None
@@ -127,10 +131,10 @@ class EpochTable(Convergence):
 
 
 def read_epochs(path: str | Path) -> EpochTable:
-    """Reads a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
+    """Read a table: CSV with the columns batch and epochs, or YAML (batch: epochs, or a list).
 
     Raises:
-        FormatError: naming the file and what is wrong.
+        FormatError: The message names the file and what is wrong.
     """
     yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
     read = partial(_from_yaml, read_yaml(path)) if yamlish else partial(_from_csv, read_text(path))
@@ -159,12 +163,12 @@ def _from_yaml(data: Any) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class PublishedGain:
-    """Speed-up of hybrid training over data parallelism alone at scale, minus one.
+    """A published speed-up of hybrid training over data parallelism alone at scale, minus one.
 
     Attributes:
-        model: as they call it.
-        gain: at least so much.
-        ours: workloads and profiles of ours that stand for it.
+        model: The model's name in the publication.
+        gain: The gain, at least.
+        ours: Workloads and profiles of ours that stand for it.
     """
 
     model: str
@@ -180,7 +184,7 @@ PUBLISHED = (
 
 
 def published_gain(model: str) -> PublishedGain | None:
-    """The published gain of a model by the name of ours; None if there is none."""
+    """Return the published gain of a zoo model, or None if there is none."""
     name = model.partition("?")[0].removeprefix("zoo:")
     return next((row for row in PUBLISHED if name in row.ours), None)
 
@@ -190,10 +194,10 @@ class Preset:
     """A data set and how training on it converges.
 
     Attributes:
-        name: the name of the family.
-        examples: the number of examples in an epoch.
-        examples_source: where that comes from.
-        convergence: how many epochs training takes, by the global batch.
+        name: The name of the family.
+        examples: The number of examples in an epoch.
+        examples_source: The source of the number of examples.
+        convergence: The epochs that training takes, by global batch.
     """
 
     name: str
@@ -229,9 +233,10 @@ def token_preset(parameters: int, length: int, tokens: float | None = None) -> P
     """Return how a language model converges that sees every token once.
 
     Args:
-        parameters: Of the model.
+        parameters: The number of parameters of the model.
         length: Tokens of an example.
-        tokens: That training needs at small batches; None: `TOKENS_OF_PARAMETER` for each.
+        tokens: Tokens that training needs at small batches; None: `TOKENS_OF_PARAMETER` for each
+            parameter.
     """
     origin = "given"
     if tokens is None:
@@ -256,7 +261,7 @@ FAMILIES = {
 
 
 def preset_of(model: str) -> Preset:
-    """The preset of a model by its zoo name or the name of its profile; ``any`` if it has none."""
+    """Return the preset of a model by its zoo or profile name, or ``any`` if it has none."""
     name = model.partition("?")[0].removeprefix("zoo:")
     for family, members in FAMILIES.items():
         if name in members.split(","):
@@ -266,12 +271,12 @@ def preset_of(model: str) -> Preset:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained.
+    """The training that a study is about: its batch, its data set and its convergence.
 
     Attributes:
-        batch: examples of a step of one group.
-        examples: the number of examples in an epoch.
-        convergence: epochs by global batch.
+        batch: Examples of a step of one group.
+        examples: The number of examples in an epoch.
+        convergence: Epochs by global batch.
     """
 
     batch: int
@@ -293,13 +298,13 @@ class ConvergenceOptions:
     """Figures of a training that stand for a preset's.
 
     Attributes:
-        examples: In an epoch; None: the preset's.
+        examples: Examples in an epoch; None: the preset's.
         epochs_table: CSV or YAML file of epochs by batch.
         least_epochs: Epochs that training takes at small batches.
         critical_batch: Global batch that takes twice the least epochs.
 
     Raises:
-        InputError: A table beside the figures that it stands for.
+        InputError: If a table is given beside the figures that it stands for.
     """
 
     examples: int | None = None
@@ -317,12 +322,12 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
 
     Args:
         preset: The data set, and how training on it converges.
-        options: Of which examples, table of epochs, least epochs and critical batch count.
+        options: Options, of which examples, table of epochs, least epochs and critical batch count.
         batch: Examples of a step.
 
     Raises:
-        FormatError: The table of epochs cannot be read.
-        InputError: A figure is not positive.
+        FormatError: If the table of epochs cannot be read.
+        InputError: If a figure is not positive.
     """
     convergence: Convergence = preset.convergence
     if options.epochs_table is not None:

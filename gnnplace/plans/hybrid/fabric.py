@@ -34,13 +34,14 @@ NETWORK_BANDWIDTH = 10e9
 
 @dataclass(frozen=True)
 class ClusterCopies:
-    """A cluster and copies of it.
+    """A cluster and copies of it that a network joins.
 
     Attributes:
-        cluster: the cluster, of which copies may follow.
-        latency: seconds of the network between copies.
-        bandwidth: bytes per second of a copy's network channel.
-        table: what collectives take, where links name their fabric; None for the package's.
+        cluster: The cluster, of which copies may follow.
+        latency: Seconds of the network between copies.
+        bandwidth: Bytes per second of a copy's network channel.
+        table: Measured times of collectives, for links that name their fabric; None for the
+            package's.
     """
 
     cluster: Cluster
@@ -54,25 +55,31 @@ class ClusterCopies:
 
     @cached_property
     def mesh(self) -> MeshFabric:
-        """What devices of one copy take to exchange."""
+        """Return the prices of exchanges between devices of one copy."""
         return MeshFabric(self.cluster, self.table)
 
     @property
     def overlaps(self) -> bool:
-        """Whether devices can compute while they reduce: no worker makes the copies itself."""
+        """Return whether devices can compute while they reduce.
+
+        They cannot where workers make the copies themselves.
+        """
         return not self.cluster.sender_busy.any()
 
     def all_reduce(self, device: int, size: float, groups: int, devices: int) -> float:
-        """Seconds of adding up gradients over one device of every group, all others at once.
+        """Return the seconds of an all-reduce over one device of every group.
+
+        The other devices of the groups reduce at the same time. Over several copies of the cluster
+        it is a reduce-scatter and an all-gather inside of each copy, and a ring between copies.
 
         Args:
-            device: which of a group's.
-            size: bytes.
-            groups: how many.
-            devices: of a group.
+            device: The index of the device in its group.
+            size: Bytes of its gradients.
+            groups: The number of groups.
+            devices: The number of devices of a group.
 
         Raises:
-            InputError: two of the devices have no link.
+            InputError: If two of the devices have no link.
         """
         count = self.cluster.num_devices
         copies = -(-groups * devices // count)
@@ -85,7 +92,7 @@ class ClusterCopies:
         return within + ring_seconds(ALL_REDUCE, copies, size, self.bandwidth / devices, waits)
 
     def origin(self, most: int) -> str:
-        """Where seconds come from, with so many devices."""
+        """Return where the seconds come from if up to `most` devices are used."""
         group = self.mesh.group(range(self.cluster.num_devices))
         told = "predicted from the cluster's links"
         if group is not None:

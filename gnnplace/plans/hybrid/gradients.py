@@ -32,14 +32,15 @@ from gnnplace.simulation import Simulation
 
 @dataclass(frozen=True, eq=False)
 class ReplicaStep:
-    """A model-parallel step as data parallelism sees it; D devices.
+    """A model-parallel step of D devices, as data parallelism sees it.
 
     Attributes:
-        step_time: seconds of it alone, predicted.
-        gradients: ready (seconds) and bytes of each device's gradients, by ready. D arrays [g, 2]
-        backward_end: seconds at which each device would have done all but its updates. [D]
-        updates: seconds of each device's update ops. [D]
-        microbatches: M, into which the batch of a group is cut.
+        step_time: Predicted seconds of the step without data parallelism.
+        gradients: Seconds at which each gradient of a device is ready and its bytes, by time. D
+            arrays [g, 2].
+        backward_end: Seconds at which each device would have done all but its updates. [D].
+        updates: Seconds of each device's update ops. [D].
+        microbatches: M, the number of micro-batches that a group's batch is cut into.
     """
 
     step_time: float
@@ -51,12 +52,12 @@ class ReplicaStep:
 
 @dataclass(frozen=True)
 class StepParts:
-    """Seconds of a data-parallel step.
+    """The seconds of a data-parallel step, by what they are spent on.
 
     Attributes:
-        alone: the model-parallel step of one group.
-        all_reduce: the seconds of the busiest device's all-reduce.
-        exposed: that the all-reduce adds to the step.
+        alone: Seconds of the model-parallel step of one group.
+        all_reduce: The seconds of the busiest device's all-reduce.
+        exposed: Seconds that the all-reduce adds to the step.
     """
 
     alone: float
@@ -65,17 +66,17 @@ class StepParts:
 
     @property
     def total(self) -> float:
-        """The whole step."""
+        """Return the seconds of the whole step."""
         return self.alone + self.exposed
 
 
 def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> ReplicaStep:
-    """What is needed of a placed problem.
+    """Return what data parallelism needs to know of the step of a placed problem.
 
     Args:
-        problem: cut into its micro-batches.
-        result: what a placer made of the problem.
-        scale: bytes of a gradient over those of its tensor: M where the problem was cut without
+        problem: The problem, cut into its micro-batches.
+        result: The placer's result for the problem.
+        scale: Bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """
     simulation, devices = result.simulation, problem.num_devices
@@ -94,7 +95,10 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
 
 
 def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
-    """Finish of each op, earlier by the updates that ran on its device until then. [n]"""
+    """Return when each op would end if updates took no time. [n]
+
+    Every op ends earlier by the seconds of the updates that ended on its device until then.
+    """
     update = problem.phase == UPDATE
     finish = simulation.finish.copy()
     for d in range(problem.num_devices):
@@ -110,7 +114,16 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
 def _gradients(
     problem: Problem, device: IntArray, finish: FloatArray, scale: float
 ) -> tuple[FloatArray, ...]:
-    """Ready and bytes of each device's gradients, in the order they are there."""
+    """Return when each device's gradients are ready and their bytes, by that time. D arrays [g, 2].
+
+    A parameter's gradient counts once, when its last micro-batch is ready.
+
+    Args:
+        problem: The problem, cut into its micro-batches.
+        device: The device of each op. [n].
+        finish: Seconds at which each op ends, updates left out. [n].
+        scale: Bytes of a gradient over those of its tensor.
+    """
     graph = problem.graph
     found: dict[tuple[int, str, int], tuple[float, float]] = {}
     ordinal: dict[tuple[str, int], int] = {}
@@ -136,12 +149,13 @@ def _gradients(
 def with_all_reduce(
     step: ReplicaStep, seconds: Callable[[int, float], float], *, overlap: bool = True
 ) -> StepParts:
-    """The step with its gradients reduced.
+    """Return the times of a step whose gradients are all-reduced over the groups.
 
     Args:
-        step: the step of one group.
-        seconds: of an all-reduce over one of its devices, by its index, of so many bytes.
-        overlap: whether reducing may begin before the backward pass has ended.
+        step: The step of one group.
+        seconds: Returns the seconds of an all-reduce of so many bytes over one device, given by its
+            index.
+        overlap: Whether reducing may begin before the backward pass has ended.
     """
     end, reducing = step.step_time, 0.0
     for d, rows in enumerate(step.gradients):
@@ -155,12 +169,14 @@ def with_all_reduce(
 def reduced(
     gradients: FloatArray, seconds: Callable[[float], float], floor: float = 0.0
 ) -> tuple[float, float]:
-    """When the last bucket of gradients is reduced, and the seconds of all of them.
+    """Return when the last bucket of gradients is reduced, and the seconds of all all-reduces.
+
+    Gradients are collected into buckets of `BUCKET` bytes in the order in which they are ready.
 
     Args:
-        gradients: ready and bytes of each, as they come. [g, 2]
-        seconds: of an all-reduce of so many bytes.
-        floor: when the first may begin.
+        gradients: Seconds at which each is ready, and its bytes, in that order. [g, 2].
+        seconds: Returns the seconds of an all-reduce of so many bytes.
+        floor: Seconds before which no all-reduce may begin.
     """
     done = spent = size = 0.0
     for k, (ready, own) in enumerate(gradients.tolist()):

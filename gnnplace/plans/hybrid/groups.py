@@ -38,14 +38,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Running:
-    """How a hybrid step is run.
+    """The options with which a hybrid step is run.
 
     Attributes:
-        groups: the number of data-parallel groups.
-        devices: devices of a group.
-        microbatches: shares of a group's batch.
-        steps: how many steps are timed.
-        timeout: seconds without progress after which the run is given up.
+        groups: The number of data-parallel groups.
+        devices: Devices of a group.
+        microbatches: Shares of a group's batch.
+        steps: The number of steps that are timed.
+        timeout: Seconds without progress after which the run is given up.
     """
 
     groups: int = 2
@@ -58,16 +58,18 @@ class Running:
 def grouped_plan(
     model: str, cluster: Cluster, running: Running, accept_other_loss: bool = False
 ) -> Plan:
-    """The faster of the plans whose groups are pipelines, and whose groups split layers.
+    """Return the fastest plan of data-parallel groups that pipeline the model or split its layers.
+
+    A plan that fits the memory comes before one that does not.
 
     Args:
         model: A model by its name.
         cluster: The devices.
-        running: How many groups and devices.
+        running: The numbers of groups and devices.
         accept_other_loss: Cut the batch also if its loss then is another one.
 
     Raises:
-        InputError: Too few devices, or a batch that cannot be cut.
+        InputError: If there are too few devices, or the batch cannot be cut.
     """
     found, devices = with_slack(cluster), running.groups * running.devices
     if found.num_devices < devices:
@@ -88,12 +90,18 @@ def grouped_plan(
 def priced_groups(
     chain: Chain, cluster: Cluster, groups: int, devices: int, size: int
 ) -> list[Priced]:
-    """Plans of groups that are pipelines, and of groups that split layers; those that can be.
+    """Price the plans whose groups are pipelines and whose groups split layers, if they can be.
 
-    ``devices`` are those of each group, ``size`` the examples of its micro-batches.
+    Args:
+        chain: The model.
+        cluster: The devices.
+        groups: The number of groups.
+        devices: Devices of each group.
+        size: Examples of a group's micro-batch.
 
     Raises:
-        InputError: fewer layers than devices, no axis with equal parts, a batch that stays whole.
+        InputError: If there are fewer layers than devices, no axis is cut evenly, or the batch
+            cannot be cut.
     """
     plans, refused = list[Priced](), InputError("")
     specs = [PlanSpec(dp=groups, microbatch_size=size, pp=devices)]
@@ -110,13 +118,13 @@ def priced_groups(
 
 
 class PlannedSteps:
-    """Steps of groups as plans have them, for every number of micro-batches asked for.
+    """Steps of groups as plans have them, for several numbers of micro-batches.
 
-    Args are those of `plans.hybrid.study.Placing`.
+    Arguments are those of `plans.hybrid.study.Placing`.
 
     Raises:
-        InputError: it is a problem file, or there is no such model.
-        CaptureError: naming the module that cannot be captured.
+        InputError: If `what` is a problem file, or there is no such model.
+        CaptureError: If a module, which the message names, cannot be captured.
     """
 
     has_gradients = True
@@ -131,10 +139,10 @@ class PlannedSteps:
         self.microbatches = sorted(set(search.microbatches))
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """The plans that fit.
+        """Return the steps of all plans of one group on these devices that fit the memory.
 
         Raises:
-            InfeasibleError: none does.
+            InfeasibleError: If none does.
         """
         cluster = with_slack(cluster)
         chain, told = on_cluster(self.chain, cluster), "no plan of a group fits its memory"
@@ -152,7 +160,10 @@ class PlannedSteps:
 
 
 def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
-    """A plan as data parallelism sees it: a rank has its gradients after its last pass."""
+    """Return the step of a plan as data parallelism sees it.
+
+    All gradients of a rank are ready after its last pass.
+    """
     pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
     begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
     held, ends, updates = np.zeros((3, cluster.num_devices))

@@ -32,17 +32,17 @@ MOST_DEVICES = 4096
 
 @dataclass(frozen=True)
 class SplitRow:
-    """One split and its figures.
+    """One split of the devices into groups, with its figures.
 
     Attributes:
-        groups: the number of data-parallel groups.
-        devices: the devices of a group, model-parallel.
+        groups: The number of data-parallel groups.
+        devices: The devices of a group, model-parallel.
         microbatches: M of the group's placement.
-        parts: seconds of the step; None where nothing fits.
-        global_batch: examples of a step.
-        steps: the number of steps in an epoch.
-        epochs: to converge; None where the table ends.
-        note: why figures are missing.
+        parts: Seconds of the step; None where nothing fits.
+        global_batch: Examples of a step.
+        steps: The number of steps in an epoch.
+        epochs: Epochs until convergence; None where the table ends.
+        note: Why figures are missing.
     """
 
     groups: int
@@ -56,30 +56,31 @@ class SplitRow:
 
     @property
     def total_devices(self) -> int:
-        """N."""
+        """Return the number of devices in use, N."""
         return self.groups * self.devices
 
     @property
     def seconds(self) -> float:
-        """End to end; inf where it is not known."""
+        """Return the seconds of the whole training, or inf if they are not known."""
         if self.parts is None or self.epochs is None:
             return math.inf
         return self.parts.total * self.steps * self.epochs
 
     @property
     def name(self) -> str:
-        """In a few characters."""
+        """Return a name of a few characters."""
         return "data parallel" if self.devices == 1 else f"hybrid {self.devices}"
 
 
 class Splitter:
-    """Rows of one training on one fabric.
+    """A maker of rows for one training on one fabric.
 
     Args:
-        fabric: all devices, and what joins them.
-        training: batch of a group, examples of an epoch, and convergence.
-        place_on: placed steps of the model on a cluster, one for each number of micro-batches.
-        overlap: whether all-reduces overlap with the backward pass.
+        fabric: All devices and what joins them.
+        training: Batch of a group, examples of an epoch, and convergence.
+        place_on: Returns the placed steps of the model on a cluster, one for each number of
+            micro-batches.
+        overlap: Whether all-reduces overlap with the backward pass.
     """
 
     def __init__(
@@ -90,7 +91,12 @@ class Splitter:
         self._placed: dict[object, Sequence[ReplicaStep] | InfeasibleError] = {}
 
     def rows(self, counts: Sequence[int], sizes: Sequence[int]) -> list[SplitRow]:
-        """Splits of each number of devices into groups of each size that divides it."""
+        """Return the splits of each number of devices into groups of each size that divides it.
+
+        Args:
+            counts: Numbers of devices.
+            sizes: Numbers of devices in a group.
+        """
         most = self.fabric.cluster.num_devices
         return [
             self.row(count // size, size)
@@ -100,7 +106,7 @@ class Splitter:
         ]
 
     def row(self, groups: int, devices: int) -> SplitRow:
-        """One split."""
+        """Return the split into `groups` groups of `devices` devices, with predicted figures."""
         training = self.training
         batch = groups * training.batch
         steps, epochs = training.steps(batch), training.convergence.epochs(batch)
@@ -112,7 +118,10 @@ class Splitter:
         return SplitRow(groups, devices, microbatches, parts, batch, steps, epochs, note)
 
     def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
-        """The slowest group's step, with the number of micro-batches that is best for it."""
+        """Return the slowest group's step and its best number of micro-batches.
+
+        The error of a group that cannot be placed is returned, not raised.
+        """
         fabric, slowest = self.fabric, list[tuple[StepParts, int]]()
         seconds = partial(fabric.all_reduce, groups=groups, devices=devices)
         overlap = self.overlap and fabric.overlaps
@@ -129,7 +138,10 @@ class Splitter:
         return max(slowest, key=lambda pair: pair[0].total)
 
     def _place(self, devices: range) -> Sequence[ReplicaStep] | InfeasibleError:
-        """Placed steps of a group; groups that are alike but for names have the same."""
+        """Return the placed steps of a group, or the error that says why nothing fits.
+
+        Groups that differ in names alone are placed once.
+        """
         cluster = self.fabric.cluster
         kinds = tuple((cluster.devices[d].kind, cluster.devices[d].memory) for d in devices)
         key = kinds, cluster.pattern(devices)
@@ -142,10 +154,10 @@ class Splitter:
 
 
 def device_counts(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``, and ``most`` itself.
+    """Return 1, 2, 4, ... up to ``most``, and ``most`` itself.
 
     Raises:
-        InputError: not a positive number, or more than ``MOST_DEVICES``.
+        InputError: If the number is not positive, or more than ``MOST_DEVICES``.
     """
     if not 1 <= most <= MOST_DEVICES:
         raise InputError(f"devices {most}: must be between 1 and {MOST_DEVICES}")
@@ -153,6 +165,6 @@ def device_counts(most: int) -> list[int]:
 
 
 def group_sizes(most: int, largest: int) -> list[int]:
-    """Sizes of groups to look at: 1, 2, 4, 8 and all divisors of ``most``, up to ``largest``."""
+    """Return the sizes of groups to try: 1, 2, 4, 8 and ``most``'s divisors, up to ``largest``."""
     divisors = {k for k in range(1, most + 1) if most % k == 0}
     return sorted(k for k in {1, 2, 4, 8} | divisors if k <= largest)

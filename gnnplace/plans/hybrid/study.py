@@ -32,21 +32,21 @@ from gnnplace.tracing import CaptureOptions
 Progress = Callable[[str], None]
 NOT_COUNTED = "not counted: the problem has no update ops, so nothing says how large gradients are"
 MICROBATCHES = (1, 4)
-PLAN = "plan"  # in place of a placer: steps are those of joint plans
+PLAN = "plan"  # instead of a placer: steps are those of joint plans
 
 
 @dataclass(frozen=True)
 class HybridOptions(ConvergenceOptions):
-    """What a hybrid study counts with.
+    """The options of a hybrid study.
 
     Attributes, beside those of `ConvergenceOptions`:
         devices: N; more than the cluster has are copies of it. None: the cluster's.
-        most: devices of a group, at most.
-        batch: examples of a step; for problem files, which do not say it.
-        network_latency: seconds, between copies of the cluster.
-        network_bandwidth: bytes a second, between copies of the cluster.
-        overlap: whether gradients are reduced while the backward pass goes on.
-        links: a log of nccl-tests, whose figures replace those of the cluster's links.
+        most: Devices of a group, at most.
+        batch: Examples of a step; for problem files, which do not say it.
+        network_latency: Seconds, between copies of the cluster.
+        network_bandwidth: Bytes a second, between copies of the cluster.
+        overlap: Whether gradients are reduced while the backward pass goes on.
+        links: A log of nccl-tests, whose figures replace those of the cluster's links.
     """
 
     devices: int | None = None
@@ -65,15 +65,15 @@ class HybridOptions(ConvergenceOptions):
 
 @dataclass(frozen=True, eq=False)
 class HybridStudy:
-    """What came out.
+    """The result of a hybrid study.
 
     Attributes:
-        what: the model or problem file.
-        name: the model's name, or the problem's.
+        what: The model or problem file.
+        name: The model's name, or the problem's.
         devices: N, the largest number of devices.
-        rows: every division of up to N devices into groups.
-        advice: the recommended one, and from where on a hybrid pays.
-        origin: where each kind of figure comes from.
+        rows: Every division of up to N devices into groups.
+        advice: The recommended row, and from where on a hybrid pays.
+        origin: The origin of each kind of figure.
     """
 
     what: str
@@ -92,19 +92,19 @@ def study_hybrid(
     search: Search | None = None,
     progress: Progress = lambda line: None,
 ) -> HybridStudy:
-    """Splits up to N devices in every way and says which converges first (predicted).
+    """Split up to N devices in every way and predict which split converges first.
 
     Args:
-        what: a model or a problem file.
-        cluster: as everywhere; a problem file has its own.
-        options: devices, data set, convergence, network.
-        search: how a group's step is placed.
-        progress: called with a line when something begins that takes seconds.
+        what: A model or a problem file.
+        cluster: A preset's name, a YAML file or a cluster. A problem file has its own.
+        options: Options of the study: devices, data set, convergence, network.
+        search: The options with which a group's step is placed.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        FormatError: a line of the log that cannot be read.
-        InputError: bad arguments, or inference.
-        InfeasibleError: no split fits its devices' memory.
+        FormatError: If a line of the log cannot be read.
+        InputError: If an argument is bad, or the options ask for inference.
+        InfeasibleError: If no split fits its devices' memory.
     """
     options, search = options or HybridOptions(), search or Search()
     if search.capture.forward_only:
@@ -116,6 +116,7 @@ def study_hybrid(
         own = problem.cluster
     else:
         raise InputError("hybrid: a model needs --cluster")
+    # Measured links replace the cluster's own before anything is priced.
     table: LinkTable | None = None
     if options.links is not None:
         measured = with_measurements(own, options.links)
@@ -128,6 +129,7 @@ def study_hybrid(
     name = what if problem is None else problem.name
     preset = preset_of(name)
     training = _training(what, preset, options)
+    # A group is one placement of the model, or a plan of a pipeline or of split layers.
     place_on: Placing | PlannedSteps
     if search.placer == PLAN:
         from gnnplace.plans.hybrid.groups import PlannedSteps
@@ -139,6 +141,7 @@ def study_hybrid(
     rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
+    # Say where every kind of figure comes from.
     told, convergence = f"preset {preset.name!r}: {preset.examples_source}", training.convergence
     origin = {
         "step": place_on.origin,
@@ -150,15 +153,16 @@ def study_hybrid(
 
 
 def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
-    """What is trained, from the options and the family's preset."""
+    """Return what is trained, from the options and the family's preset."""
     return training_of(preset, options, _batch(what, options.batch))
 
 
 def _batch(what: str, batch: int | None) -> int:
-    """Examples of a step of one group: as given, or the model's own batch.
+    """Return the examples of a step of one group: those given, or the model's own batch.
 
     Raises:
-        InputError: a problem file does not say, and neither does the caller.
+        InputError: If neither the problem file nor the caller says it, or if it is given beside a
+            model.
     """
     if is_problem_file(what):
         if batch is None:
@@ -174,14 +178,14 @@ def _batch(what: str, batch: int | None) -> int:
 
 @dataclass(frozen=True)
 class Search:
-    """How a group's step is placed.
+    """The options with which a group's step is placed.
 
     Attributes:
-        placer: the name of the placer; "plan": groups are pipelines or split layers, as plans.
-        budget: seconds of each search.
-        seed: the seed of all randomness.
-        microbatches: numbers of micro-batches to try.
-        capture: how a model is captured.
+        placer: The name of the placer; "plan": groups are pipelines or split layers, as plans.
+        budget: Seconds of each search.
+        seed: The seed of all randomness.
+        microbatches: Numbers of micro-batches to try.
+        capture: The options with which a model is captured.
     """
 
     placer: str = "best"
@@ -192,16 +196,16 @@ class Search:
 
 
 class Placing:
-    """Places the model on parts of the cluster, with every number of micro-batches asked for.
+    """A placer of the model on parts of the cluster, for several numbers of micro-batches.
 
     Args:
-        what: a model or a problem file.
-        cluster: whose kinds op times are needed of; None: a problem file's own.
-        search: how a group's step is placed.
-        progress: called with a line when something begins that takes seconds.
+        what: A model or a problem file.
+        cluster: The cluster whose kinds of devices need op times; None: a problem file's own.
+        search: How a group's step is placed.
+        progress: Called with a line when something begins that takes seconds.
 
     Raises:
-        InputError, CaptureError: there is no such model, or it cannot be captured.
+        InputError, CaptureError: If there is no such model, or it cannot be captured.
     """
 
     def __init__(
@@ -221,12 +225,12 @@ class Placing:
 
     @property
     def has_gradients(self) -> bool:
-        """Whether the problems say how large gradients are: some op updates parameters."""
+        """Return whether the problems say how large gradients are: some op updates parameters."""
         return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
 
     @property
     def origin(self) -> str:
-        """Where steps come from: op times that were all measured, or not."""
+        """Return where steps come from: measured op times, or estimated ones if any is."""
         estimated = any(bool(problem.estimated.any()) for problem in self.problems.values())
         return f"predicted from {'estimated' if estimated else 'measured'} op times"
 
@@ -235,10 +239,10 @@ class Placing:
         return read_or_profile(self.what, self.cluster, options, self.progress)
 
     def __call__(self, cluster: Cluster) -> Sequence[ReplicaStep]:
-        """Placed steps; those that fit.
+        """Return the placed steps that fit, one for each number of micro-batches.
 
         Raises:
-            InfeasibleError: with no number of micro-batches does it fit.
+            InfeasibleError: If it fits with no number of micro-batches.
         """
         found, error, search = [], None, self.search
         for count, problem in self.problems.items():

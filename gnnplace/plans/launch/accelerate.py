@@ -30,7 +30,7 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that accelerate has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.pp > 1:
         raise InfeasibleError(
@@ -42,12 +42,12 @@ def check_degrees(plan: LaunchPlan) -> None:
 
 
 def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A file for `accelerate launch --config_file`.
+    """Return the text of a file for `accelerate launch --config_file`.
 
     Args:
-        plan: of one stage.
-        lines: for the head of the file.
-        gpus: of a server.
+        plan: The plan, of one pipeline stage.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
         InfeasibleError: accelerate cannot say it.
@@ -95,7 +95,11 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
 
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What accelerate cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what accelerate cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that accelerate can express.
+    """
     for told, run in plan.as_it_runs("accelerate", compiles=True):
         plan = run
         yield told, plan
@@ -125,7 +129,7 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
         yield told, plan
-    # What no key of its file says at all.
+    # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
         "accelerate",
         zero_groups=(2, 3),

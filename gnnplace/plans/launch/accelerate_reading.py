@@ -194,11 +194,11 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class _Reading:
-    """What a file has been found to say.
+    """The keys of a file, and what was found in it so far.
 
     Attributes:
-        keys: Its keys.
-        notes: What has no word, each in one line.
+        keys: The keys of the file.
+        notes: Notes on what has no word, each in one line.
         not_priced: What no price counts.
     """
 
@@ -216,11 +216,12 @@ def read_accelerate(text: str, source: str, values: Mapping[str, str] | None = N
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: It is no such file, has a key that accelerate refuses, or contradicts itself.
+        FormatError: If it is no such file, has a key that accelerate refuses, or contradicts
+            itself.
     """
     data = put_values(yaml_of(text, source), values or {}, source, TOP)
     keys = Keys(data, source, yaml_lines(text))
@@ -254,7 +255,7 @@ def _mesh(reading: _Reading) -> LaunchPlan:
     """Return the plan of `num_processes` and `parallelism_config`.
 
     Raises:
-        FormatError: The sizes do not make the processes.
+        FormatError: If the sizes do not make the processes.
     """
     keys = reading.keys
     source = keys.source
@@ -358,7 +359,7 @@ def _zero(reading: _Reading, fsdp: Mapping[str, Any]) -> tuple[int, bool]:
     """Return ZeRO's stage that FSDP's keys mean, and whether they ask for HYBRID_SHARD.
 
     Raises:
-        FormatError: They name no sharding strategy.
+        FormatError: If they name no sharding strategy.
     """
     named = ("version", "reshard_after_forward", "sharding_strategy")
     if not any(key in fsdp for key in named):
@@ -383,7 +384,7 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     """Return a plan with what `deepspeed_config` says, or the JSON that it names.
 
     Raises:
-        FormatError: The JSON is not beside the file, or a value is none that DeepSpeed has.
+        FormatError: If the JSON is not beside the file, or a value is none that DeepSpeed has.
     """
     keys = reading.keys
     section = _section(reading, "deepspeed_config", "", DEEPSPEED)
@@ -433,7 +434,7 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     """Return a plan with what `megatron_lm_config` says.
 
     Raises:
-        FormatError: Its degrees do not divide the processes.
+        FormatError: If its degrees do not divide the processes.
     """
     section = _section(reading, "megatron_lm_config", "megatron_lm_", MEGATRON)
     source = reading.keys.source
@@ -456,10 +457,16 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
 
 
 def _section(reading: _Reading, name: str, prefix: str, known: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of a section without their prefix; those that nothing reads are noted.
+    """Return the keys of a section without their prefix. Keys that nothing reads are noted.
+
+    Args:
+        reading: The file.
+        name: Name of the section.
+        prefix: Prefix of the section's keys.
+        known: The keys that accelerate reads, without the prefix.
 
     Raises:
-        FormatError: The section is no mapping.
+        FormatError: If the section is no mapping.
     """
     part = reading.keys.get(name) or {}
     if not isinstance(part, dict):

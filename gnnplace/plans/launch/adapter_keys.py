@@ -36,7 +36,7 @@ UNREAD = "adapters (LoRA); priced as training of all parameters"
 
 @dataclass(frozen=True)
 class AdapterKeys:
-    """Where a file has its adapters.
+    """The keys that low-rank adapters have in a file.
 
     Attributes:
         rank: The key of the rank.
@@ -54,18 +54,18 @@ class AdapterKeys:
 def read_adapters(
     reading: YamlReading, keys: AdapterKeys, *, bits: int = HALF_BITS, expert_bits: int = HALF_BITS
 ) -> str | None:
-    """Return the adapters of a file in the words of `--lora`; None where they cannot be read.
+    """Return the adapters of a file in the words of `--lora`, or None if they cannot be read.
 
     What is not read is noted as a key that no price counts.
 
     Args:
         reading: The file.
-        keys: Where it has them.
-        bits: Of the frozen matrices of layers.
-        expert_bits: Of the frozen matrices of experts.
+        keys: The keys that the adapters have in the file.
+        bits: Bits of the frozen matrices of layers.
+        expert_bits: Bits of the frozen matrices of experts.
 
     Raises:
-        FormatError: The rank is no whole number.
+        FormatError: If the rank is no whole number.
     """
     rank = reading.count(keys.rank, keys.default_rank)
     if rank is None or rank > MAX_RANK:

@@ -44,7 +44,7 @@ from gnnplace.tracing import workload_of
 
 
 def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
-    """Sizes of a model, and why there are none."""
+    """Return the sizes of a plan's model, or None, and the reason to give if there are none."""
     shape = file.inputs[0].shape if file.inputs else []
     try:
         config = getattr(workload_of(model, fake=True).model, "config", None)
@@ -57,12 +57,12 @@ def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str
 
 @dataclass(eq=False)
 class Prices:
-    """What plans of one model take on one cluster.
+    """Prices of the plans of one model on one cluster.
 
     Attributes:
-        model: its name.
-        cluster: its devices.
-        chain: the captured model, in the precision of the plan.
+        model: Name of the model.
+        cluster: The cluster.
+        chain: The captured model, in the precision of the plan.
     """
 
     model: str
@@ -74,7 +74,7 @@ class Prices:
         """Capture the model of a plan.
 
         Raises:
-            GnnplaceError: the model or the cluster cannot be made again.
+            GnnplaceError: If the model or the cluster cannot be made again.
         """
         file = plan.file
         devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
@@ -88,13 +88,17 @@ class Prices:
         *,
         ordered: bool = False,
     ) -> tuple[list[Loss], float]:
-        """Return what each thing costs, in order, and the seconds of what is left.
+        """Return the price of each thing that is lost, in order, and the seconds of what is left.
 
-        `ordered`: the order of actions is written, also one that was searched.
+        Args:
+            plan: The captured plan.
+            base: The plan in the launchers' terms.
+            steps: What is given up, each with the plan without it.
+            ordered: Whether the order of actions is written, also one that was searched.
 
         Raises:
-            MismatchError: the model is not the plan's.
-            InputError: what is left cannot be priced.
+            MismatchError: If the model is not the plan's.
+            InputError: If what is left cannot be priced.
         """
         first = draft_of_plan(self.chain, self.cluster, plan)
         before = _realized(self.chain, self.cluster, first, orders_in(plan))
@@ -117,7 +121,10 @@ class Prices:
     def _given_up(
         self, draft: Draft, base: LaunchPlan, ordered: bool
     ) -> Iterator[tuple[str, Draft]]:
-        """Drafts without what no launcher can say, one thing at a time."""
+        """Yield drafts that give up, one thing at a time, what no launcher can express.
+
+        Each draft gives up what the drafts before it do, and comes with a line for the user.
+        """
         chain, pricer = self.chain, pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]

@@ -36,7 +36,11 @@ CPU_OPTIMIZERS = ("adamw", "adam", "lion")
 
 
 def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What DeepSpeed cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what DeepSpeed cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that DeepSpeed can express.
+    """
     for told, run in plan.as_it_runs("DeepSpeed"):
         plan = run
         yield told, plan
@@ -57,7 +61,7 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, zero=2)
         yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
-    # What no key of its file says at all.
+    # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
         "DeepSpeed",
         overlap=sayable,
@@ -93,14 +97,14 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that DeepSpeed has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.cp > 1:
         raise InfeasibleError("deepspeed: cp of a plan has no key of its own")
 
 
 def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
-    """Return the section of what replicas share, and of what lies in the host's memory."""
+    """Return the ZeRO section: what replicas share, and what lies in the host's memory."""
     section: dict[str, Any] = {"stage": plan.zero}
     if "gradients" in plan.overlap:
         section["overlap_comm"] = True
@@ -113,15 +117,15 @@ def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A configuration for DeepSpeed.
+    """Return the text of a JSON configuration for DeepSpeed.
 
     Args:
-        plan: as `nearest_deepspeed` leaves it.
-        lines: for the head of the file.
-        gpus: of a server; DeepSpeed asks its host file.
+        plan: The plan as `nearest_deepspeed` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since DeepSpeed asks its host file.
 
     Raises:
-        InfeasibleError: DeepSpeed cannot say it.
+        InfeasibleError: If DeepSpeed cannot say the plan.
     """
     chosen = plan.sizes is not None and plan.sizes.experts is not None
     check_degrees(plan)

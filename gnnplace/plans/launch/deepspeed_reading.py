@@ -214,11 +214,11 @@ def read_deepspeed(text: str, source: str, values: Mapping[str, str] | None = No
 
     Args:
         text: The JSON.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: It is no such file, or its batches contradict.
+        FormatError: If it is no such file, or its batches contradict.
     """
     text, remaining = _with_placeholders(text, source, values or {})
     data = put_values(json_of(text, source), remaining, source, TOP)
@@ -231,7 +231,7 @@ def _with_placeholders(
     """Return a template's text with its placeholders put in, and the values that remain.
 
     Raises:
-        FormatError: A placeholder, as `"train_batch_size": CONFIG_BATCH_SIZE`, has no value.
+        FormatError: If a placeholder, as `"train_batch_size": CONFIG_BATCH_SIZE`, has no value.
     """
     names = list(dict.fromkeys(match[1] for match in PLACEHOLDER.finditer(text)))
     missing = [name for name in names if name not in values]
@@ -248,7 +248,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     """Return the plan of a configuration's keys.
 
     Raises:
-        FormatError: A value is none that DeepSpeed has, or batches contradict.
+        FormatError: If a value is none that DeepSpeed has, or batches contradict.
     """
     source = keys.source
     batch, size, steps = (_count(keys, name) for name in BATCHES)
@@ -305,7 +305,7 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
 
 
 def _count(keys: Keys, path: str, least: int = 1) -> int | None:
-    """Return a whole number, None where it is not there or auto."""
+    """Return a whole number, or None if it is not there or auto."""
     return None if keys.get(path) == AUTO else keys.count(path, least=least)
 
 
@@ -319,10 +319,10 @@ def _lines(keys: Keys) -> dict[str, int | None]:
 
 
 def _precision(keys: Keys) -> str | None:
-    """Return the precision in Lightning's words, None where the Trainer fills it in.
+    """Return the precision in Lightning's words, or None if the Trainer fills it in.
 
     Raises:
-        FormatError: A switch is neither true, false nor auto.
+        FormatError: If a switch is neither true, false nor auto.
     """
     is_auto = False
     for section, half in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "16")):
@@ -355,7 +355,7 @@ def _optimizer(keys: Keys) -> str | None:
 
 
 def _offload(keys: Keys, zero: int) -> str | None:
-    """Return what lies in the host's memory; None where no word says it."""
+    """Return what lies in the host's memory, or None if no word says it."""
     optimizer, parameters = (keys.get(f"zero_optimization.{name}") for name in OFFLOADS)
     old_optimizer, old_parameters = (
         keys.get(f"zero_optimization.{name}") for name in ("cpu_offload", "cpu_offload_param")
@@ -425,7 +425,7 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
 
 
 def _peek(keys: Keys, path: str) -> FileValue:
-    """Return the value of a path, None where it is not there or stands in no mapping."""
+    """Return the value of a path, or None if it is not there or stands in no mapping."""
     return keys.get(path) if keys.has(path) else None
 
 
@@ -452,7 +452,17 @@ def _notes(keys: Keys) -> Iterator[str]:
 
 
 def _replicas(batch: int | None, size: int | None, steps: int | None, source: str) -> int | None:
-    """Return the replicas that batches leave, None where one of them is missing."""
+    """Return the number of replicas that batches leave, or None if one of the three is missing.
+
+    Args:
+        batch: Examples of a step.
+        size: Examples of a micro-batch.
+        steps: Micro-batches of a step.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If the batch is no multiple of micro-batch and accumulation.
+    """
     if batch is None or size is None or steps is None:
         return None
     dp, remainder = divmod(batch, size * steps)
@@ -475,7 +485,7 @@ def read_beside(source: str, path: str, key: str) -> LaunchPlan:
         note says that the JSON was read.
 
     Raises:
-        FormatError: The JSON is not beside the file, or cannot be read.
+        FormatError: If the JSON is not beside the file, or cannot be read.
     """
     text = read_neighbour(source, path)
     if text is None:

@@ -45,8 +45,8 @@ def export_plan(
         cluster: The cluster, where that is so.
 
     Raises:
-        InputError: There is no such launcher.
-        InfeasibleError: It cannot say the plan at all.
+        InputError: If there is no such launcher.
+        InfeasibleError: If it cannot say the plan at all.
     """
     launcher_of(launcher)
     plan = plan.for_launcher(launcher)
@@ -99,7 +99,7 @@ def _export_captured(
     sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
     beside = target.beside(file)
-    if beside is not None:  # the order that was searched too
+    if beside is not None:  # the file beside it has the searched order
         given_up = [line for line in given_up if not line.startswith("order of actions")]
     base, steps = nearest_plan(base, target)
     last = steps[-1][1] if steps else base

@@ -79,11 +79,11 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path.
 
     Raises:
-        FormatError: It is none, names a JSON that is not beside it, or contradicts itself.
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     shard, replicate = reading.count("dp_shard_size"), reading.count("dp_replicate_size", 1) or 1
@@ -118,7 +118,7 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
 
 
 def _offload(reading: YamlReading, zero: int) -> str:
-    """Return what FSDP keeps in the host's memory; what no word says is noted."""
+    """Return what FSDP keeps in the host's memory. What no word says is noted."""
     for path in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
         if not reading.is_on(path):
             continue
@@ -134,11 +134,11 @@ def read_factory(text: str, source: str, values: Mapping[str, str] | None = None
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path.
 
     Raises:
-        FormatError: It is none, names a JSON that is not beside it, or contradicts itself.
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     lora = _factory_adapters(reading)
@@ -195,7 +195,7 @@ def _factory_adapters(reading: YamlReading) -> str | None:
 
 
 def _precision(reading: YamlReading, bf16: str, fp16: str) -> str | None:
-    """Return the precision, None where the run finds out what its GPUs can do."""
+    """Return the precision, or None if the run finds out what its GPUs can do."""
     if reading.text(bf16) == "auto":
         return None
     if reading.is_on(bf16):

@@ -56,11 +56,11 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys by path, and of its environment by name.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     size = reading.get("device_train_microbatch_size")

@@ -23,14 +23,14 @@ LAUNCHED = (
 
 
 def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[LaunchPlan, list[str]]:
-    """What launchers can be told of a plan, and a line for each thing that none can.
+    """Return the plan in launchers' terms, and a line for each thing that no launcher can express.
 
     Args:
-        plan: searched, given or read.
-        sizes: of its model, where they are known.
+        plan: The plan, which was searched, given or read.
+        sizes: Sizes of its model, where they are known.
 
     Raises:
-        InfeasibleError: its stages have unlike meshes or ZeRO.
+        InfeasibleError: If its stages have unlike meshes or ZeRO.
     """
     file = plan.file
     meshes = {(len(s.rows), s.axes, s.zero if len(s.rows) > 1 else 0) for s in file.stages}
@@ -66,7 +66,7 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
 
 
 def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """What shards are called: replicas, tp, cp and ep.
+    """Return the degrees that the shards of a plan stand for: replicas, tp, cp and ep.
 
     Along each axis those that cut examples are replicas, and cp where no weight is cut but of
     experts that rows are sent to, which are ep then.
@@ -94,9 +94,9 @@ def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]
 
 
 def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
-    """Layers that begin in every stage, and a line for each stage that begins inside of one.
+    """Return the number of layers that begin in every stage, or None if no module is numbered.
 
-    None where no module is numbered.
+    A layer that two stages share counts for the first of them; a line says so for each such stage.
     """
     seen: dict[str, int] = {}
     lines = []
@@ -110,7 +110,7 @@ def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
 
 
 def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, list[str]]:
-    """The word for what is recomputed, and what it does not say."""
+    """Return the word for what is recomputed, and lines on what that word does not say."""
     stages = file.stages
     again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
     if not any(again):
@@ -132,7 +132,7 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
 
 
 def _first(file: PlanFile, again: list[int]) -> bool:
-    """Whether it is the first layers of every stage that are recomputed."""
+    """Return whether the recomputed layers of every stage are its first ones."""
     for stage, count in zip(file.stages, again, strict=True):
         own = list(dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m))))
         if {layer_of(m) for m in stage.recompute.modules} - {""} != set(own[:count]):

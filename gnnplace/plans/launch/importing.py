@@ -16,24 +16,25 @@ from gnnplace.plans.spec import PlanSpec
 
 
 def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> LaunchPlan:
-    """A plan whose file leaves replicas or the batch open: with those of the cluster.
+    """Return a plan with the replicas and the batch that its file leaves open.
 
     Args:
-        plan: as it was read.
-        devices: of the cluster.
-        batch: examples of a step, where they are said elsewhere.
+        plan: The plan as it was read.
+        devices: The number of devices of the cluster.
+        batch: Examples of a step, where they are said elsewhere.
 
     Raises:
-        InputError: the degrees do not divide the devices, or batch and micro-batch are not known.
+        InputError: If the degrees do not divide the devices, or batch and micro-batch are not
+            known.
     """
     if plan.dp is None:
         plan = plan.with_dp(devices, plan.source)
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
-        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # what launchers assume
+        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # launchers assume it
     size = plan.microbatch_size
     if size is None and batch is not None and plan.accumulation and plan.dp is not None:
-        size = batch // (plan.dp * plan.accumulation) or 1  # as DeepSpeed does
+        size = batch // (plan.dp * plan.accumulation) or 1  # DeepSpeed computes it in this way
     return check_plan_words(replace(plan, batch=batch, microbatch_size=size), plan.source)
 
 
@@ -58,10 +59,17 @@ def with_missing(
     precision: str | None = None,
     gpus: int | None = None,
 ) -> LaunchPlan:
-    """Return a plan with values for what its file leaves open; `gpus` are devices of the run.
+    """Return a plan with values for what its file leaves open.
+
+    Args:
+        plan: The plan as it was read.
+        batch: Examples of a step.
+        microbatch_size: Examples of a micro-batch.
+        precision: The precision in Lightning's words.
+        gpus: Devices of the run.
 
     Raises:
-        InputError: The file says another value itself.
+        InputError: If the file says another value itself.
     """
     if gpus is not None and plan.world is None:
         plan = plan.with_dp(gpus, f"{plan.source}: --gpus {gpus}")
@@ -81,10 +89,10 @@ def with_missing(
 
 
 def check_known(plan: LaunchPlan) -> None:
-    """Whether all is known that a price needs.
+    """Check that a plan has all that a price needs: replicas, micro-batch size and batch.
 
     Raises:
-        InputError: naming what is not.
+        InputError: The message names what is missing and the options that give it.
     """
     missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
     if missing:
@@ -96,7 +104,7 @@ def check_known(plan: LaunchPlan) -> None:
 
 
 def named_model(plan: LaunchPlan) -> str | None:
-    """A model of the sizes in a launch file, by its name; None where it has none."""
+    """Return the name of a model that has the sizes in a launch file, or None if there is none."""
     return None if plan.sizes is None else plan.sizes.model
 
 
@@ -104,7 +112,7 @@ def check_expert_groups(plan: LaunchPlan) -> None:
     """Check that groups of experts can be told as groups beside the shards of `tp`.
 
     Raises:
-        InputError: There are fewer groups than shards.
+        InputError: If there are fewer groups than shards.
     """
     if plan.etp not in (None, plan.tp) and plan.ep * (plan.etp or 1) % plan.tp:
         raise InputError(
@@ -114,12 +122,13 @@ def check_expert_groups(plan: LaunchPlan) -> None:
 
 
 def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
-    """A plan whose experts are cut over `tp` as all else is, as captures are, and a line.
+    """Return a plan whose experts are cut over `tp` like all other weights, and a line about it.
 
-    Experts that are whole on `tp` shards are counted as fewer groups of cut ones, of as many bytes.
+    Captured models have their experts cut this way. Experts that are whole on `tp` shards are
+    counted as fewer groups of cut ones, of as many bytes. There is no line if nothing changes.
 
     Raises:
-        InputError: there are fewer groups than shards.
+        InputError: If there are fewer groups than shards.
     """
     if plan.etp in (None, plan.tp):
         return replace(plan, etp=None), []
@@ -130,10 +139,12 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
 
 
 def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
-    """Return what of a launch plan is priced of a captured model, and a line for the rest.
+    """Return the words of a launch plan that are priced of a captured model, and other lines.
+
+    There is a line for each thing that is not priced.
 
     Raises:
-        InputError: the file leaves open what a price needs, or has what cannot be priced.
+        InputError: If the file leaves open what a price needs, or has what cannot be priced.
     """
     check_known(plan)
     plan, lines = with_cut_experts(plan)

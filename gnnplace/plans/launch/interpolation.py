@@ -1,6 +1,4 @@
 """Values of OmegaConf inside of YAML: `${a.b}`, `${.c}`, `${multiply:4, ${.c}}`, `${oc.env:X}`.
-from gnnplace.plans.launch.keys import FileValue
-
 
 NeMo and llm-foundry write their files so. What only the environment has (`${oc.env:X}` without a
 default, `???`) becomes a `MissingValue` with its name.
@@ -18,7 +16,7 @@ import yaml
 from gnnplace.plans.launch.keys import FileValue
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")
-ROUNDS = 50  # of one value
+ROUNDS = 50  # rounds of replacement in one value
 DEEPEST = 20
 OPERATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "multiply": math.prod,
@@ -55,7 +53,7 @@ def resolve(data: FileValue, values: Mapping[str, str]) -> FileValue:
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Puts interpolations in.
+    """A replacer of interpolations by their values.
 
     Attributes:
         root: The whole of the file.
@@ -131,7 +129,7 @@ class _Resolver:
 
 
 def _computed(name: str, argument: str) -> FileValue:
-    """Return the number of an operation, `MissingValue` where its words are none."""
+    """Return the number that an operation gives, or `MissingValue` if it cannot be computed."""
     try:
         number = OPERATIONS[name]([float(word) for word in argument.split(",")])
     except (ValueError, ZeroDivisionError, IndexError, OverflowError):

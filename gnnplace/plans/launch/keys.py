@@ -62,11 +62,11 @@ def put_values(
     Args:
         data: Keys and values of the file.
         values: Text by a key's path; read as YAML reads a value.
-        source: What errors begin with.
+        source: The name that errors begin with.
         known: Keys at the top that a file may leave out.
 
     Raises:
-        FormatError: A path is no key of the file.
+        FormatError: If a path is no key of the file.
     """
     if not isinstance(data, dict):
         return data
@@ -90,19 +90,19 @@ def put_values(
 
 
 def shown(value: Any) -> str:
-    """A value of a file in a message: few letters, and never what a list or mapping holds."""
+    """Return a value of a file for a message: at most 40 letters, or the type of a container."""
     plain = value is None or isinstance(value, (str, int, float))
     return repr(str(value)[:40]) if plain else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What a file of nested keys says.
+    """The nested keys and values of a file.
 
     Attributes:
-        data: its keys and values.
-        source: what errors begin with.
-        lines: line of every key, by its path.
+        data: The file's keys and values.
+        source: The name that errors begin with.
+        lines: Line of every key, by its path.
     """
 
     data: Any
@@ -114,10 +114,10 @@ class Keys:
             raise FormatError(f"{self.source}: must be keys and values")
 
     def get(self, path: str) -> Any:
-        """The value at a path such as `a.b`; None where there is none.
+        """Return the value at a path such as `a.b`, or None if there is none.
 
         Raises:
-            FormatError: what is on the way is no mapping.
+            FormatError: If what is on the way is no mapping.
         """
         value, way = self.data, path.split(".")
         for k, key in enumerate(way):
@@ -129,10 +129,10 @@ class Keys:
         return value
 
     def count(self, path: str, default: int | None = None, least: int = 1) -> int | None:
-        """A whole number.
+        """Return the whole number at a path, or `default` if there is none.
 
         Raises:
-            FormatError: it is none, or too small.
+            FormatError: If it is no whole number, or too small.
         """
         value = self.get(path)
         if value is None:
@@ -142,10 +142,10 @@ class Keys:
         return value
 
     def needed(self, path: str, least: int = 1) -> int:
-        """A whole number that must be there.
+        """Return the whole number at a path that must be there.
 
         Raises:
-            FormatError: it is not.
+            FormatError: If it is missing.
         """
         value = self.count(path, None, least)
         if value is None:
@@ -153,10 +153,10 @@ class Keys:
         return value
 
     def switch(self, path: str, default: bool = False) -> bool:
-        """Whether a switch is on.
+        """Return whether the switch at a path is on, or `default` if there is none.
 
         Raises:
-            FormatError: it is no switch.
+            FormatError: If it is no switch.
         """
         value = self.get(path)
         if value is None:
@@ -166,10 +166,15 @@ class Keys:
         return value
 
     def word(self, path: str, known: Sequence[str], default: str) -> str:
-        """One of some words, in their letters.
+        """Return which of some words the value at a path is, whatever its case.
+
+        Args:
+            path: The key's path, such as `a.b`.
+            known: The words that are allowed.
+            default: Returned if there is no value.
 
         Raises:
-            FormatError: it is another.
+            FormatError: If it is another word.
         """
         value = self.get(path)
         if value is None:
@@ -181,7 +186,7 @@ class Keys:
         return found
 
     def unknown(self, path: str, known: Sequence[str]) -> list[str]:
-        """Keys at a path, empty for the top, that are not among the known ones."""
+        """Return the keys at a path that are not among the known ones. The top's path is ""."""
         part = self.get(path) if path else self.data
         return [str(k)[:40] for k in part if k not in known] if isinstance(part, dict) else []
 
@@ -217,7 +222,7 @@ class Keys:
         yield from _walk(part, f"{path}." if path else "", 0)
 
     def fault(self, path: str, told: str) -> FormatError:
-        """What is wrong with a value."""
+        """Return the error that says what is wrong with the value at a path."""
         return FormatError(f"{self.source}: {path}: {shown(self.get(path))}: {told}")
 
 

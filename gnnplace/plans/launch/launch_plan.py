@@ -21,7 +21,7 @@ from gnnplace.plans.launch.layer_details import LayerDetails
 from gnnplace.plans.spec import WORDS, Layers, PlanSpec
 
 NONE, FULL, SELECTIVE = "none", "full", "selective"
-MARK = "gnnplace: "  # before what a header holds
+MARK = "gnnplace: "  # stands before the JSON of a header
 NAMES = (
     "megatron-lm", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
@@ -36,7 +36,7 @@ READ_NAMES = (
     "llama-factory",
 )
 """Launchers whose files are read; those of `NAMES` are written, too."""
-BYTES = 1 << 20  # of a launch file at most
+BYTES = 1 << 20  # size of the largest launch file
 PRICED_OPTIMIZERS = tuple(OPTIMIZERS)
 """Optimizers whose state and update have a price; others are priced as adamw, and said."""
 
@@ -46,7 +46,7 @@ class NotPriced:
     """A key of a launch file that changes seconds or bytes and that no price counts.
 
     Attributes:
-        key: As the file spells it.
+        key: The key, as the file spells it.
         effect: What it changes, and what is priced instead.
         line: Line of the file, from 1; None where it stands in none.
     """
@@ -75,38 +75,40 @@ class LaunchPlan:
     """A plan as a launch file says it. What a file leaves open is None.
 
     Attributes:
-        dp: replicas.
-        tp: shards of Megatron's split.
-        pp: pipeline ranks.
-        cp: shards of the tokens with whole weights.
-        ep: groups of experts.
-        etp: shards of an expert; None: tp.
-        sp: what goes between layers is cut along its tokens over the shards.
-        chunks: stages of every pipeline rank.
-        layers: of every stage in the order of the model; None: as many in each.
-        microbatch_size: examples of a micro-batch on a replica.
-        batch: examples of a step.
-        accumulation: micro-batches of a step, where a file says these and no batch.
-        zero: stage of ZeRO.
-        group: replicas that ZeRO parts over, those of `cp` beside; None: all.
-        recompute: none, selective, full, block:K or uniform:K.
+        dp: Replicas.
+        tp: Shards of Megatron's split.
+        pp: Pipeline ranks.
+        cp: Shards of the tokens with whole weights.
+        ep: Groups of experts.
+        etp: Shards of an expert; None: tp.
+        sp: Whether tensors between layers are cut along their tokens over the shards.
+        chunks: Stages of every pipeline rank.
+        layers: Layers of every stage in the order of the model; None: as many in each.
+        microbatch_size: Examples of a micro-batch on a replica.
+        batch: Examples of a step.
+        accumulation: Micro-batches of a step, where a file says these and no batch.
+        zero: Stage of ZeRO.
+        group: Replicas that ZeRO shards over, those of `cp` included; None: all.
+        recompute: "none", "selective", "full", "block:K" or "uniform:K".
         schedule: 1f1b, interleaved, gpipe, zero-bubble or v.
-        precision: in Lightning's words.
-        gradients: the type in which gradients are summed: fp32, or same as the parameters'.
+        precision: The precision in Lightning's words, such as "bf16-mixed".
+        gradients: The type in which gradients are summed: "fp32", or "same" as the parameters'.
         optimizer: One of `costs.optimizers`, or another by the name that its file has.
-        overlap: what is hidden behind work: gradients, parameters, tp, p2p.
-        compile: layers and the loss run under `torch.compile`.
-        cuda_graphs: whose launches are captured: off, layers, iteration; None: the framework's.
-        offload: what lies in the host's memory, as the word of a plan says it.
-        sizes: of the model.
-        lora: adapters that are trained instead of the parameters, as `--lora` has them; None: none
+        overlap: Exchanges hidden behind work: "gradients", "parameters", "tp", "p2p".
+        compile: Whether layers and the loss run under `torch.compile`.
+        cuda_graphs: Launches that CUDA graphs capture: "off", "layers", "iteration"; None: the
+            framework's default.
+        offload: State that lies in the host's memory, in the words of a plan.
+        sizes: Sizes of the model.
+        lora: Adapters that are trained instead of the parameters, as `--lora` has them; None: none
             that the file states.
-        details: what else its layers have, where a file is written; files are read without.
-        notes: what the file says and our words do not, each in one line.
-        not_priced: keys that change seconds or bytes and that no price counts.
-        needs: names of values that only the environment of the run has.
-        lines: line of every word that the file says, by the word; None where it has no line.
-        source: the file's path, which errors begin with.
+        details: Properties of the layers beside sizes, for a file that is written. Readers leave it
+            None.
+        notes: What the file says and a plan's words do not, each in one line.
+        not_priced: Keys that change seconds or bytes and that no price counts.
+        needs: Names of values that only the environment of the run has.
+        lines: Line of every word that the file says, by the word; None where it has no line.
+        source: The file's path, which errors begin with.
     """
 
     dp: int | None = None
@@ -143,27 +145,27 @@ class LaunchPlan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Everything that a price leaves out or assumes, each in one line."""
+        """Return everything that a price leaves out or assumes, each in one line."""
         return (*self.notes, *map(str, self.not_priced))
 
     @property
     def adapters(self) -> Adapters | None:
-        """Return the adapters that are trained; None where all parameters are."""
+        """Return the adapters that are trained, or None if all parameters are."""
         if self.lora is not None:
             return parse_adapters(self.lora)
         return None if self.sizes is None else self.sizes.adapters
 
     @property
     def world(self) -> int | None:
-        """Processes of the run."""
+        """Return the number of processes of the run, or None if the replicas are not known."""
         return None if self.dp is None else self.dp * self.tp * self.pp * self.cp
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches of a step on every replica.
+        """Return the number of micro-batches of a step on every replica.
 
         Raises:
-            InputError: batch, micro-batch or replicas are not known, or do not divide.
+            InputError: If batch, micro-batch or replicas are not known, or do not divide.
         """
         if self.dp is None or self.batch is None or self.microbatch_size is None:
             raise InputError("launch plan: dp, batch and microbatch_size must be known")
@@ -177,12 +179,12 @@ class LaunchPlan:
 
     @property
     def full_schedule(self) -> str:
-        """The schedule with its chunks a rank, as `--given` has it."""
+        """Return the schedule with its chunks a rank, as `--given` has it."""
         return f"interleaved:{self.chunks}" if self.schedule == "interleaved" else self.schedule
 
     @property
     def spec(self) -> PlanSpec:
-        """The plan in the words of `--given`. What the file leaves open is 1."""
+        """Return the plan in the words of `--given`. What the file leaves open is 1."""
         overlap = None
         for word, exchanges in HIDDEN_EXCHANGES.items():
             if exchanges and exchanges[-1] in self.overlap:
@@ -217,7 +219,7 @@ class LaunchPlan:
 
     @property
     def words(self) -> str:
-        """The plan as people read it, without batch, overlap and what the file leaves open."""
+        """Return the plan as people read it, without batch, overlap and what is left open."""
         gradients = self.gradients if self.gradients == "fp32" else None
         layers: Layers | None = self.layers
         if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
@@ -236,7 +238,7 @@ class LaunchPlan:
         return text
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
-        """Under 1f1b, with the layers of neighbouring stages on a rank."""
+        """Return the plan under 1F1B, with all chunks of a rank joined into one stage."""
         layers, each = self.layers, self.chunks
         if layers is not None:
             layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(self.pp))
@@ -245,7 +247,16 @@ class LaunchPlan:
     def as_it_runs(
         self, launcher: str, *, compiles: bool = False, graphs: Sequence[str] = ()
     ) -> Iterator[tuple[str, LaunchPlan]]:
-        """For a launcher whose file turns on neither, or one of the two: without the other."""
+        """Yield the plan without `compile` or `cuda_graphs` if a launcher's file cannot say them.
+
+        Args:
+            launcher: The launcher's name, for the lines.
+            compiles: Whether the file can turn on `torch.compile`.
+            graphs: Values of `cuda_graphs` that the file can have.
+
+        Yields:
+            A line for the user, and the plan without the one thing or both.
+        """
         plan = self
         if plan.compile and not compiles:
             plan = replace(plan, compile=False)
@@ -267,7 +278,7 @@ class LaunchPlan:
         """Yield what a launcher's file has no key for, each with the plan without it.
 
         Args:
-            launcher: Its name in the lines.
+            launcher: The launcher's name, for the lines.
             overlap: Exchanges that its file can hide.
             zero_groups: ZeRO stages that it can shard over groups of replicas.
             gradients: The one type in which it sums gradients; None: either can be said.
@@ -299,7 +310,16 @@ class LaunchPlan:
             yield line + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
 
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
-        """For a launcher that cuts no expert: as many bytes of experts, each of them whole."""
+        """Yield the plan with whole experts, for a launcher that does not cut them.
+
+        There are more groups of experts then, and each device has as many bytes of them as before.
+
+        Args:
+            launcher: The launcher's name, for the line.
+
+        Yields:
+            A line for the user, and the plan. Nothing if experts are whole or do not divide so.
+        """
         sizes = self.sizes
         if sizes is None or sizes.experts is None or self.tp == 1 or self.etp == 1:
             return
@@ -309,10 +329,10 @@ class LaunchPlan:
             yield f"{told}; ep={ep} of whole ones is written", replace(self, ep=ep, etp=1)
 
     def with_dp(self, world: int, source: str) -> LaunchPlan:
-        """With the replicas that so many processes leave.
+        """Return the plan with as many replicas as a number of processes leaves.
 
         Raises:
-            FormatError: the degrees do not divide the number of processes.
+            FormatError: If the degrees do not divide the number of processes.
         """
         inside = self.tp * self.pp * self.cp
         if world < 1 or world % inside:
@@ -324,12 +344,12 @@ class LaunchPlan:
 
 
 def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) -> list[str]:
-    """Lines for the head of a file, without the sign of a comment.
+    """Return the lines for the head of a file, without comment signs.
 
     Args:
-        plan: that the file is of.
-        lines: what a reader should know.
-        keys: fields of the plan that the launcher's own keys cannot say: the last line has them,
+        plan: The plan that the file is written for.
+        lines: What a reader should know.
+        keys: Fields of the plan that the launcher's own keys cannot say: the last line has them,
             for `with_header`.
     """
     held = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
@@ -338,10 +358,10 @@ def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) 
 
 
 def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
-    """A plan that was read, with what the header of the same text says and the keys leave open.
+    """Return a plan with what the header of its text says and the launcher's keys leave open.
 
     Raises:
-        FormatError: the header is no JSON of a plan's fields.
+        FormatError: If the header is no JSON of a plan's fields.
     """
     found = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
     if found is None:
@@ -354,10 +374,10 @@ def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
 
 
 def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
-    """A plan with what fields beside the launcher's own keys say; keys that are there count more.
+    """Return a plan with the fields of a header that the launcher's own keys do not set.
 
     Raises:
-        FormatError: a field is unknown, or is not of its type.
+        FormatError: If a field is unknown, or is not of its type.
     """
     kinds = {"batch": int, "microbatch_size": int, "schedule": str, "zero": int, "recompute": str,
              "optimizer": str, "gradients": str, "precision": str, "layers": list, "sp": bool,
@@ -376,10 +396,10 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
 
 
 def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
-    """The plan, if what it says of itself agrees.
+    """Return the plan if its fields do not contradict each other.
 
     Raises:
-        FormatError: naming what contradicts what.
+        FormatError: The message names what contradicts what.
     """
     for told in _faults(plan):
         raise FormatError(f"{source}: {told}")
@@ -387,7 +407,7 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
 
 
 def _faults(plan: LaunchPlan) -> Iterator[str]:
-    """What contradicts what; each may rely on those before it."""
+    """Yield the contradictions between fields. Each check may rely on those before it."""
     for name in ("dp", "tp", "pp", "cp", "ep", "etp", "chunks", "microbatch_size", "batch"):
         value = getattr(plan, name)
         if value is not None and not 1 <= value <= 10**9:
@@ -415,7 +435,7 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _size_faults(plan: LaunchPlan, sizes: DecoderSizes, stages: int) -> Iterator[str]:
-    """What contradicts the sizes of the model."""
+    """Yield the contradictions between a plan and the sizes of its model."""
     if plan.layers is not None and sum(plan.layers) != sizes.layers:
         yield f"stages have {sum(plan.layers)} layers, and the model has {sizes.layers}"
     if plan.layers is None and sizes.layers % stages:

@@ -68,16 +68,16 @@ BESIDE_LLAMA: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class LayerDetails:
-    """What a model's layers have beside sizes.
+    """Properties of a model's layers other than their sizes.
 
     Attributes:
         type: The `model_type` of transformers.
-        rotary_base: Of rotary positions; None if it is not known or there are none.
-        norm_epsilon: Of norms; None if it is not known.
-        rotary_scaling: As `rope_scaling` of a `config.json`; empty for none.
+        rotary_base: Base of rotary positions; None if it is not known or there are none.
+        norm_epsilon: Epsilon of the norms; None if it is not known.
+        rotary_scaling: The `rope_scaling` of a `config.json`; empty for none.
         query_biases: Whether queries, keys and values have biases, unlike other products.
         rotary_part: The part of a head that has rotary positions.
-        name: Of the model in the catalogue; empty if it is none of it.
+        name: Name of the model in the catalogue; empty if it is not in it.
     """
 
     type: str
@@ -95,7 +95,7 @@ class LayerDetails:
 
     @property
     def is_gated(self) -> bool:
-        """Whether rotary positions and RMSNorm are the type's own."""
+        """Return whether layers of this type have rotary positions and RMSNorm: all but GPT-2's."""
         return self.type != "gpt2"
 
     def unsaid(self, *, scalings: tuple[str, ...] = (LLAMA,)) -> Iterator[str]:

@@ -51,7 +51,7 @@ DEEPEST = 12
 
 @dataclass(frozen=True)
 class _Strategy:
-    """What a strategy means.
+    """The meaning of one of Lightning's strategies.
 
     Attributes:
         zero: Stage of ZeRO.
@@ -71,11 +71,11 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by path; `devices` is `trainer.devices`.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     given = dict(values or {})
     if "devices" in given:
@@ -169,7 +169,17 @@ def _strategy(reading: YamlReading) -> _Strategy:
 def _find(
     part: FileValue, names: tuple[str, ...], path: str, depth: int = 0
 ) -> tuple[str, FileValue] | None:
-    """Return the path and the value of the first key of some names, at any depth."""
+    """Return the path and the value of the first key of some names, at any depth.
+
+    Args:
+        part: The mapping to look in. A key of it comes before keys of mappings inside.
+        names: The names.
+        path: Path of the mapping, with a dot at its end.
+        depth: How many mappings the mapping is in.
+
+    Returns:
+        None if there is none.
+    """
     if not isinstance(part, dict) or depth > DEEPEST:
         return None
     for key, value in part.items():

@@ -30,15 +30,15 @@ OPTIMIZERS = ("adamw", "sgd", "muon")  # its `adam` decouples weight decay
 
 
 def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A script that trains by a plan.
+    """Return the text of a script that trains by a plan.
 
     Args:
-        plan: with the sizes of its model.
-        lines: for the head of the file.
-        gpus: of a server.
+        plan: The plan, with the sizes of its model.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: no flags can say it.
+        InfeasibleError: If no flags can say it.
     """
     sizes = plan.sizes
     if sizes is None:
@@ -69,7 +69,11 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
 
 
 def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What Megatron-LM cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what Megatron-LM cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that Megatron-LM can express.
+    """
     for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
         yield told, plan
@@ -102,10 +106,10 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 
 
 def model_flags(sizes: DecoderSizes) -> list[str]:
-    """Flags of a decoder's sizes: Llama's layers where they are gated, else GPT-2's.
+    """Return the flags of a decoder's sizes: Llama's layers if they are gated, else GPT-2's.
 
     Raises:
-        InfeasibleError: experts that are not gated.
+        InfeasibleError: If the experts are not gated.
     """
     flags = [
         "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
@@ -148,10 +152,10 @@ def detail_flags(details: LayerDetails | None) -> list[str]:
 
 
 def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
-    """Flags of layers with experts, to which rows are sent by an all-to-all.
+    """Return the flags of layers with experts, to which an all-to-all sends tokens.
 
     Raises:
-        InfeasibleError: they are not gated.
+        InfeasibleError: If the experts are not gated.
     """
     if not sizes.gated:
         raise InfeasibleError("megatron-lm: experts that are not gated are not written")
@@ -166,10 +170,10 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
 
 
 def plan_flags(plan: LaunchPlan) -> list[str]:
-    """Flags of everything that a plan decides.
+    """Return the flags of everything that a plan decides.
 
     Raises:
-        InfeasibleError: a schedule that Megatron does not have.
+        InfeasibleError: If Megatron does not have the schedule.
     """
     if plan.schedule not in ("1f1b", "interleaved"):
         raise InfeasibleError(f"megatron-lm: has no schedule {plan.schedule!r}; take 1f1b")
@@ -219,7 +223,7 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
 
 
 def stage_flags(plan: LaunchPlan) -> list[str]:
-    """How layers are cut: by numbers where they are equal, else by a layout."""
+    """Return the flags that cut the layers: the number of chunks, or a layout if stages differ."""
     if plan.pp == 1:
         return []
     layers = plan.layers
@@ -229,6 +233,6 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
 
 
 def layout_of(layers: Sequence[int]) -> str:
-    """Megatron's layout of stages with so many layers: `3+2+6` is `Et*3|t*2|t*6L`."""
+    """Return Megatron's layout of stages with these numbers of layers: `Et*3|t*2|t*6L` is 3+2+6."""
     told = ["" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers]
     return f"E{'|'.join(told)}L"

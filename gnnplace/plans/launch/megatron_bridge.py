@@ -91,12 +91,12 @@ LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-t
 
 
 def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """Overrides of a recipe, one a line.
+    """Return the text of a file with overrides of a recipe, one a line.
 
     Args:
-        plan: as `nearest_megatron` leaves it.
-        lines: for the head of the file.
-        gpus: of a server; torchrun is told them.
+        plan: The plan as `nearest_megatron` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
     """
     sizes = [] if plan.sizes is None else model_flags(plan.sizes)
     text = [f"# {line}" for line in header(plan, lines, keys=("dp",))]
@@ -146,7 +146,7 @@ def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
 
 
 def _mixed_precision(plan: LaunchPlan) -> str:
-    """The recipe of a half type, or its fields where it sums gradients in the other type."""
+    """Return the recipe of a half type, or its fields if gradients are summed in the other type."""
     half = (plan.precision or "32-true").partition("-")[0]
     if half not in HALVES:
         return "null"
@@ -167,7 +167,7 @@ class _Block:
     """The text of a function, or of overrides.
 
     Attributes:
-        text: Its lines.
+        text: The lines of the text.
         first_line: Line of the file that it begins on; 0 in another file.
     """
 
@@ -180,7 +180,7 @@ class _Recipe:
     """Functions that a recipe goes through, the one that it begins with first.
 
     Attributes:
-        blocks: Their texts.
+        blocks: The texts of the functions.
         unread: Functions of files that are not here.
     """
 
@@ -193,12 +193,13 @@ def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None)
 
     Args:
         text: The file.
-        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        source: The file's path, which errors begin with. `:FUNCTION` behind it names one of
+            several.
         values: Overrides of keys, as `model.tensor_model_parallel_size`.
 
     Raises:
-        FormatError: A key is there twice with two values, numbers contradict, or there are several
-            functions and none is named.
+        FormatError: If a key is there twice with two values, numbers contradict, or there are
+            several functions and none is named.
     """
     flags: Flags = {}
     lines: dict[str, int | None] = {}
@@ -261,10 +262,10 @@ def _type_effects(text: str) -> Iterator[NotPriced]:
 
 
 def _blocks(text: str, source: str) -> _Recipe:
-    """Return the text, or of a file of recipes a function and those that it goes through.
+    """Return the whole text or, for a file of recipes, a function and those that it goes through.
 
     Raises:
-        FormatError: There are several functions and none is named, or none of that name.
+        FormatError: If there are several functions and none is named, or none of that name.
     """
     functions = _functions(text)
     path, _, name = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
@@ -295,7 +296,16 @@ def _follow(
     path: str,
     depth: int,
 ) -> None:
-    """Add a function, after the one that its configuration begins with."""
+    """Add a function to a recipe, after the functions that its configuration begins with.
+
+    Args:
+        recipe: The recipe so far. It is updated in place.
+        name: The function.
+        functions: Functions of the file by name.
+        text: Text of the file.
+        path: Path of the file.
+        depth: How many functions led here.
+    """
     block = functions[name]
     called = [match[1] for match in BEGUN.finditer(block.text)]
     helpers = [match[1] for match in HELPER.finditer(block.text)]
@@ -334,7 +344,7 @@ def _follow(
 
 
 def _imported(function: str, text: str, path: str) -> tuple[str, str] | None:
-    """Return the file that a function is imported from, None where it is not around the recipe."""
+    """Return the file that a function is imported from, or None if it is not around the recipe."""
     for match in IMPORT.finditer(text):
         names = re.findall(r"\w+", match[2])
         if function not in names:
@@ -356,7 +366,7 @@ def _said(
     """Return what overrides or a function's lines say, as Megatron-LM's flags, and their lines.
 
     Raises:
-        FormatError: A key is there twice with two values.
+        FormatError: If a key is there twice with two values.
     """
     flags: Flags = {}
     lines: dict[str, int | None] = {}
@@ -380,7 +390,7 @@ def _said(
 
 
 def _others(flags: Flags, text: str) -> Flags:
-    """What Megatron-LM has flags for and Megatron-Bridge says otherwise."""
+    """Return the flags of Megatron-LM that Megatron-Bridge expresses in another way."""
     made: Flags = {"tied": flags.get("share-embeddings-and-output-weights", "false").lower()}
     made |= _precision(text)
     if flags.get("gated-linear-unit", "false").lower() == "true":
@@ -393,7 +403,10 @@ def _others(flags: Flags, text: str) -> Flags:
 
 
 def _precision(text: str) -> Flags:
-    """The half type of the last mixed precision, bf16 where none is named, and its gradients."""
+    """Return the flags of the last mixed precision in a text and of the type of its gradients.
+
+    The half type is bf16 where none is named. `None` or `null` has no flags.
+    """
     named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", text)
     if named and re.match("None|null", named[-1]):
         return {}

@@ -431,7 +431,7 @@ def effects(flags: Mapping[str, str], lines: Mapping[str, int | None]) -> Iterat
 
     Args:
         flags: Values by name, without dashes; "true" of a switch.
-        lines: Where each stands.
+        lines: Line that each flag stands on.
     """
     for name, value in flags.items():
         effect = EFFECTS.get(name, UNUSUAL.get(name))

@@ -202,12 +202,12 @@ EACH = "num-layers-per-virtual-pipeline-stage"
 
 
 def is_counted(name: str) -> bool:
-    """Return whether a flag is of a plan, or of the sizes of a model."""
+    """Return whether a flag decides the plan or the sizes of the model."""
     return name in NUMBERS or name in SIZES or name in OTHERS or name in SAME_FLAGS
 
 
 def is_known(name: str) -> bool:
-    """Return whether a flag is of a plan, or in the tables of what no price counts."""
+    """Return whether a flag decides the plan, or is in a table of what no price counts."""
     return is_counted(name) or is_listed(name)
 
 
@@ -245,11 +245,11 @@ def plan_of_flags(
 
     Args:
         flags: Values by name.
-        source: What errors begin with.
-        lines: Where each flag stands.
+        source: The name that errors begin with.
+        lines: Line that each flag stands on.
 
     Raises:
-        FormatError: A flag is wrong, or flags contradict each other.
+        FormatError: If a flag is wrong, or flags contradict each other.
     """
     flags, places = with_todays_names(flags, lines or {})
     counts = {
@@ -362,8 +362,14 @@ def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotP
 def number_of(flags: Flags, name: str, source: str, default: int | None = None) -> int:
     """Return a flag's whole number.
 
+    Args:
+        flags: Values of flags by name.
+        name: The flag.
+        source: The file's path, which errors begin with.
+        default: Returned if the flag is missing; None: it must be there.
+
     Raises:
-        FormatError: it is none, or the flag is missing.
+        FormatError: If the value is no whole number, or the flag is missing.
     """
     value = flags.get(name)
     if value is None and default is not None:
@@ -375,12 +381,12 @@ def number_of(flags: Flags, name: str, source: str, default: int | None = None) 
 
 
 def is_on(flags: Flags, name: str) -> bool:
-    """Whether a switch is there, and not `false`."""
+    """Return whether a switch is given and does not have a value such as `false`."""
     return flags.get(name, "false").lower() not in ("false", "0", "no", "off")
 
 
 def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
-    """Sizes of the model; None where the flags have not all of them."""
+    """Return the sizes of the model, or None if the flags do not have all of them."""
     if any(name not in flags for name in SIZES):
         return None
     layers, hidden, heads, length = (number_of(flags, name, source) for name in SIZES)
@@ -389,7 +395,7 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     width = number_of(flags, "ffn-hidden-size", source, width)
     latent, experts = _latent(flags, source), _experts(flags, layers, width, source)
     if experts is not None and (experts.dense < 0 or not gated):
-        return None  # a line says so
+        return None  # a note of the plan says so
     groups = number_of(flags, "num-key-value-heads", source, heads)
     if is_on(flags, "group-query-attention"):
         groups = number_of(flags, "num-query-groups", source, 1)
@@ -417,7 +423,10 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
 
 
 def _latent(flags: Flags, source: str) -> LatentAttention | None:
-    """Widths of latent attention; those that are not said are the parser's own."""
+    """Return the widths of latent attention, or None if it is off.
+
+    Widths that no flag gives are the defaults of Megatron-LM's own parser.
+    """
     if not is_on(flags, "multi-latent-attention"):
         return None
     usual = {"q-lora-rank": 0, "kv-lora-rank": 32, "qk-pos-emb-head-dim": 64, "v-head-dim": 128}
@@ -425,10 +434,13 @@ def _latent(flags: Flags, source: str) -> LatentAttention | None:
 
 
 def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers | None:
-    """Layers with experts; `dense` is -1 where they are not all behind those without.
+    """Return the layers with experts, or None if there are none.
+
+    `dense` is -1 if layers with experts do not all come after those without, or if they have
+    unlike numbers of experts.
 
     Raises:
-        FormatError: a frequency that is none, or is not of all layers.
+        FormatError: If the frequency is none, or is not of all layers.
     """
     counts = set(flags.get("num-experts", "0").split())
     if len(counts) > 1:  # layers with unlike numbers of experts, which no sizes say
@@ -461,7 +473,7 @@ def _pattern(node: ast.expr) -> list[int]:
     """Return the layers of a pattern such as `([0]*3+[1]*11)`, 1 where a layer has experts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: If it is none.
     """
     if isinstance(node, ast.List):
         values = [x.value for x in node.elts if isinstance(x, ast.Constant)]
@@ -479,10 +491,19 @@ def _pattern(node: ast.expr) -> list[int]:
 def stages_of_flags(
     flags: Flags, pp: int, sizes: DecoderSizes | None, source: str
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Stages of every rank, and their layers as Megatron cuts them; None where they are equal.
+    """Return the stages of every rank and their layers as Megatron-LM cuts them.
+
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        sizes: Sizes of the model, if the flags have them.
+        source: The file's path, which errors begin with.
+
+    Returns:
+        The number of stages of a rank, and the layers of every stage; None if all have as many.
 
     Raises:
-        FormatError: flags that exclude each other, or numbers that do not add up.
+        FormatError: If flags exclude each other, or numbers do not add up.
     """
     used = [way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)]
     if len(used) > 1:
@@ -509,7 +530,7 @@ def stages_of_flags(
 
 
 def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
-    """Return layers as DeepSpeed's `PipelineModule` cuts them; None where they are equal.
+    """Return layers as DeepSpeed's `PipelineModule` cuts them, or None if they are equal.
 
     `type:REGEX` counts the layers whose class has a name that matches, and fills each stage up to
     the largest number that any needs; embedding and tied head count where it names them.
@@ -537,7 +558,18 @@ def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
 
 
 def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
-    """Layers where embedding and loss count as a layer each."""
+    """Return the layers of every stage, where embedding and loss may count as a layer each.
+
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        chunks: Stages of every rank.
+        total: Layers of the model.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If layers, embedding and loss are no multiple of the stages.
+    """
     first, last = (is_on(flags, name) for name in ACCOUNTED)
     stages = pp * chunks
     each, remainder = divmod(total + first + last, stages)
@@ -551,7 +583,20 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
 
 
 def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
-    """Return layers where flags say those of the first and the last rank, over their stages."""
+    """Return the layers of every stage, where flags may give those of the first and the last rank.
+
+    The other ranks share the remaining layers equally, and a rank's stages share its layers.
+
+    Args:
+        flags: Values of flags by name.
+        pp: Pipeline ranks.
+        chunks: Stages of every rank.
+        total: Layers of the model.
+        source: The file's path, which errors begin with.
+
+    Raises:
+        FormatError: If the layers do not divide.
+    """
     end_flags = {0: ENDS[0], pp - 1: ENDS[1]}
     given_layers = {
         r: number_of(flags, name, source) for r, name in end_flags.items() if name in flags
@@ -566,10 +611,10 @@ def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str)
 
 
 def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
-    """Layers of every stage of Megatron's layout.
+    """Return the number of layers of every stage of Megatron's layout.
 
     Raises:
-        FormatError: it is none, or embedding and loss are not once, first and last.
+        FormatError: If it is none, or embedding and loss are not once, first and last.
     """
     text = layout.replace(",", "")
     for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([EtmL|])\*(\d{1,4})"):
@@ -599,7 +644,10 @@ def _recompute(flags: Flags, source: str) -> str:
 
 
 def _graphs(flags: Flags) -> tuple[str | None, str]:
-    """Whose launches are captured, and the modules if it is some parts of layers."""
+    """Return which launches CUDA graphs capture, and the modules if these are some parts of layers.
+
+    The first is "iteration", "layers" or None; the second is empty or a list for a message.
+    """
     impl = flags.get("cuda-graph-impl", "none")
     for name in ("enable-cuda-graph", "external-cuda-graph"):
         impl = name if is_on(flags, name) else impl
@@ -617,7 +665,7 @@ def _graphs(flags: Flags) -> tuple[str | None, str]:
 
 
 def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
-    """Yield what our words do not say."""
+    """Yield what flags say and a plan's words do not."""
     if "num-experts" in flags:
         sent = flags.get("moe-token-dispatcher-type", "allgather")
         if sent == "allgather" and flags.get("expert-model-parallel-size", "1") != "1":

@@ -112,11 +112,11 @@ class FlagSet:
     """Flags of one command.
 
     Attributes:
-        values: By name, without dashes; "true" of a switch.
-        lines: Where each stands.
+        values: Values of the flags by name, without dashes; "true" for a switch.
+        lines: Line that each flag stands on.
         missing: Names that a flag's value depends on, by the flag.
         additions: Names of what may add flags and is not known.
-        notes: What was assumed, each in one line.
+        notes: Assumptions, each in one line.
     """
 
     values: Flags = field(default_factory=dict)
@@ -126,7 +126,7 @@ class FlagSet:
     notes: list[str] = field(default_factory=list)
 
     def counted(self) -> dict[str, object]:
-        """Return what tells two runs apart."""
+        """Return the flags that a plan or its price depends on, to tell two runs apart."""
         return {
             name: self.missing.get(name, value)
             for name, value in self.values.items()
@@ -139,12 +139,12 @@ def read_megatron(text: str, source: str, values: Mapping[str, str] | None = Non
 
     Args:
         text: The file.
-        source: Its path, which errors begin with.
-        values: Of the environment and of the script's arguments, by name or number.
+        source: The file's path, which errors begin with.
+        values: Values of the environment and of the script's arguments, by name or number.
 
     Raises:
-        FormatError: The script starts no training or several, a flag of the plan needs a value that
-            only the environment has, or flags contradict each other.
+        FormatError: If the script starts no training or several, a flag of the plan needs a value
+            that only the environment has, or flags contradict each other.
     """
     if re.search(r"(?m)^[ \t]*(MODEL_ARGS|ENV_VARS)\s*:", text):
         flags = _flags_of_yaml(text, source, values or {})
@@ -191,7 +191,12 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
 
 
 def _checked(plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
-    """Return a plan whose words agree; too few processes name the flag that says them."""
+    """Return a plan whose fields agree.
+
+    Raises:
+        FormatError: If they do not. If there are too few processes, the message names the flag that
+            says them.
+    """
     try:
         return check_plan_words(plan, source)
     except FormatError as error:
@@ -211,7 +216,12 @@ def _hinted(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatE
 
 
 def _with_hint(known: Flags, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
-    """Return the plan of flags; too few processes name the variable that says the servers."""
+    """Return the plan of flags.
+
+    Raises:
+        FormatError: If flags are wrong. If there are too few processes, the message names the
+            variable that says the servers.
+    """
     try:
         return plan_of_flags(known, source, flags.lines)
     except FormatError as error:
@@ -261,7 +271,7 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     """Return the flags of the one command that would start training.
 
     Raises:
-        FormatError: There is none, or there are several that differ.
+        FormatError: If there is none, or there are several that differ.
     """
     starts = [(command, _flags_of_command(command, source)) for command in _training(run)]
     starts = [(command, flags) for command, flags in starts if flags.values]
@@ -308,7 +318,7 @@ def _has_sign(words: Sequence[Text]) -> bool:
 
 
 def _opened(words: Iterable[Text]) -> Iterator[Text]:
-    """Yield words, and those of every option of an unknown one."""
+    """Yield words, each followed by the words of every option of its unknown parts."""
     for word in words:
         yield word
         for part in word:
@@ -321,7 +331,7 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
     """Return the flags of variables where no command uses any: a file that others source.
 
     Raises:
-        FormatError: There are none, or what would start training is in a file that is not here.
+        FormatError: If there are none, or what would start training is in a file that is not here.
     """
     if run.unread:
         files = " and ".join(run.unread)
@@ -344,7 +354,7 @@ def _flags_of_command(command: ShellCommand, source: str) -> FlagSet:
     """Return the flags of a command, of its launcher those that say the processes.
 
     Raises:
-        FormatError: The script that it starts trains another kind of model.
+        FormatError: If the script that it starts trains another kind of model.
     """
     flags = FlagSet()
     words = list(command.words)
@@ -477,7 +487,7 @@ def _check_missing(flags: FlagSet, source: str) -> None:
     """Refuse flags of the plan whose values only the environment has.
 
     Raises:
-        FormatError: The names of all that is missing, with the flags that need them.
+        FormatError: The message names all that is missing, with the flags that need it.
     """
     free = ("nproc-per-node", "nnodes", "world-size", "deepspeed-config")
     needed = {
@@ -513,7 +523,7 @@ def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet
     """Return the flags of `MODEL_ARGS`: lines `--flag: value`.
 
     Raises:
-        FormatError: A flag is there twice with two values.
+        FormatError: If a flag is there twice with two values.
     """
     flags = FlagSet()
     for number, line in enumerate(text.splitlines(), start=1):

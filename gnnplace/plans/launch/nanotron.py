@@ -61,12 +61,16 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def cut_by_cost(sizes: DecoderSizes, pp: int) -> tuple[int, ...]:
-    """Layers of every stage, as nanotron cuts them."""
+    """Return the number of layers of every stage, as nanotron cuts them."""
     return layers_of(sizes, pp, "cost")
 
 
 def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What nanotron cannot say, one thing at a time, with the nearest plan that it can."""
+    """Yield what nanotron cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that nanotron can express.
+    """
     for told, run in plan.as_it_runs("nanotron"):
         plan = run
         yield told, plan
@@ -107,25 +111,26 @@ def check_degrees(plan: LaunchPlan) -> None:
     """Check that nanotron has the kinds of parallelism of a plan.
 
     Raises:
-        InfeasibleError: It has not.
+        InfeasibleError: If it lacks one.
     """
     if plan.cp > 1 or plan.ep > 1:
         raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
 
 
 def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
-    """A configuration of nanotron, with made-up data.
+    """Return the text of a configuration of nanotron, with made-up data.
 
     Args:
-        plan: as `nearest_nanotron` leaves it.
-        lines: for the head of the file.
-        gpus: of a server; torchrun is told them.
+        plan: The plan as `nearest_nanotron` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
 
     Raises:
         InfeasibleError: nanotron has no such model.
     """
     sizes = plan.sizes
     details = plan.details
+    # Refuse layers that nanotron's Llama does not have.
     if details is not None and details.type not in TYPES:
         what = BESIDE_LLAMA.get(details.type, "layers of its own")
         raise InfeasibleError(
@@ -140,6 +145,7 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
         raise InfeasibleError(
             "nanotron: trains Llama's layers; give --model hf:llama?… or the like"
         )
+    # nanotron calls Llama's layers with biases of queries, keys and values Qwen2.
     is_qwen = details is not None and details.query_biases
     check_degrees(plan)
     data: dict[str, Any] = {
@@ -211,11 +217,11 @@ def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = Non
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
 
     Raises:
-        FormatError: It is none, or its sizes contradict.
+        FormatError: If it is none, or its sizes contradict.
     """
     data = put_values(yaml_of(text, source), values or {}, source)
     keys = Keys(data, source, yaml_lines(text))
@@ -260,7 +266,7 @@ def _sizes(keys: Keys) -> DecoderSizes:
     """Return the sizes of the model.
 
     Raises:
-        FormatError: One is missing, or its experts are not those of all last layers.
+        FormatError: If one is missing, or its experts are not those of all last layers.
     """
     model = "model.model_config."
     heads = keys.needed(f"{model}num_attention_heads")

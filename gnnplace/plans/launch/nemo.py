@@ -71,11 +71,11 @@ def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys by path, and of its environment by name.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     tp, pp, cp, ep = (
@@ -144,7 +144,7 @@ def _zero(reading: YamlReading) -> int:
 
 
 def _recompute(reading: YamlReading) -> str:
-    """Return the word of what is recomputed."""
+    """Return the word for what is recomputed."""
     granularity = reading.text("model.activations_checkpoint_granularity")
     if granularity in ("", "none", "null"):
         return NONE
@@ -193,7 +193,7 @@ def _adapters(reading: YamlReading) -> str | None:
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:
-    """Return the sizes of the model, None where the file has not all of them."""
+    """Return the sizes of the model, or None if the file has not all of them."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "encoder_seq_length")
     layers, hidden, heads, length = (reading.count(f"model.{name}") for name in names)
     if not layers or not hidden or not heads or not length:

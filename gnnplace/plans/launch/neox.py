@@ -57,11 +57,11 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
 
     Args:
         text: The YAML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by name.
 
     Raises:
-        FormatError: It is none, or its numbers contradict.
+        FormatError: If it is none, or its numbers contradict.
     """
     reading = YamlReading.of_text(text, source, values or {}, tuple(OPEN_KEYS))
     data = reading.keys.data
@@ -124,7 +124,7 @@ OPEN_KEYS = (
 
 
 def _precision(reading: YamlReading) -> str | None:
-    """Return the precision in Lightning's words, None where a part of a configuration has none."""
+    """Return the precision in Lightning's words, or None if a part of a configuration has none."""
     word = reading.text("precision")
     if reading.is_on("bf16.enabled") or word in ("bfloat16", "bf16"):
         return "bf16-master"
@@ -155,7 +155,7 @@ def _note_attention(reading: YamlReading) -> None:
 
 
 def _sizes(reading: YamlReading) -> DecoderSizes | None:
-    """Return the sizes of the model, None where the file has not all of them."""
+    """Return the sizes of the model, or None if the file has not all of them."""
     names = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
     layers, hidden, heads, length = (reading.count(name) for name in names)
     if not layers or not hidden or not heads or not length:

@@ -17,7 +17,7 @@ CPU = "cpu"
 
 
 def fsdp_offload(zero: int) -> str | None:
-    """Return the word for FSDP's offloading; None where parameters stay whole after a pass."""
+    """Return the word for FSDP's offloading, or None if parameters stay whole after a pass."""
     return EVERYTHING if zero == 3 else None
 
 
@@ -26,7 +26,7 @@ def deepspeed_offload(optimizer: object, parameters: object, zero: int) -> str |
 
     Args:
         optimizer: The value of `offload_optimizer`: its section, a device or a switch.
-        parameters: That of `offload_param`.
+        parameters: The value of `offload_param`.
         zero: The ZeRO stage, without which DeepSpeed moves nothing.
 
     Returns:

@@ -33,17 +33,18 @@ from gnnplace.plans.plan import PlanFile
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher.
+    """A launcher whose files are written and read.
 
     Attributes:
-        write: makes the text of its file of a plan, lines for its head, and the GPUs of a server;
-            raises `InfeasibleError` where it cannot say the plan.
-        read: makes a plan of a text, of its path, and of values of the environment.
-        nearest: what it cannot say of a plan, one thing at a time, with the plan that it can.
-        held: fields of a plan that are the script's: its file has them as a comment.
-        command: what starts a run by its file, FILE.
-        framework: whose times and bytes a run of it has.
-        beside: makes the order of actions as a file beside its file, FILE with `.csv`; None where
+        write: Returns the text of its file for a plan, lines for the file's head and the GPUs of a
+            server. Raises `InfeasibleError` where the file cannot say the plan.
+        read: Returns the plan of a text, given its path and values of the environment.
+        nearest: Yields what it cannot say of a plan, one thing at a time, with the plan that it
+            can.
+        held: Fields of a plan that are the script's business. Its file has them as a comment.
+        command: The command that starts a run by its file, FILE.
+        framework: The framework whose times and bytes a run has.
+        beside: Returns the order of actions as a file beside its file, FILE with `.csv`; None where
             its file says the order.
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
@@ -121,11 +122,11 @@ LAUNCHERS: Mapping[str, Launcher] = {
 
 @dataclass(frozen=True)
 class Reader:
-    """How files of a launcher are read.
+    """A reader of files of a launcher that are read and not written.
 
     Attributes:
-        read: Makes a plan of a text, its path and values of its environment.
-        framework: Whose times and bytes a run of it has.
+        read: Returns the plan of a text, given its path and values of the environment.
+        framework: The framework whose times and bytes a run has.
     """
 
     read: Callable[[str, str, Mapping[str, str]], LaunchPlan]
@@ -150,10 +151,10 @@ OF_DEEPSPEED = ("deepspeed", "megatron-deepspeed", "gpt-neox")
 
 
 def launcher_of(name: str) -> Launcher:
-    """The launcher of a name.
+    """Return the launcher of a name.
 
     Raises:
-        InputError: there is none; the names are listed.
+        InputError: If there is none. The message lists the names.
     """
     if name not in LAUNCHERS:
         near = suggestion(name, LAUNCHERS)
@@ -162,10 +163,10 @@ def launcher_of(name: str) -> Launcher:
 
 
 def reader_of(name: str) -> Reader:
-    """Return how files of a launcher are read.
+    """Return the reader of a launcher's files.
 
     Raises:
-        InputError: There is no such launcher; the names are listed.
+        InputError: If there is no such launcher. The message lists the names.
     """
     if name not in READERS:
         near = suggestion(name, READERS)
@@ -174,7 +175,7 @@ def reader_of(name: str) -> Reader:
 
 
 def framework_of(launcher: str, plan: LaunchPlan) -> str:
-    """Return whose times and bytes a run of a launch file has.
+    """Return the name of the framework whose times and bytes a run of a launch file has.
 
     Megatron-DeepSpeed's constants have ZeRO 0 and 1; its ZeRO 2 and 3 are priced as PyTorch's.
     """
@@ -190,12 +191,12 @@ def read_launch_file(
 
     Args:
         path: The file.
-        launcher: Whose it is; None: it is told by its content.
+        launcher: The launcher whose file it is; None: its content tells.
         values: Values that the file takes from the environment of the run, by name.
 
     Raises:
-        FormatError: The file cannot be read as such; names the place and the reason.
-        InputError: There is no such launcher.
+        FormatError: If the file cannot be read as such. The message names the place and the reason.
+        InputError: If there is no such launcher.
     """
     name = launcher or launcher_of_file(path)
     plan = reader_of(name).read(launch_text(path), str(path), values or {})
@@ -206,7 +207,7 @@ def launcher_of_file(path: str | Path) -> str:
     """Return the name of the launcher that a file is for.
 
     Raises:
-        FormatError: It cannot be read, or is of a launcher that is not read.
+        FormatError: If it cannot be read, or is of a launcher that is not read.
     """
     return launcher_told_by(launch_text(path), str(path))
 
@@ -223,10 +224,10 @@ def is_launch_file(path: str | Path) -> bool:
 
 
 def launch_text(path: str | Path) -> str:
-    """The text of a launch file; of `FILE.py:FUNCTION` that of the file.
+    """Return the text of a launch file. For `FILE.py:FUNCTION` it is the text of the file.
 
     Raises:
-        FormatError: it cannot be read, or is too large to be one.
+        FormatError: If it cannot be read, or is too large to be one.
     """
     path = re.sub(r"(\.py):\w+$", r"\1", str(path))
     try:

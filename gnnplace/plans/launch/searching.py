@@ -53,16 +53,16 @@ from gnnplace.problem import Cluster, counts_of_devices
 
 @dataclass(frozen=True)
 class LaunchAnswer:
-    """What a plan of a launcher takes.
+    """The price of a launcher's plan: seconds, bytes, and whether it fits.
 
     Attributes:
-        plan: in the launcher's words.
-        answer: seconds, bytes, and whether it fits.
-        setting: what it was priced on.
-        best: the fastest plans of a search, the fastest first.
-        tried: plans that were priced.
-        bounded: plans and groups of plans that were bounded, those that were priced among them.
-        told: what is not priced, each in one line.
+        plan: The plan in the launcher's words.
+        answer: Seconds, bytes, and whether it fits.
+        setting: The sizes, the devices and the framework that it was priced for.
+        best: The fastest plans of a search, the fastest first.
+        tried: The number of plans that were priced.
+        bounded: The number of plans and groups of plans that were bounded, priced ones included.
+        told: Notes on what is not priced, each in one line.
     """
 
     plan: LaunchPlan
@@ -75,7 +75,7 @@ class LaunchAnswer:
 
     @property
     def framework(self) -> str:
-        """Whose times they are."""
+        """Return the name of the framework whose constants the prices use."""
         return self.setting.framework.name
 
 
@@ -103,20 +103,20 @@ def price_launch_plan(
     batch: int | None = None,
     memory_limit: float | None = None,
 ) -> LaunchAnswer:
-    """What a run of a launch file takes, at the prices of the launcher's framework.
+    """Price a run of a launch file with the constants of the launcher's framework.
 
     Args:
-        plan: as it was read.
-        launcher: whose file it is.
-        cluster: the devices.
-        model: the model, where the file has no sizes of it.
-        framework: whose constants count instead of the launcher's.
-        environment: such as "checked-collectives".
-        batch: examples of a step, where the file says none.
-        memory_limit: bytes that every device has, instead of its own.
+        plan: The plan as it was read.
+        launcher: The launcher whose file it is.
+        cluster: The devices.
+        model: The model, where the file has no sizes of it.
+        framework: The framework whose constants count instead of the launcher's.
+        environment: The environment, such as "checked-collectives".
+        batch: Examples of a step, where the file says none.
+        memory_limit: Bytes that every device has, instead of its own.
 
     Raises:
-        InputError: what is missing, or cannot be priced.
+        InputError: If a value is missing or cannot be priced.
     """
     devices = resolve_cluster(cluster)
     plan = completed(plan, devices.num_devices, batch)
@@ -141,14 +141,14 @@ def price_launch_plan(
 
 @dataclass(frozen=True)
 class LaunchExplanation:
-    """What bounds a run of a launch file.
+    """An explanation of what bounds a run of a launch file.
 
     Attributes:
-        answer: what it takes.
-        parts: seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
-        changes: single changes of its words that fit, the fastest first.
-        causes: what may make the run slower than predicted, the likeliest first.
-        measured: a step of the run; None where none is known.
+        answer: Its price.
+        parts: Seconds of its step by what they go to (`decoders.explaining.ROW_PARTS`).
+        changes: Single changes of its words that fit, the fastest first.
+        causes: What may make the run slower than predicted, the likeliest first.
+        measured: A step of the run; None where none is known.
     """
 
     answer: LaunchAnswer
@@ -159,14 +159,14 @@ class LaunchExplanation:
 
 
 def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
-    """What bounds a run that was priced.
+    """Explain what bounds a run that was priced.
 
     Args:
-        answer: of `price_launch_plan` or `search_launcher`.
-        measured: a step of the run, as "0.83s", or a log.
+        answer: The answer of `price_launch_plan` or `search_launcher`.
+        measured: A step of the run, as "0.83s", or a log.
 
     Raises:
-        InputError: the plan cannot be, or no step can be read.
+        InputError: If the plan cannot be, or no step can be read.
     """
     plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
@@ -187,20 +187,20 @@ class LauncherSearch:
     Attributes:
         decoder: Sizes of the model, with the batch.
         cluster: The devices, all of which are used.
-        precision: In Lightning's words; None: each framework's usual one.
-        optimizer: None: "adamw".
-        framework: Whose constants count instead of the launcher's own.
-        environment: Such as "checked-collectives".
+        precision: The precision in Lightning's words; None: each framework's usual one.
+        optimizer: The optimizer; None: "adamw".
+        framework: The framework whose constants count instead of the launcher's own.
+        environment: The environment, such as "checked-collectives".
         memory_limit: Bytes that every device has; None: its own.
-        fewest: Whether as few devices as hold any plan are taken: powers of two, then all of them.
-        rate: Tokens a second that a plan must make.
-        num_devices: Of the cluster's devices the first so many; None: all.
+        fewest: Whether plans use as few devices as hold any: powers of two, then all of them.
+        rate: Tokens a second that a plan must reach.
+        num_devices: How many of the cluster's devices are used, the first ones; None: all.
         modes: A plan with the words that every plan has: `compile`, `tp_overlap`, `gradients`,
             `cuda_graphs`, `offload`.
         offloads: Whether state may lie in the host's memory where nothing fits without.
         budget: Wall seconds of each search, after which the best so far counts.
         details: What the model's layers have beside sizes; None: not known.
-        progress: Is told what is done.
+        progress: Called with a line for each thing that is done.
     """
 
     decoder: DecoderSizes
@@ -225,19 +225,19 @@ class LauncherSearch:
 
     @property
     def used_devices(self) -> int:
-        """Devices that every plan uses, where they are not to be few."""
+        """Return the number of devices that every plan uses: `num_devices`, else the cluster's."""
         return self.num_devices or self.cluster.num_devices
 
     def find(self, launcher: str, num_best: int = 1) -> LaunchAnswer:
         """Return the fastest plan that a launcher can run.
 
         Args:
-            launcher: Its name, or `OWN`.
+            launcher: The launcher's name, or `OWN`.
             num_best: Plans of it to find.
 
         Raises:
-            InputError: There is no such launcher, or the model cannot be priced so.
-            InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
+            InputError: If there is no such launcher, or the model cannot be priced so.
+            InfeasibleError: If nothing fits that the launcher can run, or reaches the rate.
         """
         if launcher != OWN:
             self._check_model(launcher)
@@ -265,11 +265,11 @@ class LauncherSearch:
     def _fastest(
         self, launcher: str, num_devices: int, num_best: int, offload: str
     ) -> LaunchAnswer | None:
-        """Return the fastest plan of a launcher with one value of `offload`; None: none fits.
+        """Return a launcher's fastest plan with one value of `offload`, or None if none fits.
 
         Args:
-            launcher: Its name, or `OWN`.
-            num_devices: Of the cluster, the first.
+            launcher: The launcher's name, or `OWN`.
+            num_devices: How many of the cluster's devices are used, the first ones.
             num_best: Plans to find.
             offload: What lies in the host's memory.
         """
@@ -284,7 +284,7 @@ class LauncherSearch:
         return min(answers, key=lambda one: one.best[0].seconds, default=None)
 
     def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
-        """Return the fastest plan of a launcher among those of a space; None: it can run none."""
+        """Return a launcher's fastest plan among those of a space, or None if it can run none."""
         setting = space.setting
         accepts = self._accepts(launcher, setting)
         # Megatron's launchers can mostly be told the fastest plan of their framework, which is
@@ -312,11 +312,11 @@ class LauncherSearch:
         )
 
     def priced_again(self, launcher: str, answer: LaunchAnswer) -> LaunchAnswer:
-        """Return the answer of another search as this one prices its plan, with this memory.
+        """Return the plan that another search found, priced with the memory of this one.
 
         Args:
-            launcher: That it was found for.
-            answer: Of a search with other memory.
+            launcher: The launcher that it was found for.
+            answer: The answer of a search with other memory.
         """
         setting = self._setting(launcher, answer.setting.framework.name)
         spec = answer.best[0].spec
@@ -352,7 +352,7 @@ class LauncherSearch:
         return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
 
     def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
-        """Return why no replicas of a launcher's plans divide the batch; empty if some do.
+        """Return why no replicas of a launcher's plans divide the batch, or "" if some do.
 
         The batch that is named instead is the nearest one that all devices as replicas divide, if
         the launcher has a plan of it that fits.
@@ -386,16 +386,17 @@ class LauncherSearch:
         return f"{reason}; --batch {nearest} is"
 
     def free(self, launcher: str) -> FoundSpec | None:
-        """Return the fastest plan of a launcher's framework, whether the launcher can be told it.
+        """Return the fastest plan of a launcher's framework, even if the launcher cannot say it.
 
-        None where none fits all devices.
+        Returns:
+            None if no plan fits on all devices.
         """
         space = self._space(launcher, self._frameworks(launcher)[0], self.used_devices)
         specs = self._find_free(space)
         return specs.best[0] if specs.best else None
 
     def _find_free(self, space: SpecSpace) -> FoundSpecs:
-        """Return the fastest plan of a space, whether any launcher can be told it."""
+        """Return the fastest plan of a space, whether or not any launcher can say it."""
         if space not in self._free:
             self._free[space] = search_specs(space, num_best=1, budget=self.budget)
         return self._free[space]
@@ -410,7 +411,7 @@ class LauncherSearch:
         return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
 
     def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
-        """Return what says whether a launcher can be told a plan that has a framework's prices."""
+        """Return a predicate for plans that the launcher can express and the framework prices."""
         if launcher == OWN:
             # Our runner has neither groups nor modes.
             return lambda spec: spec.zero_group is None and only_modes(spec) == PlanSpec()
@@ -425,7 +426,7 @@ class LauncherSearch:
         return accepts
 
     def _has_degrees(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
-        """Return what says whether a launcher has the kinds of parallelism of a plan."""
+        """Return a predicate for plans whose kinds of parallelism a launcher has."""
         if launcher == OWN:
             return lambda spec: True
         target, sizes = launcher_of(launcher), setting.decoder
@@ -446,7 +447,7 @@ class LauncherSearch:
         """Check that a launcher can train the model by any plan at all.
 
         Raises:
-            InfeasibleError: It cannot say the model's sizes.
+            InfeasibleError: If it cannot say the model's sizes.
         """
         target = launcher_of(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
@@ -459,7 +460,7 @@ class LauncherSearch:
         return replace(launch_plan_of(setting, spec), details=self.details)
 
     def _setting(self, launcher: str, framework: str) -> PricingSetting:
-        """Return what a launcher's plans are priced on, as a framework trains them."""
+        """Return the sizes, devices and framework that a launcher's plans are priced for."""
         precision = self.precision
         if precision is None and launcher in OF_DEEPSPEED:
             precision = TRAITS["megatron-deepspeed"].precision  # DeepSpeed's engine keeps copies
@@ -483,7 +484,7 @@ class LauncherSearch:
 
         Args:
             launcher: The launcher.
-            framework: At whose prices.
+            framework: The framework whose prices count.
             count: Devices that every plan uses.
             offload: What lies in the host's memory; None: what `modes` says.
         """
@@ -534,12 +535,12 @@ def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
 
 
 def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bool:
-    """Return whether a launcher can be told a plan as it is.
+    """Return whether a launcher can express a plan as it is.
 
     Args:
         launcher: The launcher.
         plan: The plan.
-        gpus: Of a server.
+        gpus: GPUs of a server.
     """
     if any(after != plan for _, after in launcher.nearest(plan)):
         return False
@@ -554,12 +555,12 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
     """Return the sizes of a model by its name, or those that a file has, with its adapters.
 
     Args:
-        model: Its name; None: the file's sizes count.
-        plan: Of the file.
+        model: The model's name; None: the file's sizes count.
+        plan: The plan of the file.
         num_devices: Devices of the cluster, which the model's default batch depends on.
 
     Raises:
-        InputError: There are none, or they have not the products that adapters are of.
+        InputError: If there are none, or they have not the products that adapters are of.
     """
     if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")

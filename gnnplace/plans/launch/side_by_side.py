@@ -47,18 +47,18 @@ def launcher_plans(
 
     Args:
         named: The model, whose sizes are known.
-        cluster: Its devices, all of one kind.
+        cluster: The devices, all of one kind.
         options: The launcher or the framework that is asked for; None: all of them. Whether few
             devices are enough, the budget of each search, and the number of plans.
-        precision: In Lightning's words; None: each framework's usual one.
-        progress: Is told what is done.
+        precision: The precision in Lightning's words; None: each framework's usual one.
+        progress: Called with a line for each thing that is done.
 
     Returns:
         Plans of the launcher whose plan is the fastest, the fastest first.
 
     Raises:
-        InputError: There is no such launcher or framework, or it cannot train the model.
-        InfeasibleError: No launcher can be told a plan that fits.
+        InputError: If there is no such launcher or framework, or it cannot train the model.
+        InfeasibleError: If no launcher can be told a plan that fits.
     """
     job, sizes = named.job, named.sizes
     assert sizes is not None
@@ -125,7 +125,7 @@ def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> Laun
     """Return a launcher's best plan by the goal.
 
     Raises:
-        InfeasibleError: It can train no plan that fits, or the model's adapters not at all.
+        InfeasibleError: If it can train no plan that fits, or the model's adapters not at all.
     """
     adapters = search.decoder.adapters
     if launcher == OWN and adapters is not None:
@@ -170,7 +170,7 @@ def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> 
 
 
 def start_command(launcher: str, path: str) -> str:
-    """Return what starts a run by a launcher's file."""
+    """Return the command that starts a run by a launcher's file."""
     return launcher_of(launcher).command.replace("FILE", path)
 
 
@@ -178,7 +178,7 @@ def launchers_for(options: SearchOptions) -> tuple[str, ...]:
     """Return the launchers whose plans are searched, the package's own runner among them.
 
     Raises:
-        InputError: There is no such launcher.
+        InputError: If there is no such launcher.
     """
     if options.launcher is not None:
         if options.launcher != OWN:
@@ -195,7 +195,14 @@ def launchers_for(options: SearchOptions) -> tuple[str, ...]:
 def _plans_of(
     named: NamedModel, answer: LaunchAnswer, launcher: str, options: SearchOptions
 ) -> list[Plan]:
-    """Return the plans that a search found for a launcher, the fastest first."""
+    """Return the plans that a search found for a launcher, the fastest first.
+
+    Args:
+        named: The model of the catalogue.
+        answer: The answer of the search.
+        launcher: The launcher's name, or `OWN`.
+        options: The options of the search.
+    """
     setting, bound = answer.setting, answer.answer.lower_bound
     chain = chain_on(named.row, setting)
     step = answer.best[0].seconds
@@ -225,11 +232,11 @@ def _plans_of(
 
 
 def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan:
-    """Return what a plan in words that was read from a file takes.
+    """Price a plan in words that was read from a file, and return it as a plan.
 
     Raises:
-        MismatchError: It is a plan of another model.
-        InputError: The plan does not fit the model, the cluster or the framework.
+        MismatchError: If it is a plan of another model.
+        InputError: If the plan does not fit the model, the cluster or the framework.
     """
     file, sizes = plan.file, named.sizes
     assert sizes is not None
@@ -245,11 +252,11 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
 
 
 def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> PricingSetting:
-    """Return what a plan in words that was read from a file is priced on.
+    """Return the sizes, devices and framework that a plan in words of a file is priced for.
 
     Args:
         file: The plan's file.
-        sizes: Of its model.
+        sizes: Sizes of its model.
         cluster: The devices.
     """
     length = file.tokens // file.batch if file.tokens else sizes.length
@@ -267,7 +274,7 @@ def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> Pr
 def price_file(
     file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
 ) -> LaunchAnswer:
-    """Return what a plan in words that was read from a file takes.
+    """Price a plan in words that was read from a file, and return it in the launchers' terms.
 
     Args:
         file: The plan's file, with words.
@@ -275,7 +282,7 @@ def price_file(
         model: The model by its name, where the file's is no name of one.
 
     Raises:
-        InputError: The model has no sizes that are known, or the cluster cannot be made.
+        InputError: If the model has no sizes that are known, or the cluster cannot be made.
     """
     devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
     name = model or file.model

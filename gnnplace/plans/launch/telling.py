@@ -53,7 +53,7 @@ def launcher_told_by(text: str, source: str) -> str:
         source: Its path, `:FUNCTION` behind it where one of several functions is meant.
 
     Raises:
-        FormatError: It is of a launcher that is not read, named, or of none that is known.
+        FormatError: If it is of a launcher that is not read, named, or of none that is known.
     """
     suffix = PurePosixPath(re.sub(r":\w+$", "", source)).suffix.lower()
     if suffix == ".toml":
@@ -75,13 +75,13 @@ def launcher_told_by(text: str, source: str) -> str:
 
 
 def _shell_launcher(text: str) -> str:
-    """Return the launcher of a shell script: DeepSpeed's flags beside Megatron's tell."""
+    """Return the launcher of a shell script: Megatron-DeepSpeed if it has DeepSpeed's flags."""
     code = re.sub(r"(?m)^[ \t]*#.*$", "", text)
     return "megatron-deepspeed" if re.search(DEEPSPEED_FLAGS, code) else "megatron-lm"
 
 
 def _told_by_signs(text: str, suffix: str) -> str | None:
-    """Return the launcher whose keys a file has, None where it has those of none."""
+    """Return the launcher whose keys a file has, or None if it has those of none."""
     order: tuple[str, ...]
     if suffix == ".json":
         order = ("gpt-neox", "accelerate", "deepspeed")

@@ -137,12 +137,16 @@ WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "compile": ("compile.enable",),
     "cuda_graphs": ("training.disable_cuda_graphs",),
 }
-FLOAT8 = "405B"  # whose own configuration has float8 products, under torch.compile
+FLOAT8 = "405B"  # its own configuration has float8 products, under torch.compile
 
 
 def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
-    """What torchtitan cannot say, one thing at a time, with the nearest plan that it can."""
-    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # which it can capture
+    """Yield what torchtitan cannot express, one thing at a time.
+
+    Yields:
+        A line for the user, and the nearest plan so far that torchtitan can express.
+    """
+    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # torchtitan can capture these
     for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
         plan = run
         yield told, plan
@@ -188,9 +192,10 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
 
 
 def schedule_csv(plan: PlanFile) -> str | None:
-    """The schedule as a file beside the module; None where torchtitan knows it by its name.
+    """Return the schedule as a CSV file beside the module, or None if torchtitan has a name for it.
 
-    Orders of a v have their own name, which says who has which stage: a file cannot.
+    Schedules in the shape of a V have their own names, which say which rank has which stage. A file
+    cannot say that.
     """
     if not plan.schedule.startswith("zero-bubble"):
         return None
@@ -207,9 +212,9 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     registered by the module itself (`torchtitan_model`).
 
     Args:
-        plan: As `nearest_torchtitan` leaves it.
-        lines: For the head of the file.
-        gpus: Of a server; torchrun is told them.
+        plan: The plan as `nearest_torchtitan` leaves it.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server. Not written, since torchrun is told them.
 
     Raises:
         InfeasibleError: torchtitan has no code for such a model, or cannot train it by this plan.
@@ -261,7 +266,7 @@ def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], li
     """Return the imports of a configuration of torchtitan's own, and what must be set besides.
 
     Args:
-        base: Its function.
+        base: The function of the configuration.
         details: The norms of the model, where they are known.
     """
     package = next(folder for folder in FAMILIES if base.startswith(folder))
@@ -275,7 +280,7 @@ def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], li
 
 
 def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
-    """Return the function of torchtitan's configuration of a model; empty if it has none.
+    """Return the function of torchtitan's configuration of a model, or "" if it has none.
 
     A model of the same sizes with other rotary positions or norms is another model.
     """
@@ -313,7 +318,7 @@ def _sorted_imports(imports: Sequence[str]) -> list[str]:
 
 
 def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
-    """Values that a plan decides, by their paths."""
+    """Return the values that a plan decides, by their paths in torchtitan's configuration."""
     dp, tokens = plan.dp or 1, (plan.microbatch_size or 1) * sizes.length
     shard = (plan.group or dp) if plan.zero else 1
     schedules = {ours: theirs for theirs, ours in SCHEDULES.items()}
@@ -352,7 +357,10 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
 
 
 def modules_of(layers: Sequence[int]) -> list[list[str]]:
-    """Names of the modules of stages with so many layers."""
+    """Return the names of the modules of every stage, given each stage's number of layers.
+
+    The first stage has the embedding too, and the last has the norm and the head.
+    """
     found, begin = list[list[str]](), 0
     for count in layers:
         found.append([f"layers.{k}" for k in range(begin, begin + count)])
@@ -367,11 +375,12 @@ def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = N
 
     Args:
         text: The file.
-        source: Its path, which errors begin with; `:FUNCTION` behind it names one of several.
+        source: The file's path, which errors begin with. `:FUNCTION` behind it names one of
+            several.
         values: Values for the keys of a TOML, by their paths.
 
     Raises:
-        FormatError: It is neither, has several functions and none is named, or its numbers
+        FormatError: If it is neither, has several functions and none is named, or its numbers
             contradict.
     """
     if source.endswith(".toml") or re.search(r"(?m)^\[[a-z_]+\]\s*$", text):
@@ -432,7 +441,7 @@ def _read_function(
 
 
 def _known_flavor(function: str, flavor: str) -> str | None:
-    """Return a flavor, if the sizes of the model are known that a function asks for by it."""
+    """Return the flavor that a function asks for, if the sizes of that model are known."""
     if flavor == FLAVOR:
         return flavor
     family = next((folder for folder in FAMILIES if function.startswith(folder)), "")
@@ -466,7 +475,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal, or of a product of numbers; None where it is neither."""
+    """Return the value of a literal or of a product of whole numbers, or None if it is neither."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         left, right = _literal(node.left), _literal(node.right)
         return left * right if type(left) is type(right) is int else None
@@ -480,6 +489,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     length = keys.count("training.max_context_length", 2048) or 2048
     sizes = None if sizes is None else replace(sizes, length=length)
     where, tokens = "parallelism.", "training.num_tokens_per_"
+    # torchtitan counts tokens, and a plan counts examples of this length.
     each = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
     if each % length:
         raise keys.fault(f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens")
@@ -488,6 +498,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     cp = keys.count(f"{where}context_parallel_degree", 1) or 1
     replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
     shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
+    # A shard degree of -1 takes all devices that the other degrees leave.
     dp = None if shard in (None, -1) else replicate * shard
     said = keys.get(f"{where}pipeline_parallel_schedule")
     schedule = said if isinstance(said, str) else "1F1B"
@@ -499,12 +510,14 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     batch = whole // length if whole and whole > 0 else None
     if batch is None and dp is not None:
         batch = dp * (each // length) * (count if steps else 1)
+    # Types, and the ZeRO stage that gathering parameters again stands for.
     half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
     reshard = keys.word(f"{where}{RESHARD}", ("default", "always", "never"), "default")
     zero = 0 if shard == 1 and cp == 1 else 2 if reshard == "never" and pp == 1 else 3
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
+    # What the prices do not know is priced as something near, which a note says.
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
     if reshard == "always" and pp > 1:
         notes.append(f"{RESHARD} = always: priced as gathered once a step")
@@ -549,7 +562,17 @@ def _offload(keys: Keys, zero: int, notes: list[str]) -> str:
 def _stages(
     keys: Keys, schedule: str, pp: int, sizes: DecoderSizes | None
 ) -> tuple[int, tuple[int, ...] | None]:
-    """Stages a rank, and their layers: those that are listed, or torchtitan's own."""
+    """Return the stages of a rank and the layers of every stage: those listed, or torchtitan's own.
+
+    Args:
+        keys: The keys of the file.
+        schedule: The schedule, as torchtitan calls it.
+        pp: Pipeline ranks.
+        sizes: Sizes of the model, if they are known.
+
+    Raises:
+        FormatError: If the listed stages are no multiple of the ranks.
+    """
     if pp == 1:
         return 1, None
     listed = keys.get("parallelism.module_fqns_per_model_part")

@@ -51,7 +51,7 @@ class Family:
         block: The class of its blocks.
         rope: The class of its rotary positions, in whose order it loads weights.
         base: The function of a configuration that a plan begins with.
-        expert_base: The same for a model with experts.
+        expert_base: The base for a model with experts.
         option: The second argument of a function of its registry, and its default.
     """
 
@@ -202,7 +202,7 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
     """Return the family whose blocks a model is built of.
 
     Args:
-        sizes: Of the model.
+        sizes: Sizes of the model.
         details: What else its layers have, where that is known.
 
     Raises:
@@ -253,9 +253,9 @@ def model_literal(sizes: DecoderSizes, details: LayerDetails | None) -> dict[str
     """Return the literal with a model's sizes, by torchtitan's names.
 
     Args:
-        sizes: Of the model.
-        details: Its rotary positions and norms; torchtitan's defaults count where they are not
-            known.
+        sizes: Sizes of the model.
+        details: The layers' rotary positions and norms. torchtitan's defaults count where they are
+            not known.
     """
     norm: dict[str, Value] = {}
     rope: dict[str, Value] = {}
@@ -317,9 +317,9 @@ def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | Non
     """Return the lines of a module that register a model of these sizes.
 
     Args:
-        family: Of `family_of`.
-        sizes: Of the model.
-        details: Its rotary positions and norms, where they are known.
+        family: The family, as `family_of` returns it.
+        sizes: Sizes of the model.
+        details: The layers' rotary positions and norms, where they are known.
     """
     entries = model_literal(sizes, details).items()
     literal = ["{", *(f'    "{key}": {value!r},' for key, value in entries), "}"]
@@ -350,14 +350,14 @@ def config_lines(details: LayerDetails | None) -> list[str]:
 
 
 def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | None:
-    """Return the sizes of the model that a module registers; None where it registers none.
+    """Return the sizes of the model that a module registers, or None if it registers none.
 
     Args:
-        statements: Of the module.
-        source: Its path, which errors begin with.
+        statements: The statements of the module.
+        source: The file's path, which errors begin with.
 
     Raises:
-        FormatError: The literal has no such sizes.
+        FormatError: If the literal has no such sizes.
     """
     for statement in statements:
         if isinstance(statement, ast.Assign) and _assigns_model(statement):
@@ -378,7 +378,7 @@ def _sizes_of(keys: Keys) -> DecoderSizes:
     """Return the sizes that the literal says.
 
     Raises:
-        FormatError: One is missing, or is no positive whole number.
+        FormatError: If one is missing, or is no positive whole number.
     """
 
     def count(name: str) -> int:

@@ -180,12 +180,12 @@ def read_toml(
 
     Args:
         text: The TOML.
-        source: Its path, which errors begin with.
+        source: The file's path, which errors begin with.
         values: Values for its keys, by their paths.
         models: Flavor and sizes of torchtitan's models, by a name that begins with their family.
 
     Raises:
-        FormatError: It is no TOML, or its numbers contradict.
+        FormatError: If it is no TOML, or its numbers contradict.
     """
     try:
         data = tomllib.loads(text)
@@ -198,7 +198,7 @@ def read_toml(
 
 
 def _sizes(keys: Keys, models: Mapping[str, tuple[str, DecoderSizes]]) -> DecoderSizes | None:
-    """Return the sizes of the model that name and flavor mean, None where they are not listed."""
+    """Return the sizes of the model that name and flavor mean, or None if they are not listed."""
     name = str(keys.get("model.name") or "llama3")
     flavor = str(keys.get("model.flavor") or "debugmodel").lower()
     family = next((f for f in ("llama3", "deepseek_v3", "qwen3") if name.startswith(f)), "")
@@ -228,7 +228,7 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
     """Return the plan of keys of any generation.
 
     Raises:
-        FormatError: A number is none, or numbers contradict.
+        FormatError: If a number is none, or numbers contradict.
     """
     tp, pp, cp, ep = (_degree(keys, *names) for names in DEGREES.values())
     shard_place = _place(keys, "data_parallel_shard_degree", "data_parallel_degree")
@@ -287,7 +287,7 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
     """Return the examples of a micro-batch and the micro-batches of a replica's step.
 
     Raises:
-        FormatError: They do not divide the replica's examples.
+        FormatError: If they do not divide the replica's examples.
     """
     if pp == 1:
         return local, 1
@@ -299,7 +299,7 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
             raise keys.fault(count_place, f"do not divide {local} examples")
         return local // count, count
     if not keys.has("parallelism") and not keys.has(size_place):
-        return max(local // pp, 1), min(pp, local)  # as many as stages, the first generation's
+        return max(local // pp, 1), min(pp, local)  # the first generation has as many as stages
     size = keys.count(size_place, 1) or 1
     if local % size:
         raise keys.fault(size_place, f"does not divide {local} examples")
@@ -312,7 +312,7 @@ def _stages(
     """Return the schedule, the stages of a rank and their layers.
 
     Raises:
-        FormatError: Listed stages are no multiple of the ranks.
+        FormatError: If listed stages are no multiple of the ranks.
     """
     if pp == 1:
         return "1f1b", 1, None
@@ -416,7 +416,14 @@ def _notes(keys: Keys) -> Iterator[str]:
 
 
 def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[NotPriced]:
-    """Yield what changes seconds or bytes and no price counts."""
+    """Yield the keys that change seconds or bytes and that no price counts.
+
+    Args:
+        keys: The keys of the file.
+        mode: What is recomputed, as torchtitan calls it.
+        optimizer: The optimizer, as torchtitan calls it.
+        zero: The ZeRO stage.
+    """
     converters = keys.get("model.converters")
     for converter in converters if isinstance(converters, list) else ():
         effect = f"{converter}: matrix products in fewer bits; priced in bf16"

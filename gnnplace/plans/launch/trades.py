@@ -30,11 +30,11 @@ def memory_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAns
     """Yield a launcher's fastest plans with less and less memory, the fastest of all first.
 
     Args:
-        search: Of the model on the cluster.
-        launcher: Its name.
+        search: The search of the model on the cluster.
+        launcher: The launcher's name.
 
     Raises:
-        InfeasibleError: Nothing fits that the launcher can run.
+        InfeasibleError: If nothing fits that the launcher can run.
     """
     answer = search.find(launcher)
     yield answer
@@ -53,14 +53,14 @@ def least_memory(search: LauncherSearch, launcher: str) -> LaunchAnswer:
     Where the search has a rate, of those that reach it.
 
     Args:
-        search: Of the model on the cluster.
-        launcher: Its name.
+        search: The search of the model on the cluster.
+        launcher: The launcher's name.
 
     Raises:
-        InfeasibleError: Nothing fits that the launcher can run, or reaches the rate.
+        InfeasibleError: If nothing fits that the launcher can run, or reaches the rate.
     """
     answer = search.find(launcher)
-    factor = 0.5  # of what the leanest plan so far reserves
+    factor = 0.5  # part of the bytes that the leanest plan so far reserves
     while factor < 1 - FINE_STEP / 2:
         try:
             answer = with_memory_below(search, answer, factor).find(launcher)
@@ -75,8 +75,8 @@ def device_frontier(search: LauncherSearch, launcher: str) -> Iterator[LaunchAns
     Numbers of devices on which nothing fits, or which make no more tokens a second, are left out.
 
     Args:
-        search: Of the model on the cluster.
-        launcher: Its name.
+        search: The search of the model on the cluster.
+        launcher: The launcher's name.
     """
     rate = 0.0
     for count in counts_of_devices(search.cluster.num_devices):

@@ -28,9 +28,9 @@ class Loss:
     """Something of a plan that a launch file does not carry.
 
     Attributes:
-        told: What it is, and what is written instead, in one line.
-        seconds: By which a step is longer without it; None where it was not priced.
-        bytes: By which the fullest device holds more.
+        told: What is lost, and what is written instead, in one line.
+        seconds: Seconds by which a step is longer without it; None where it was not priced.
+        bytes: Bytes by which the fullest device holds more.
     """
 
     told: str
@@ -39,7 +39,7 @@ class Loss:
 
     @property
     def line(self) -> str:
-        """What is not carried, and what that costs."""
+        """Return what is not carried and what that costs, in one line."""
         if self.seconds is None or self.bytes is None:
             return self.told
         return f"{self.told} ({1e3 * self.seconds:+.3g} ms a step, {self.bytes / 1e9:+.3g} GB)"
@@ -50,11 +50,11 @@ class LaunchFile:
     """A plan as the file of a launcher.
 
     Attributes:
-        text: Of the file.
-        plan: That it says.
-        losses: What it does not carry.
+        text: Text of the file.
+        plan: The plan that the file says.
+        losses: What the file does not carry.
         seconds: Predicted seconds of a step of what is written; None where it was not priced.
-        command: What starts a run by it, FILE for its name.
+        command: The command that starts a run by the file, with FILE for its name.
         beside: The order of actions as a file beside it, of its name with `.csv`, if it needs one.
     """
 
@@ -67,10 +67,15 @@ class LaunchFile:
 
 
 def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
-    """Return the plan with one spelling of what has several.
+    """Return the plan with a single spelling for values that have several.
 
-    Equal layers are not listed, groups of all replicas and of one are none, gradients that are not
-    named have the framework's type, and those of fp32 parameters have no other.
+    Equal layers are not listed, and a ZeRO group of all replicas is None. Where ZeRO has nothing
+    to shard over, its stage is 0. Gradients without a type get the framework's default, and beside
+    fp32 parameters they have the parameters' type.
+
+    Args:
+        plan: The plan.
+        framework: The framework that the launcher starts.
     """
     half = (plan.precision or "").partition("-")[0]
     gradients = plan.gradients or TRAITS[framework].gradients
@@ -100,10 +105,14 @@ def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
 def nearest_plan(
     plan: LaunchPlan, target: Launcher
 ) -> tuple[LaunchPlan, list[tuple[str, LaunchPlan]]]:
-    """Return the plan as a launcher can say it, and each thing that is given up on the way.
+    """Return the plan as a launcher can express it, and each thing that is given up on the way.
+
+    Args:
+        plan: The plan.
+        target: The launcher.
 
     Returns:
-        The plan in one spelling; then lines, each with the plan without that thing.
+        The plan in one spelling, and a list of a line for each thing with the plan without it.
     """
     plan = replace(canonical(plan, target.framework), layers=plan.layers)
     return plan, list(target.nearest(plan))
@@ -112,16 +121,16 @@ def nearest_plan(
 def write_launch_plan(
     plan: LaunchPlan, launcher: str, lines: Sequence[str], gpus: int = SERVER_GPUS
 ) -> tuple[str, list[Loss]]:
-    """Return the launcher's file of a plan that it can say, and what its own reader misses of it.
+    """Return the launcher's file of a plan, and what the launcher's own reader misses in it.
 
     Args:
-        plan: As `nearest_plan` leaves it.
-        launcher: Its name.
-        lines: For the head of the file.
-        gpus: Of a server.
+        plan: The plan as `nearest_plan` leaves it.
+        launcher: The launcher's name.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: The launcher cannot say the plan.
+        InfeasibleError: If the launcher cannot say the plan.
     """
     target = launcher_of(launcher)
     usual = LaunchPlan()
@@ -143,21 +152,26 @@ def write_nearest(
 
     Args:
         plan: What it can say is written.
-        launcher: Its name.
-        lines: For the head of the file.
-        gpus: Of a server.
+        launcher: The launcher's name.
+        lines: Lines for the head of the file.
+        gpus: GPUs of a server.
 
     Raises:
-        InfeasibleError: The launcher cannot say the plan.
+        InfeasibleError: If the launcher cannot say the plan.
     """
     base, steps = nearest_plan(plan, launcher_of(launcher))
     return write_launch_plan(steps[-1][1] if steps else base, launcher, lines, gpus)[0]
 
 
 def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
-    """Yield a line for each word of a plan that the launcher's own reader does not find in a text.
+    """Yield a line for each word of a plan that the launcher's own reader reads otherwise.
 
-    The sizes of the model count where the file has any.
+    Sizes of the model are compared only if the file has any.
+
+    Args:
+        plan: The plan that was written.
+        launcher: The launcher.
+        text: The text of its file.
     """
     back = launcher.read(text, "what was written")
     if back.dp is None and plan.dp is not None:  # the launch command says the processes
@@ -203,7 +217,7 @@ def convert_launch_file(
     """Return a launcher's file of what another launcher's file says.
 
     Args:
-        plan: As it was read.
+        plan: The plan as it was read.
         launcher: The launcher to write for.
         source_launcher: The launcher that the file was read as.
         gpus: Devices of the run, where the file does not say them.
@@ -211,8 +225,8 @@ def convert_launch_file(
         model: The model by its name, where the file has no sizes.
 
     Raises:
-        InputError: The file leaves open what the other one needs, or there is no such launcher.
-        InfeasibleError: The launcher cannot say the plan at all.
+        InputError: If the file leaves open what the other one needs, or there is no such launcher.
+        InfeasibleError: If the launcher cannot say the plan at all.
     """
     target = launcher_of(launcher)
     if plan.dp is None and gpus is None:
@@ -255,7 +269,7 @@ def _sizes_of_model(model: str) -> DecoderSizes:
     """Return the sizes of a decoder by its name.
 
     Raises:
-        InputError: It is no decoder whose sizes are known.
+        InputError: If it is no decoder whose sizes are known.
     """
     sizes = decoder_of(model)
     if sizes is None:

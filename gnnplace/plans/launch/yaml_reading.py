@@ -27,7 +27,7 @@ class YamlReading:
 
     Attributes:
         keys: Keys and values; what only the environment has is `MissingValue`.
-        notes: What has no word, each in one line.
+        notes: Notes on what has no word, each in one line.
         not_priced: Keys that no price counts.
         needs: Names of what only the environment has.
     """
@@ -45,10 +45,16 @@ class YamlReading:
         values: Mapping[str, str],
         known: Sequence[str] = (),
     ) -> YamlReading:
-        """Return the keys of a YAML text with its interpolations put in.
+        """Return the keys of a YAML text with its interpolations resolved.
+
+        Args:
+            text: The text.
+            source: The file's path, which errors begin with.
+            values: Values for keys, by their paths, and for names of the environment.
+            known: Keys that may be set although the text does not have them.
 
         Raises:
-            FormatError: It is no YAML of keys and values.
+            FormatError: If it is no YAML of keys and values, or a value is for no key of it.
         """
         # A tab between the braces of JSON is a blank.
         data = yaml_of(text.replace("\t", " "), source)
@@ -64,11 +70,11 @@ class YamlReading:
         """Return a plan with what was found beside its words, checked.
 
         Args:
-            plan: As the file's keys say.
+            plan: The plan as the file's keys say it.
             text: The file, whose header may say what its keys cannot.
 
         Raises:
-            FormatError: The words of the plan contradict.
+            FormatError: If the words of the plan contradict.
         """
         source = self.keys.source
         plan = replace(
@@ -98,7 +104,7 @@ class YamlReading:
                 self.refuse_price(path, effect)
 
     def get(self, path: str) -> FileValue:
-        """Return the value at a path, None where it is not there or not known."""
+        """Return the value at a path, or None if it is not there or not known."""
         if not self.keys.has(path):
             return None
         value = self.keys.get(path)
@@ -112,7 +118,7 @@ class YamlReading:
         """Return a whole number, the default where it is not there or not known.
 
         Raises:
-            FormatError: It is another value.
+            FormatError: If it is another value.
         """
         value = self.get(path)
         if value is None:
@@ -166,7 +172,7 @@ def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> La
         key: The key that names it.
 
     Raises:
-        FormatError: The JSON is not beside the file, or cannot be read.
+        FormatError: If the JSON is not beside the file, or cannot be read.
     """
     engine = read_beside(reading.keys.source, path, key)
     reading.notes += engine.notes

@@ -34,7 +34,7 @@ def compute(text: str, value_of: Callable[[str], int]) -> int:
         value_of: Gives the value of a variable by its name.
 
     Raises:
-        ValueError: It is no expression of whole numbers.
+        ValueError: If it is no expression of whole numbers.
     """
     tokens: list[str] = []
     position = 0
@@ -53,7 +53,7 @@ def compute(text: str, value_of: Callable[[str], int]) -> int:
 
 
 class _Parser:
-    """Reads an expression from its tokens, by precedence."""
+    """A parser of arithmetic expressions by precedence of operators."""
 
     def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
         self.tokens = tokens
@@ -134,7 +134,7 @@ def _apply(operator: str, left: int, right: int) -> int:
     """Return the value of an operator.
 
     Raises:
-        ValueError: It divides by 0, or is larger than a shell's numbers.
+        ValueError: If it divides by 0, or is larger than a shell's numbers.
     """
     if operator in ("/", "%"):
         if right == 0:

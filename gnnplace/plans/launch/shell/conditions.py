@@ -47,7 +47,7 @@ LONGEST = 2000
 
 @dataclass(frozen=True)
 class Condition:
-    """Whether a test holds.
+    """The outcome of a test, which may be unknown.
 
     Attributes:
         holds: True or False; None where it is not known.
@@ -99,7 +99,7 @@ def holds_of_tokens(tokens: Sequence[str | Text], is_unset: IsUnset) -> Conditio
 
 
 class _ConditionReader:
-    """Reads a test by precedence: `!`, then `-a` and `&&`, then `-o` and `||`."""
+    """A reader of tests by precedence: `!`, then `-a` and `&&`, then `-o` and `||`."""
 
     def __init__(self, tokens: list[str | Text], is_unset: IsUnset) -> None:
         self.tokens = tokens

@@ -40,7 +40,7 @@ from gnnplace.plans.launch.shell.values import (
     with_quotes,
 )
 
-MOST_ROUNDS = 64  # of a loop
+MOST_ROUNDS = 64  # rounds of a loop that are followed
 DEEPEST = 12  # files, functions and texts inside of each other
 SLURM = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 UNREMARKABLE = re.compile(
@@ -58,8 +58,8 @@ class ShellCommand:
     """A command that a script would run.
 
     Attributes:
-        words: Its words, the command's name first.
-        line: Where it stands; 0 in a file beside the script.
+        words: The words, the command's name first.
+        line: Line that it stands on; 0 in a file beside the script.
         conditions: Names that decide whether it runs; none where it does.
     """
 
@@ -70,7 +70,7 @@ class ShellCommand:
 
 @dataclass(frozen=True)
 class ShellRun:
-    """What a script would do.
+    """The outcome of following a script without running anything.
 
     Attributes:
         commands: Those that it would run, in order.
@@ -94,12 +94,12 @@ def evaluate(text: str, path: str, values: Mapping[str, str] | None = None) -> S
 
     Args:
         text: The script.
-        path: Its file, for `$0`, files beside it, and errors.
+        path: The script's file, for `$0`, files beside it, and errors.
         values: Values of the environment and, as "1", "2", ..., of arguments. A variable that is
             named here keeps its value whatever the script assigns.
 
     Raises:
-        FormatError: The script is too long to follow.
+        FormatError: If the script is too long to follow.
     """
     evaluator = _Evaluator(path, values or {})
     try:
@@ -153,7 +153,7 @@ class _Evaluator(Expander):
         self._run_source(Source.of_file(text))
 
     def result(self) -> ShellRun:
-        """Return what was found."""
+        """Return what the script would do, as far as it was followed."""
         notes = list(dict.fromkeys(self.notes))
         if self.defaults:
             pairs = [
@@ -490,7 +490,7 @@ class _Evaluator(Expander):
         self.run(body)
 
     def _redirect_target(self, node: Node, heredoc: Node | None) -> str | None:
-        """Return the path of `> PATH`, None where there is none or it is not known."""
+        """Return the path of `> PATH`, or None if there is none or it is not known."""
         places = [node] if heredoc is None else [node, heredoc]
         for place in places:
             for child in place.children:
@@ -520,7 +520,14 @@ class _Evaluator(Expander):
     def _run_words(
         self, words: list[Text], line: int, *, here: Text | None, target: str | None
     ) -> None:
-        """Follow a command from its words."""
+        """Follow a command from its words: a function, a builtin, or one that is only recorded.
+
+        Args:
+            words: The words, the command's name first.
+            line: Line that the command stands on.
+            here: Text of its heredoc, if it has one.
+            target: Path of the file that its output goes to, if there is one.
+        """
         self.step()
         name = plain(words[0])
         arguments = words[1:]
@@ -636,7 +643,7 @@ class _Evaluator(Expander):
         self._run_source(Source.of_file(text, is_sourced=True))
 
     def _file_beside(self, path: str) -> str | None:
-        """Return the text of a file in the script's folder, None where there is none."""
+        """Return the text of a file in the script's folder, or None if there is none."""
         text = read_neighbour(self.path, path)
         if text is not None:
             name = PurePosixPath(path).name
@@ -656,7 +663,14 @@ class _Evaluator(Expander):
     def _write(
         self, name: str, arguments: Sequence[Text], *, here: Text | None, target: str | None
     ) -> None:
-        """Note the text that `cat`, `tee`, `echo` or `printf` puts into a file."""
+        """Record the text that `cat`, `tee`, `echo` or `printf` puts into a file.
+
+        Args:
+            name: The command.
+            arguments: Its arguments.
+            here: Text of its heredoc, if it has one.
+            target: Path of the file; None: `tee` has it as its last argument.
+        """
         if name == "tee" and target is None and arguments:
             target = _path_text(arguments[-1])
         if target is None:

@@ -48,7 +48,7 @@ Value = Text | list[Text] | dict[str, Text]
 
 @dataclass
 class ShellState:
-    """Variables and arguments at a place of the script."""
+    """The variables and arguments at one place of the script."""
 
     variables: dict[str, Value] = field(default_factory=dict)
     arguments: list[Text] | None = None
@@ -61,7 +61,7 @@ class ShellState:
 
 
 class Expander:
-    """Makes words and values of nodes.
+    """An evaluator of the words and values that nodes of a script stand for.
 
     Attributes:
         path: The script.
@@ -90,7 +90,7 @@ class Expander:
         """Count a step.
 
         Raises:
-            FormatError: There are too many.
+            FormatError: If there are too many.
         """
         self.steps += 1
         if self.steps > MOST_STEPS:
@@ -283,7 +283,14 @@ class Expander:
         return literal(self.source.text(node), self.line(node))
 
     def pieces(self, node: Node, start: int, end: int, *, in_quotes: bool) -> Text:
-        """Return the letters between two bytes with the expansions among them put in."""
+        """Return the letters between two bytes with the expansions among them put in.
+
+        Args:
+            node: The node, whose children are the expansions.
+            start: The first byte.
+            end: The byte after the last.
+            in_quotes: Whether the expansions stand in double quotes, so that blanks split no words.
+        """
         text: Text = ()
         position = start
         for child in node.children:
@@ -393,7 +400,15 @@ class Expander:
     def expand_default(
         self, name: str, value: Text, operator: str, operands: Sequence[Node], first: Node
     ) -> Text:
-        """Return `${X:-v}` and its like. A default that counts is noted."""
+        """Return the value of `${X:-v}` and its like. A default that counts is recorded.
+
+        Args:
+            name: The variable.
+            value: Its value.
+            operator: The letters between name and default, such as ":-".
+            operands: Nodes of the default.
+            first: A node on the line of the expansion.
+        """
         line = self.line(first)
         default: Text = ()
         if operands:
@@ -499,7 +514,7 @@ class Expander:
         return tuple(segments)
 
     def printed(self, node: Node) -> Text | None:
-        """Return what a statement prints, None where that is not known."""
+        """Return what a statement prints, or None if that is not known."""
         line = self.line(node)
         if node.type == "redirected_statement":
             heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
@@ -592,7 +607,14 @@ def as_words(value: Value) -> list[Text]:
 def printed_by(
     name: str, arguments: list[str], line: int, compute_text: Callable[[str, int], int | Text]
 ) -> Text | None:
-    """Return what a command on paths or numbers prints."""
+    """Return what a command on paths or numbers prints, or None if the command is not known.
+
+    Args:
+        name: The command: dirname, basename, realpath, readlink, expr or seq.
+        arguments: Its arguments.
+        line: Line that the printed letters count as standing on.
+        compute_text: Computes an arithmetic expression on a line.
+    """
     paths = [word for word in arguments if not word.startswith("-")]
     if name == "dirname" and paths:
         return literal(str(PurePosixPath(paths[0]).parent), line)

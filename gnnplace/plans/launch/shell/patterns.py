@@ -32,7 +32,7 @@ def glob_expression(pattern: str) -> re.Pattern[str]:
 
 
 def expand_operator(text: str, operator: str, operand: str) -> str | None:
-    """Return a value that `${X<operator><operand>}` changes, None where it is not followed."""
+    """Return a value that `${X<operator><operand>}` changes, or None if it is not followed."""
     if len(text) > LONGEST:
         return None
     if operator in ("#", "##", "%", "%%"):

@@ -26,7 +26,7 @@ class Source:
     """A script, or the text of `eval` and `bash -c`.
 
     Attributes:
-        data: Its bytes.
+        data: The script's bytes.
         root: The node of the whole.
     """
 
@@ -53,7 +53,7 @@ class Source:
         """Return the source of a text that a command made.
 
         Args:
-            text: Its segments.
+            text: The segments of the text.
             placeholders: What stands for each unknown segment, in order.
         """
         data = b""

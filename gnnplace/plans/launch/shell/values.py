@@ -24,7 +24,7 @@ class TextSegment:
     """A part of a text.
 
     Attributes:
-        text: Its letters; empty where it is unknown.
+        text: The letters; empty where they are unknown.
         line: Line of the script that the letters stand on; 0 in a file beside it.
         unknown: What it depends on, where it is not known.
         quoted: Whether blanks in it separate no words.
@@ -88,7 +88,7 @@ def split_words(text: Text) -> list[Text]:
 
 
 class _Splitter:
-    """Collects words from segments.
+    """A collector of words from segments of text.
 
     Attributes:
         words: Those that have ended.
