@@ -61,13 +61,13 @@ class NotPriced:
 
 
 LISTED_STAGES = 8
+"""Stages at most whose equal layers are listed in words."""
 HIDDEN_EXCHANGES: Mapping[str, tuple[str, ...]] = {
     "none": (),
     "reduce": ("gradients",),
     "reduce+gather": ("gradients", "parameters"),
 }
 """Exchanges that a launch file hides, by the word `overlap` of a plan."""
-"""Stages at most whose equal layers are listed in words."""
 
 
 @dataclass(frozen=True)
