@@ -8,9 +8,10 @@ exchanges of shards, what is computed again. What is left is the kernels of the 
 `compute`, and the optimizer's step, `update`. Replicas and shards share one network, so that
 replicas are told apart by a step of one replica with as many micro-batches: what they exchange is
 how much longer their work is than that one's, less the same on a network that takes nothing. Parts
-add up to the step.
+add up to the step. What copies to and from the host take, and its updates, is how much longer the
+step is than one with everything on the GPUs, whose parts the others are.
 
-Complexity: fifteen prices, and one a change.
+Complexity: sixteen prices, and one a change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from gnnplace.costs import (
+    NOTHING,
     Framework,
     IdleNetwork,
     environment,
@@ -43,6 +45,7 @@ ROW_PARTS = {
     "shards": "exchanges of shards inside of stages",
     "recompute": "what is recomputed",
     "update": "the optimizer's step",
+    "offload": "copies between GPUs and hosts, and what hosts update",
     "bubble": "waits for other stages",
 }
 
@@ -123,7 +126,9 @@ def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
     batch = spec.batch or setting.decoder.batch
     # What is asked of a framework stays what it is, whatever is priced without.
     graphs = captured_launches(setting, spec)
-    spec = replace(spec, cuda_graphs=graphs)
+    offloaded = replace(spec, cuda_graphs=graphs)
+    # What lies on the host takes what the step is longer by than one with everything on the GPUs.
+    spec = replace(offloaded, offload=NOTHING)
     alone = replace(spec, dp=1, ep=1, zero=0, zero_group=None, batch=batch // spec.dp)
     plain = replace(spec, recompute="none")
 
@@ -133,6 +138,7 @@ def row_parts(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
         return max(_rank_work(priced)) + priced.pricer.step_seconds(priced.draft)
 
     step = priced_spec(setting, spec).step_time
+    parts["offload"] = priced_spec(setting, offloaded).step_time - step
     silent = _on(setting, without_messages(setting.framework))
     silent_step = priced_spec(silent, spec).step_time
     parts["messages"] = step - silent_step

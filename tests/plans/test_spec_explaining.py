@@ -27,6 +27,8 @@ WORDS = [
     "dp=32,microbatch_size=1,batch=64,zero=3",
     "dp=2,tp=16,microbatch_size=4,batch=64",
     "pp=32,microbatch_size=1,batch=4",
+    "dp=32,microbatch_size=1,batch=64,zero=3,offload=optimizer",
+    "dp=32,microbatch_size=1,batch=64,zero=3,offload=optimizer+parameters",
 ]
 
 
@@ -45,6 +47,17 @@ def test_parts_add_up_to_the_step(framework, words):
     assert list(parts) == list(ROW_PARTS)
     assert sum(parts.values()) == pytest.approx(answer.step_time)
     assert min(parts.values()) > -1e-3 * answer.step_time
+
+
+def test_what_hosts_take_is_what_a_step_without_them_does_not():
+    own = setting("pytorch")
+    words = "dp=32,microbatch_size=1,batch=64,zero=3"
+    offloaded = row_parts(own, parse_spec(f"{words},offload=optimizer+parameters"))
+    resident = row_parts(own, parse_spec(words))
+    assert resident["offload"] == 0.0
+    assert offloaded["offload"] > 0.0
+    names = [name for name in ROW_PARTS if name != "offload"]
+    assert [offloaded[name] for name in names] == pytest.approx([resident[name] for name in names])
 
 
 # Where one thing is known to dominate by arithmetic or by how the run was made: bubbles of
