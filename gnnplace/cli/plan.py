@@ -235,7 +235,8 @@ def _compare_machines(args: Namespace) -> int:
     for name in ("given", "launcher", "framework", "environment", "html", "trace", "table"):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: is of one cluster; give --cluster one name")
-    if args.tries or args.goal == FEWEST or "" in clusters or len(set(clusters)) < len(clusters):
+    is_other_goal = args.goal not in (TIME, CHEAPEST)
+    if args.tries or is_other_goal or "" in clusters or len(set(clusters)) < len(clusters):
         raise InputError(
             f"--cluster {args.cluster}: several clusters must have names of their own, and are "
             "compared by time or cost, without --try"

@@ -94,7 +94,13 @@ def test_the_command_line_shows_what_was_tried(capsys):
     assert "Kaplan" in data["training"]["epochs"]
 
 
-def test_options_of_one_batch_are_refused(capsys):
-    code = run(["plan", "gpt2", "--cluster", "4xH100", "--goal", "epochs", "--fits"])
-    assert code == 2
-    assert "--fits" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--cluster", "4xH100", "--fits"], "--fits"),
+        (["--cluster", "4xH100,4xA100"], "compared by time or cost"),
+    ],
+)
+def test_what_is_of_one_batch_or_one_goal_is_refused(options, told, capsys):
+    assert run(["plan", "gpt2", "--goal", "epochs", *options]) == 2
+    assert told in capsys.readouterr().err
