@@ -407,6 +407,10 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
         raise InputError("--rate: is for --goal gpus and memory, which search for fewer of these")
     if args.pareto is not None and (args.given is not None or "," in args.cluster):
         raise InputError("--pareto: is of plans that are searched, on one cluster")
+    for name in ("examples", "epochs_table", "least_epochs", "critical_batch"):
+        if getattr(args, name) is not None and args.goal != EPOCHS:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option}: is for --goal epochs, which alone asks for it")
     if args.goal == CHEAPEST and args.price is None:
         raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
 

@@ -97,10 +97,11 @@ def test_the_command_line_shows_what_was_tried(capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--cluster", "4xH100", "--fits"], "--fits"),
-        (["--cluster", "4xH100,4xA100"], "compared by time or cost"),
+        (["--goal", "epochs", "--cluster", "4xH100", "--fits"], "--fits"),
+        (["--goal", "epochs", "--cluster", "4xH100,4xA100"], "compared by time or cost"),
+        (["--cluster", "4xH100", "--least-epochs", "3"], "--least-epochs: is for --goal epochs"),
     ],
 )
 def test_what_is_of_one_batch_or_one_goal_is_refused(options, told, capsys):
-    assert run(["plan", "gpt2", "--goal", "epochs", *options]) == 2
+    assert run(["plan", "gpt2", *options]) == 2
     assert told in capsys.readouterr().err
