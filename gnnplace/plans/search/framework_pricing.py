@@ -320,7 +320,8 @@ class FrameworkPricer(Pricer):
         returned = (state.parameter * sharded + frozen) / host.link
         element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
         update = element_bytes * sharded / host.memory
-        if offloading.parameters:
+        # Parameters that stay gathered for the whole step pass once, as the optimizer's results do.
+        if offloading.parameters and cost.is_sharded:
             late = cost.backward + beyond(max(sent, returned), backward)
             if framework.accumulates:
                 # FSDP waits for the copy of a gradient that is added to another, and for the sum.
