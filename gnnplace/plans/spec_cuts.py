@@ -69,8 +69,7 @@ def fewest_of_first_rank(setting: PricingSetting, pp: int) -> int:
     """Return the fewest layers that a cut of `cuts_of` gives rank 0 under any schedule."""
     fewest = setting.decoder.layers // pp
     traits = setting.framework.traits
-    there_and_back = [V] if V in traits.schedules else []
-    for schedule in ("1f1b", *there_and_back, *interleaved_schedules(setting, pp)):
+    for schedule in schedules_of(setting, pp, pp):
         ranks = np.array(chunk_ranks(schedule, pp))
         for cut in cuts_of(setting, pp, schedule):
             layers = cut or layers_of(setting.decoder, len(ranks), traits.cut)
@@ -116,9 +115,8 @@ def alike_stages(
             numbers[key] = len(ends)
             ends.append((first, last))
         kinds.append(numbers[key])
-    of_chunks = np.array(kinds).reshape(-1, pp)
-    if schedule == V and pp > 1:
-        of_chunks[1] = of_chunks[1][::-1].copy()  # the way back begins on the last rank
+    by_rank = np.argsort(chunk_ranks(schedule, pp), kind="stable")
+    of_chunks = np.array(kinds)[by_rank].reshape(pp, -1).T
     of_ranks = [tuple(column) for column in of_chunks.T.tolist()]
     columns = {column: number for number, column in enumerate(dict.fromkeys(of_ranks))}
     return AlikeStages(

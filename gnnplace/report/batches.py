@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnplace.plans import BatchPlan, Training
+from gnnplace.report.rates import DAY, HOUR
 from gnnplace.report.side_by_side import short_words
 from gnnplace.report.units import seconds_text
 
-HOUR, DAY = 3600.0, 86_400.0
 HEAD = ("batch", "step", "epochs", "steps", "training takes", "")
 
 

@@ -17,8 +17,6 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
     ConvergenceOptions,
-    Preset,
-    Training,
     preset_of,
     training_of,
 )
@@ -128,7 +126,7 @@ def study_hybrid(
     counts = device_counts(most)
     name = what if problem is None else problem.name
     preset = preset_of(name)
-    training = _training(what, preset, options)
+    training = training_of(preset, options, _batch(what, options.batch))
     # A group is one placement of the model, or a plan of a pipeline or of split layers.
     place_on: Placing | PlannedSteps
     if search.placer == PLAN:
@@ -150,11 +148,6 @@ def study_hybrid(
         "epochs": f"{convergence.origin}: {convergence.source}",
     }
     return HybridStudy(what, name, most, rows, advise(rows), origin)
-
-
-def _training(what: str, preset: Preset, options: HybridOptions) -> Training:
-    """Return what is trained, from the options and the family's preset."""
-    return training_of(preset, options, _batch(what, options.batch))
 
 
 def _batch(what: str, batch: int | None) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.launch.deepspeed_reading import HELD
 from gnnplace.plans.launch.launch_plan import NONE, LaunchPlan
+from gnnplace.plans.launch.offloading import EVERYTHING, OPTIMIZER
 
 OPTIMIZERS = {
     "adamw": "AdamW",
@@ -90,7 +91,7 @@ def _offloads(plan: LaunchPlan) -> tuple[str, ...]:
     """Return the values of `offload` that DeepSpeed has for a plan: a CPU makes few updates."""
     if plan.zero == 0 or plan.optimizer not in (None, *CPU_OPTIMIZERS):
         return ()
-    return ("optimizer", "optimizer+parameters") if plan.zero == 3 else ("optimizer",)
+    return (OPTIMIZER, EVERYTHING) if plan.zero == 3 else (OPTIMIZER,)
 
 
 def check_degrees(plan: LaunchPlan) -> None:

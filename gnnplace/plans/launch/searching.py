@@ -28,6 +28,7 @@ from gnnplace.plans.launch.importing import (
 )
 from gnnplace.plans.launch.launch_plan import HIDDEN_EXCHANGES, LaunchPlan
 from gnnplace.plans.launch.layer_details import LayerDetails
+from gnnplace.plans.launch.offloading import EVERYTHING, OPTIMIZER
 from gnnplace.plans.launch.registry import (
     OF_DEEPSPEED,
     OF_MEGATRON,
@@ -79,7 +80,7 @@ class LaunchAnswer:
         return self.setting.framework.name
 
 
-OFFLOADS = ("optimizer", "optimizer+parameters")
+OFFLOADS = (OPTIMIZER, EVERYTHING)
 """What is kept in the host's memory, one after the other, where no plan fits without."""
 NEAREST_SCHEDULE = {"zero-bubble": "1f1b", "v": "interleaved:2"}
 
