@@ -76,7 +76,9 @@ def begin() -> PlacementPolicy:
     return policy
 
 
-def fitted(module: Any, policy: PlacementPolicy, seed: int, problems: int, batch: int) -> Any:
+def fitted(
+    module: Any, policy: PlacementPolicy, seed: int, problems: int, batch: int
+) -> Any:
     """What a short training makes of a policy."""
     module.policy.load_state_dict(policy.state_dict())
     module.average.load_state_dict(policy.state_dict())
@@ -92,7 +94,9 @@ def fitted(module: Any, policy: PlacementPolicy, seed: int, problems: int, batch
             limit_val_batches=0,
             default_root_dir=folder,
         )
-        data = ProblemDataModule(**DATA, problems=problems, batch_size=batch, seed=100 + seed)
+        data = ProblemDataModule(
+            **DATA, problems=problems, batch_size=batch, seed=100 + seed
+        )
         trainer.fit(module, data)
     return copy.deepcopy(module.policy).eval()
 
@@ -102,13 +106,19 @@ def evolved(policy: PlacementPolicy, seed: int, *, static: bool) -> PlacementPol
     seed_everything(seed, verbose=False)
     policy, module = copy.deepcopy(policy), Evolution(population=12, step_size=0.6)
     if static:
-        kept = {name: REFINER_PRIOR.get(name, 0.0) for name in REFINING if name in STATIC}
+        kept = {
+            name: REFINER_PRIOR.get(name, 0.0) for name in REFINING if name in STATIC
+        }
         set_weights(policy.refiner, REFINING, kept)
-        module.spread.copy_(torch.tensor([0.3 if n in STATIC else 1e12 for n in REFINING]))
+        module.spread.copy_(
+            torch.tensor([0.3 if n in STATIC else 1e12 for n in REFINING])
+        )
     return fitted(module, policy, seed, 60 * GENERATIONS, 60)
 
 
-def first_choice(space: SearchSpace, policy: PlacementPolicy, orders: Any = DECODED) -> float:
+def first_choice(
+    space: SearchSpace, policy: PlacementPolicy, orders: Any = DECODED
+) -> float:
     """Predicted seconds of the first choice."""
     rollouts = Rollouts(space, policy, orders)
     return RefiningPasses(rollouts).best(rollouts.greedy()).score
@@ -127,7 +137,9 @@ def one_aim(space: SearchSpace, policy: PlacementPolicy) -> float:
 def without_schedule(policy: PlacementPolicy) -> PlacementPolicy:
     """A decoder whose features of the partial schedule are silent."""
     policy = copy.deepcopy(policy)
-    set_weights(policy.decoder, DYNAMIC, {k: v for k, v in DECODER_PRIOR.items() if k in STATIC})
+    set_weights(
+        policy.decoder, DYNAMIC, {k: v for k, v in DECODER_PRIOR.items() if k in STATIC}
+    )
     return policy
 
 
@@ -142,7 +154,10 @@ def searched(space: SearchSpace, policy: PlacementPolicy, seed: int) -> float:
 def variants(seed: int) -> dict[str, Any]:
     """Name of each variant and how it places a problem."""
     prior = begin()
-    whole, static = evolved(prior, seed, static=False), evolved(prior, seed, static=True)
+    whole, static = (
+        evolved(prior, seed, static=False),
+        evolved(prior, seed, static=True),
+    )
     result = {
         "whole": lambda s: first_choice(s, whole),
         "no refinement (decodes alone)": lambda s: decodes(s, whole),
@@ -162,8 +177,12 @@ def variants(seed: int) -> dict[str, Any]:
 def problems(seed: int, count: int) -> list[SearchSpace]:
     """Problems of validation families, others for each seed."""
     draws = ProblemDataModule(**DATA).held_out["validation"].draws
-    spaces = (SearchSpace(draws.problem(1000 * (seed + 1) + i)) for i in range(4 * count))
-    return [s for s in spaces if s.problem.num_devices > 1 and s.problem.num_ops < 3000][:count]
+    spaces = (
+        SearchSpace(draws.problem(1000 * (seed + 1) + i)) for i in range(4 * count)
+    )
+    return [
+        s for s in spaces if s.problem.num_devices > 1 and s.problem.num_ops < 3000
+    ][:count]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -196,7 +215,9 @@ def table(path: Path) -> str:
     lines = ["| variant | over the whole, all seeds | by seed |", "|---|---:|---|"]
     for name in dict.fromkeys(row["variant"] for row in rows):
         own = [row for row in rows if row["variant"] == name]
-        found = geometric_interval([math.exp(x) for row in own for x in row["log_ratio"]])
+        found = geometric_interval(
+            [math.exp(x) for row in own for x in row["log_ratio"]]
+        )
         every = f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
         by = ", ".join(f"{math.exp(np.mean(row['log_ratio'])):.3f}" for row in own)
         lines.append(f"| {name} | {every} | {by} |")
@@ -206,7 +227,9 @@ def table(path: Path) -> str:
 def main() -> None:
     """Runs what is missing and prints the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=Path, default=Path("benchmarks/results/ablations.jsonl"))
+    parser.add_argument(
+        "--rows", type=Path, default=Path("benchmarks/results/ablations.jsonl")
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--problems", type=int, default=60)
     arguments = parser.parse_args()

@@ -52,7 +52,11 @@ from gnnplace.plans.search.drafts import (
 from gnnplace.plans.search.partition import SECONDS, WIDTH, largest_at_work
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster, Device, Link
-from gnnplace.problem.formats.dnn_partitioning import BANDWIDTH, PartitioningFile, own_cluster
+from gnnplace.problem.formats.dnn_partitioning import (
+    BANDWIDTH,
+    PartitioningFile,
+    own_cluster,
+)
 from gnnplace.problem.formats.pipedream import parse_profile
 from gnnplace.sharding import best_strategy, read_sharding
 
@@ -144,7 +148,9 @@ def drawn_partitioning(seed: int) -> str:
             )
     for a, b in pairs:
         edges.append({"sourceId": a, "destId": b, "cost": costs[a]})
-        edges.append({"sourceId": b + num_layers, "destId": a + num_layers, "cost": costs[a]})
+        edges.append(
+            {"sourceId": b + num_layers, "destId": a + num_layers, "cost": costs[a]}
+        )
     for k in range(num_layers):
         edges.append({"sourceId": k, "destId": k + num_layers, "cost": costs[k]})
     # The output of a node has one cost, whoever reads it.
@@ -154,7 +160,13 @@ def drawn_partitioning(seed: int) -> str:
         largest[source] = max(largest.get(source, 0.0), float(edge["cost"]))
     for edge in edges:
         edge["cost"] = largest[int(edge["sourceId"])]
-    file = {"maxSizePerFPGA": 2e10, "maxFPGAs": 3, "maxCPUs": 0, "nodes": nodes, "edges": edges}
+    file = {
+        "maxSizePerFPGA": 2e10,
+        "maxFPGAs": 3,
+        "maxCPUs": 0,
+        "nodes": nodes,
+        "edges": edges,
+    }
     return json.dumps(file)
 
 
@@ -169,8 +181,13 @@ def read_chain(path: Path) -> LayerChain:
     layers = [
         layer
         for layer in (profile.layers[name] for name in nx.topological_sort(graph))
-        if not (layer.description.startswith("Input") and not graph.in_degree(layer.name))
-        and not (layer.description.startswith("__getitem__") and not graph.out_degree(layer.name))
+        if not (
+            layer.description.startswith("Input") and not graph.in_degree(layer.name)
+        )
+        and not (
+            layer.description.startswith("__getitem__")
+            and not graph.out_degree(layer.name)
+        )
     ]
     return LayerChain(
         seconds=np.array([layer.forward + layer.backward for layer in layers]),
@@ -234,7 +251,9 @@ def linked(devices: Sequence[Device], bandwidth: float) -> Cluster:
 
 def split(problem: Problem) -> ThroughputResult:
     """Return our contiguous split with the least load of the busiest device."""
-    result = gnnplace.place(problem, placer="contiguous", budget=0.0, objective=gnnplace.THROUGHPUT)
+    result = gnnplace.place(
+        problem, placer="contiguous", budget=0.0, objective=gnnplace.THROUGHPUT
+    )
     assert isinstance(result, ThroughputResult)
     return result
 
@@ -245,12 +264,15 @@ def unreplicated_stage(case: Case, path: Path) -> float:
     As in theirs inputs take no time and a layer's passes stay on one device.
     """
     devices = [
-        Device(name=f"gpu:{k}", kind="gpu", memory=UNLIMITED) for k in range(case["devices"])
+        Device(name=f"gpu:{k}", kind="gpu", memory=UNLIMITED)
+        for k in range(case["devices"])
     ]
     cluster = linked(devices, UNLIMITED)
     problem = gnnplace.convert(path, "pipedream", cluster)
     counted = [not str(module).startswith("Input") for module in problem.module]
-    seconds = {kind: np.where(counted, time, 0.0) for kind, time in problem.time.items()}
+    seconds = {
+        kind: np.where(counted, time, 0.0) for kind, time in problem.time.items()
+    }
     layers = tuple(name.partition("/")[0] for name in problem.graph.names)
     return split(replace(problem, time=seconds, colocate=layers)).interval
 
@@ -316,7 +338,9 @@ METHODS = {
     "pipedream": Method(slowest_stage, drawn_profile, "slowest stage, s"),
     "contiguous": Method(unreplicated_stage, drawn_profile, "busiest device, s"),
     "alpa": Method(step_seconds, drawn_profile, "step, s"),
-    "dnn-partitioning": Method(busiest_device, drawn_partitioning, "busiest device, ms"),
+    "dnn-partitioning": Method(
+        busiest_device, drawn_partitioning, "busiest device, ms"
+    ),
     "pase": Method(strategy_cost, None, "cost, FLOP"),
 }
 
@@ -341,7 +365,9 @@ def is_drawn(case: Case) -> bool:
     return str(case["case"]).startswith(DRAWN)
 
 
-def rows_of(cases: Iterable[Case], clones: Mapping[str, Path | None]) -> Iterator[dict[str, Any]]:
+def rows_of(
+    cases: Iterable[Case], clones: Mapping[str, Path | None]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of cases: drawn ones, and those of clones that are given."""
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
@@ -358,7 +384,9 @@ def key_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["method"], row["case"], row["arguments"]
 
 
-def page(rows: Sequence[Mapping[str, Any]], sources: Mapping[str, Mapping[str, str]]) -> str:
+def page(
+    rows: Sequence[Mapping[str, Any]], sources: Mapping[str, Mapping[str, str]]
+) -> str:
     """Return the table of all cases as Markdown."""
     lines = [PREFACE]
     lines += [
@@ -369,8 +397,15 @@ def page(rows: Sequence[Mapping[str, Any]], sources: Mapping[str, Mapping[str, s
         over = [row["over"] for row in rows if row["method"] == name]
         if over:
             equal = sum(abs(ratio - 1.0) < EQUAL for ratio in over)
-            cells = [f"`{name}`", source_link(sources[name]), f"{len(over)}", f"{equal}"]
-            lines.append(f"| {' | '.join(cells)} | {min(over):.4f} to {max(over):.4f} |")
+            cells = [
+                f"`{name}`",
+                source_link(sources[name]),
+                f"{len(over)}",
+                f"{equal}",
+            ]
+            lines.append(
+                f"| {' | '.join(cells)} | {min(over):.4f} to {max(over):.4f} |"
+            )
     lines += ["", "## Each case", ""]
     lines += ["| ours | case | arguments of theirs | figure | theirs | ours | over |"]
     lines += ["|---|---|---|---|---:|---:|---:|"]
@@ -393,14 +428,20 @@ def source_link(source: Mapping[str, str]) -> str:
     if "paper" in source:
         return source["paper"]
     address = f"https://github.com/{source['repository']}/blob/{source['commit']}/{source['path']}"
-    return f"[{source['path']}]({address}) of {source['repository']} ({source['licence']})"
+    return (
+        f"[{source['path']}]({address}) of {source['repository']} ({source['licence']})"
+    )
 
 
 def main() -> int:
     """Run ours on every case whose file is here, write rows and the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--pipedream", type=Path, help="a clone of msr-fiddle/pipedream")
-    parser.add_argument("--dnn-partitioning", type=Path, help="a clone of its repository")
+    parser.add_argument(
+        "--pipedream", type=Path, help="a clone of msr-fiddle/pipedream"
+    )
+    parser.add_argument(
+        "--dnn-partitioning", type=Path, help="a clone of its repository"
+    )
     parser.add_argument("--pase", type=Path, help="a folder of PaSE's cost tables")
     args = parser.parse_args()
     file = json.loads(read_text(AUTHORS))

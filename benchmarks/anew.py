@@ -55,7 +55,9 @@ def left_of(path: Path, folder: Path) -> Left:
     todo = [cell for cell in every if tuple(cell.identity().values()) not in done]
     known = seconds_of(suite.name)
     seconds = sum(
-        known.get((cell.placer, cell.budget), cell.budget) for cell in todo if cell.unit == SECONDS
+        known.get((cell.placer, cell.budget), cell.budget)
+        for cell in todo
+        if cell.unit == SECONDS
     )
     seconds += STEP * sum(cell.budget for cell in todo if cell.unit == STEPS)
     return Left(suite.name, rows, len(todo), len(every), seconds)
@@ -77,8 +79,17 @@ def check_clean() -> None:
     Raises:
         InputError: naming the first file that was changed.
     """
-    told = ["git", "-C", str(HERE.parent), "status", "--porcelain", "--untracked-files=no"]
-    changed = subprocess.run(told, capture_output=True, text=True, check=True).stdout.splitlines()
+    told = [
+        "git",
+        "-C",
+        str(HERE.parent),
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+    ]
+    changed = subprocess.run(
+        told, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     if changed:
         raise InputError(
             f"anew: {changed[0][3:]} has changes that no commit has; commit them first"
@@ -92,30 +103,46 @@ def take(left: Left) -> None:
         InputError: cells have no row yet.
     """
     if left.cells:
-        raise InputError(f"anew: {left.suite}: {left.cells} of {left.of} cells have no row yet")
+        raise InputError(
+            f"anew: {left.suite}: {left.cells} of {left.of} cells have no row yet"
+        )
     target = RESULTS / left.suite
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(left.rows.parent, target, ignore=shutil.ignore_patterns("kept", "*.lock"))
+    shutil.copytree(
+        left.rows.parent, target, ignore=shutil.ignore_patterns("kept", "*.lock")
+    )
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
-    parser = ArgumentParser(description="Runs all suites anew, and says first what that takes.")
+    parser = ArgumentParser(
+        description="Runs all suites anew, and says first what that takes."
+    )
     parser.add_argument("suites", nargs="*", help="Names of suites; all by default.")
     parser.add_argument("--run", action="store_true", help="Run what is left.")
-    parser.add_argument("--take", action="store_true", help="Replace the committed rows.")
-    parser.add_argument("-o", "--output", default="runs/anew", help="The folder of new rows.")
+    parser.add_argument(
+        "--take", action="store_true", help="Replace the committed rows."
+    )
+    parser.add_argument(
+        "-o", "--output", default="runs/anew", help="The folder of new rows."
+    )
     args: Any = parser.parse_args(argv)
     names = args.suites or sorted(path.stem for path in SUITES.glob("*.yaml"))
     try:
-        if unknown := [name for name in names if not (SUITES / f"{name}.yaml").is_file()]:
+        if unknown := [
+            name for name in names if not (SUITES / f"{name}.yaml").is_file()
+        ]:
             raise InputError(f"anew: suite {unknown[0]!r}: there is none in {SUITES}")
         found = [left_of(SUITES / f"{name}.yaml", Path(args.output)) for name in names]
         for one in found:
             told = f"{one.seconds / 3600:6.2f} processor hours"
-            print(f"{one.suite:12} {one.cells:5} of {one.of:5} cells to run, {told}", flush=True)
+            print(
+                f"{one.suite:12} {one.cells:5} of {one.of:5} cells to run, {told}",
+                flush=True,
+            )
         print(
-            f"{'all':12} {sum(one.seconds for one in found) / 3600:.2f} processor hours", flush=True
+            f"{'all':12} {sum(one.seconds for one in found) / 3600:.2f} processor hours",
+            flush=True,
         )
         if args.run:
             check_clean()

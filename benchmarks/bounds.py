@@ -54,7 +54,9 @@ def figures(suite: str, rows: str) -> Iterator[Figure]:
         bounds = lower_bounds(problem)
         seconds = time.process_time() - begin
         step = min(row["step_time"] for row in known)
-        before = min(row["lower_bound"] for row in known)  # What `exact` proves is not general.
+        before = min(
+            row["lower_bound"] for row in known
+        )  # What `exact` proves is not general.
         cut = problem.microbatches > 1
         yield Figure(entry.key, cut, step, before, bounds, seconds)
 
@@ -96,14 +98,18 @@ def main(files: list[str]) -> None:
             some = [figure for figure in found if figure.cut is cut]
             if some:
                 print(line(f"{Path(suite).stem}, {name}", some), flush=True)
-    above = [figure.key for figure in every if figure.bounds.best > figure.step * (1 + 1e-9)]
+    above = [
+        figure.key for figure in every if figure.bounds.best > figure.step * (1 + 1e-9)
+    ]
     if above:
         raise SystemExit(f"a bound is above a step that was found: {above[0]}")
     print("\n| problem | step, s | bound before | bound now | gap before | gap now |")
     print("|---|---:|---:|---:|---:|---:|")
     for f in every:
         gaps = f"{f.step / f.before - 1:.1%} | {f.step / f.bounds.best - 1:.1%}"
-        print(f"| {f.key} | {f.step:.6g} | {f.before:.6g} | {f.bounds.best:.6g} | {gaps} |")
+        print(
+            f"| {f.key} | {f.step:.6g} | {f.before:.6g} | {f.bounds.best:.6g} | {gaps} |"
+        )
 
 
 if __name__ == "__main__":

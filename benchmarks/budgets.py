@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--placers", default=PLACERS)
     parser.add_argument("--families", default="layered,wide")
     parser.add_argument("--largest-file", type=int, default=100_000)
-    parser.add_argument("--processor", action="store_true", help="the processor's time for all")
+    parser.add_argument(
+        "--processor", action="store_true", help="the processor's time for all"
+    )
     arguments = parser.parse_args()
     if arguments.processor:
         time.perf_counter = time.process_time
@@ -53,10 +55,15 @@ def main() -> None:
     for family in arguments.families.split(","):
         for ops in map(int, arguments.ops.split(",")):
             problem = drawn(family, ops)
-            reading = timed(lambda p=problem: read(p)) if ops <= arguments.largest_file else "–"
+            reading = (
+                timed(lambda p=problem: read(p))
+                if ops <= arguments.largest_file
+                else "–"
+            )
             cells = [placed(fresh(problem), name, arguments.budget) for name in names]
             print(
-                f"| {family} | {problem.num_ops:,} | {reading} | {' | '.join(cells)} |", flush=True
+                f"| {family} | {problem.num_ops:,} | {reading} | {' | '.join(cells)} |",
+                flush=True,
             )
 
 
@@ -64,7 +71,11 @@ def drawn(family: str, ops: int) -> Problem:
     """A problem of about so many ops on eight devices."""
     if family == "wide":
         return wide(ops)
-    given: dict[str, Any] = {"devices": (8, 8), "microbatches": (1,), "most_ops": 10 * ops}
+    given: dict[str, Any] = {
+        "devices": (8, 8),
+        "microbatches": (1,),
+        "most_ops": 10 * ops,
+    }
     return random_problem(family, 0, RandomDraws(ops=(ops, ops), **given))
 
 
@@ -86,7 +97,11 @@ def wide(ops: int) -> Problem:
 
 def fresh(problem: Problem) -> Problem:
     """The same problem with nothing derived from it yet."""
-    made = {key: value for key, value in vars(problem).items() if key in Problem.__match_args__}
+    made = {
+        key: value
+        for key, value in vars(problem).items()
+        if key in Problem.__match_args__
+    }
     return Problem(**made)
 
 

@@ -27,7 +27,12 @@ from gnnplace.train.data_module import ProblemDataModule
 
 TRAINERS = Path(__file__).parents[1] / "trainers"
 POLICY_HOURS, NETWORK_HOURS = (44 + 31) / 60, 2.5
-ADDED_LATER = ("fractal", "highway", "speech", "tree_lstm")  # of `varied`, says stages.sh
+ADDED_LATER = (
+    "fractal",
+    "highway",
+    "speech",
+    "tree_lstm",
+)  # of `varied`, says stages.sh
 NOTE = "Written from the recipes by benchmarks/cards.py: trained before training wrote cards."
 Exposures = tuple[Exposure, Exposure]
 
@@ -41,11 +46,19 @@ def data_arguments(recipe: str) -> dict[str, Any]:
 
 def stages() -> list[dict[str, Any]]:
     """Return the data options of each stage of ``trainers/gnn/stages.sh``."""
-    text = (TRAINERS / "gnn" / "stages.sh").read_text(encoding="utf-8").replace("\\\n", " ")
+    text = (
+        (TRAINERS / "gnn" / "stages.sh")
+        .read_text(encoding="utf-8")
+        .replace("\\\n", " ")
+    )
     result = []
     for line in text.splitlines():
         if line.startswith("stage ") and "--" in line:
-            options = [word[7:].split("=", 1) for word in shlex.split(line) if "--data." in word]
+            options = [
+                word[7:].split("=", 1)
+                for word in shlex.split(line)
+                if "--data." in word
+            ]
             result.append({name: yaml.safe_load(value) for name, value in options})
     return result
 

@@ -47,7 +47,8 @@ def carried_over(full, coarse, result) -> float:
     follow = np.lexsort((full.graph.position, rank[group])).astype(np.int32)
     simulator = Simulator(full)
     return min(
-        simulator.step_time(device, follow), simulator.step_time(device, simulator.complete(device))
+        simulator.step_time(device, follow),
+        simulator.step_time(device, simulator.complete(device)),
     )
 
 
@@ -58,10 +59,18 @@ def main() -> None:
     parser.add_argument("--cluster", default="cpu:2")
     parser.add_argument("--budget", type=float, default=5.0)
     parser.add_argument("--microbatches", default="")
-    parser.add_argument("--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8")
-    parser.add_argument("--processor", action="store_true", help="budgets of the processor's time")
-    parser.add_argument("--only-narrow", action="store_true", help="rows of narrow groups")
-    parser.add_argument("--only-whole", action="store_true", help="rows that it places whole")
+    parser.add_argument(
+        "--clusters", default="nvlink-a100-8,pcie-v100-4,two-tier-h100-4x8"
+    )
+    parser.add_argument(
+        "--processor", action="store_true", help="budgets of the processor's time"
+    )
+    parser.add_argument(
+        "--only-narrow", action="store_true", help="rows of narrow groups"
+    )
+    parser.add_argument(
+        "--only-whole", action="store_true", help="rows that it places whole"
+    )
     arguments = parser.parse_args()
     if arguments.processor:
         time.perf_counter = time.process_time
@@ -88,7 +97,9 @@ def main() -> None:
 
 def compare_groups(arguments) -> None:
     """Prints a Markdown table: a row for a graph, a cluster and a number of micro-batches."""
-    print("| graph | cluster | micro-batches | ops | rule | whole | groups | learned | lost |")
+    print(
+        "| graph | cluster | micro-batches | ops | rule | whole | groups | learned | lost |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in arguments.models.split(","):
         for cluster in arguments.clusters.split(","):
@@ -108,9 +119,13 @@ def row(name: str, cluster: str, count: int, arguments) -> str:
     problem = dataset_problem(graph, resolved, microbatches=count, groups=None)
     space = SearchSpace(problem)
     rule = "whole" if narrow_problem(space) is None else "narrow"
-    if (rule == "whole" and arguments.only_narrow) or (rule == "narrow" and arguments.only_whole):
+    if (rule == "whole" and arguments.only_narrow) or (
+        rule == "narrow" and arguments.only_whole
+    ):
         return ""
-    whole, groups, found = (way(space, arguments.budget) for way in (on_ops, on_groups, by_rule))
+    whole, groups, found = (
+        way(space, arguments.budget) for way in (on_ops, on_groups, by_rule)
+    )
     lost = found / min(whole, groups) - 1
     cells = " | ".join(f"{1e3 * seconds:.3f}" for seconds in (whole, groups, found))
     return f"{problem.num_ops} | {rule} | {cells} | {lost:+.1%}"
@@ -125,7 +140,9 @@ def on_ops(space: SearchSpace, budget: float) -> float:
 def on_groups(space: SearchSpace, budget: float) -> float:
     """Step time that it finds on the groups of ``coarse-annealing``, carried over."""
     begin = time.perf_counter()
-    coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
+    coarse = coarse_problem(
+        space.problem, int(GROUPS * space.problem.microbatches**0.5)
+    )
     if coarse is None:
         return on_ops(space, budget)
     left = max(0.1, budget - (time.perf_counter() - begin))

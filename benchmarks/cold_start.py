@@ -27,14 +27,32 @@ SUITE = Path(__file__).parent / "suites" / "standard.yaml"
 def run_cold(package: Path, problem: Path, placer: str) -> tuple[float, float]:
     """Return the processor and wall-clock seconds of a first ``place``."""
     with tempfile.TemporaryDirectory() as cache:
-        environment = os.environ | {"PYTHONPATH": str(package), "NUMBA_CACHE_DIR": cache}
+        environment = os.environ | {
+            "PYTHONPATH": str(package),
+            "NUMBA_CACHE_DIR": cache,
+        }
         answer = ["-o", f"{cache}/placement.json"]
-        command = [sys.executable, "-m", "gnnplace", "place", str(problem), "--placer", placer]
+        command = [
+            sys.executable,
+            "-m",
+            "gnnplace",
+            "place",
+            str(problem),
+            "--placer",
+            placer,
+        ]
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         subprocess.run(
-            command + answer, env=environment, cwd=cache, check=True, capture_output=True
+            command + answer,
+            env=environment,
+            cwd=cache,
+            check=True,
+            capture_output=True,
         )
-        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begin
+        after, wall = (
+            resource.getrusage(resource.RUSAGE_CHILDREN),
+            time.monotonic() - begin,
+        )
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return processor, wall
 
@@ -53,16 +71,22 @@ def main() -> None:
         problem = Path(folder) / "problem.json"
         write_problem(problem, read_suite(SUITE).problems[0].load())
         for placer in arguments.placers.split(","):
-            seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in versions}
+            seconds: dict[str, list[tuple[float, float]]] = {
+                name: [] for name in versions
+            }
             for _ in range(arguments.repeats):
                 for name, package in versions.items():
-                    seconds[name].append(run_cold(Path(package).resolve(), problem, placer))
+                    seconds[name].append(
+                        run_cold(Path(package).resolve(), problem, placer)
+                    )
             first = sum(processor for processor, _ in seconds[next(iter(versions))])
             for name, runs in seconds.items():
                 processor = sum(run[0] for run in runs)
                 wall = sum(run[1] for run in runs) / len(runs)
                 mean = processor / len(runs)
-                print(f"| {placer} | {name} | {mean:.1f} | {wall:.1f} | {processor / first:.2f} |")
+                print(
+                    f"| {placer} | {name} | {mean:.1f} | {wall:.1f} | {processor / first:.2f} |"
+                )
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ def measured(placer: str, folder: str, how: str = "alone") -> list[str]:
 
 def main(placers: list[str]) -> None:
     """Prints a table."""
-    print("| placer | compilations | of kernels | kernels | CPU s, cold | CPU s, cached | wall s |")
+    print(
+        "| placer | compilations | of kernels | kernels | CPU s, cold | CPU s, cached | wall s |"
+    )
     print("|---|---|---|---|---|---|---|")
     for placer in placers:
         with tempfile.TemporaryDirectory() as folder:

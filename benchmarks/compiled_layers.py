@@ -38,11 +38,15 @@ class Gated(nn.Module):
                  "v": (hidden, groups * HEAD), "out": (heads * HEAD, hidden),
                  "gate": (hidden, inside), "up": (hidden, inside),
                  "down": (inside, hidden)}  # fmt: skip
-        self.of = nn.ModuleDict({n: nn.Linear(*s, bias=False) for n, s in sizes.items()})
+        self.of = nn.ModuleDict(
+            {n: nn.Linear(*s, bias=False) for n, s in sizes.items()}
+        )
         self.norms = nn.ModuleList([nn.RMSNorm(hidden), nn.RMSNorm(hidden)])
         self.same = heads == groups
 
-    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
+    ) -> torch.Tensor:
         """Tokens of a batch. [batch, length, hidden]"""
         n = self.norms[0](x)
         q, k, v = (self.of[name](n).unflatten(-1, (-1, HEAD)) for name in "qkv")
@@ -52,7 +56,9 @@ class Gated(nn.Module):
         )
         x = x + self.of["out"](mixed.transpose(1, 2).flatten(2))
         n = self.norms[1](x)
-        made: torch.Tensor = x + self.of["down"](silu(self.of["gate"](n)) * self.of["up"](n))
+        made: torch.Tensor = x + self.of["down"](
+            silu(self.of["gate"](n)) * self.of["up"](n)
+        )
         return made
 
 
@@ -65,13 +71,17 @@ class Plain(nn.Module):
         self.up, self.down = nn.Linear(hidden, inside), nn.Linear(inside, hidden)
         self.norms = nn.ModuleList([nn.LayerNorm(hidden), nn.LayerNorm(hidden)])
 
-    def forward(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
+    ) -> torch.Tensor:
         """Tokens of a batch. [batch, length, hidden]"""
         joined = self.joined(self.norms[0](x)).unflatten(-1, (3, -1, HEAD))
         q, k, v = joined.permute(2, 0, 3, 1, 4)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        made: torch.Tensor = x + self.down(gelu(self.up(self.norms[1](x)), approximate="tanh"))
+        made: torch.Tensor = x + self.down(
+            gelu(self.up(self.norms[1](x)), approximate="tanh")
+        )
         return made
 
 
@@ -89,7 +99,9 @@ def measured(layer: nn.Module, hidden: int) -> tuple[list[Kernels], float]:
     def seen(self: Any) -> Any:
         made = usual(self)
         nodes = [n for n in self.scheduler.nodes if n.get_read_write_buffers_sizes()]
-        graphs.append([(n.is_extern(), n.get_read_write_buffers_sizes()) for n in nodes])
+        graphs.append(
+            [(n.is_extern(), n.get_read_write_buffers_sizes()) for n in nodes]
+        )
         return made
 
     torch._dynamo.reset()
@@ -131,8 +143,14 @@ def study() -> None:
             found.append([*(size / (BATCH * LENGTH) for size in moved), kept])
             counts = len(graphs[0]), len(graphs[1])
         solved, *_ = np.linalg.lstsq(np.array(rows, float), np.array(found), rcond=None)
-        names = ("tokens", "queries", "keys", "inside") if kind is Gated else ("tokens", "inside")
-        print(f"{kind.__name__}: {counts[0]} kernels forward, {counts[1]} backward; bytes a width:")
+        names = (
+            ("tokens", "queries", "keys", "inside")
+            if kind is Gated
+            else ("tokens", "inside")
+        )
+        print(
+            f"{kind.__name__}: {counts[0]} kernels forward, {counts[1]} backward; bytes a width:"
+        )
         for name, line in zip(names, solved, strict=True):
             told = ", ".join(f"{value:.1f}" for value in line)
             print(f"  {name}: forward, backward, kept: {told}")

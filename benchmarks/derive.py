@@ -33,7 +33,9 @@ def suites() -> dict[str, SuiteFile]:
     return {suite.title: suite for suite in read}
 
 
-def derived(rows: Sequence[dict[str, Any]], known: dict[str, SuiteFile]) -> list[dict[str, Any]]:
+def derived(
+    rows: Sequence[dict[str, Any]], known: dict[str, SuiteFile]
+) -> list[dict[str, Any]]:
     """Return rows with the columns that follow from cards; rows of no suite as they are."""
     result = []
     for row in rows:
@@ -59,11 +61,18 @@ def main(files: Sequence[str]) -> int:
     """Write the columns into files of rows, by default into all that are committed."""
     known = suites()
     for path in map(Path, files or map(str, sorted(RESULTS.glob("*/*.jsonl")))):
-        if path.parent.name not in {suite.name for suite in known.values()} and not files:
+        if (
+            path.parent.name not in {suite.name for suite in known.values()}
+            and not files
+        ):
             continue
         rows = derived(read_rows(path), known)
-        write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
-        print(f"{path}: {sum(bool(row.get('seen')) for row in rows)} of {len(rows)} rows are seen")
+        write_text(
+            path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        )
+        print(
+            f"{path}: {sum(bool(row.get('seen')) for row in rows)} of {len(rows)} rows are seen"
+        )
     return 0
 
 

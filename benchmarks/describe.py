@@ -127,13 +127,19 @@ def describe_collected(folder: Path, card: DataSetCard, clone: Path) -> None:
 def main() -> int:
     """Write all descriptions; those of collected sets if a clone is given."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--pipedream", type=Path, help="a clone of msr-fiddle/pipedream")
-    parser.add_argument("--dnn-partitioning", type=Path, help="a clone of its repository")
+    parser.add_argument(
+        "--pipedream", type=Path, help="a clone of msr-fiddle/pipedream"
+    )
+    parser.add_argument(
+        "--dnn-partitioning", type=Path, help="a clone of its repository"
+    )
     args = parser.parse_args()
     if args.pipedream is not None:
         describe_collected(DATA_SETS / "pipedream", PIPEDREAM, args.pipedream)
     if args.dnn_partitioning is not None:
-        describe_collected(DATA_SETS / "dnn-partitioning", PARTITIONING, args.dnn_partitioning)
+        describe_collected(
+            DATA_SETS / "dnn-partitioning", PARTITIONING, args.dnn_partitioning
+        )
     for name, recipe in RECIPES.items():
         folder = shipped_store().folder if name == STORE.name else DATA_SETS / name
         write_croissant(folder, sorted(folder.glob("*.npz")), description_of(recipe))

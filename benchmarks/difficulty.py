@@ -45,9 +45,13 @@ The [leaderboard](../../docs/leaderboard.md) has the hard problems in a table of
 def suite_rows(name: str, submitted: Sequence[Row]) -> list[Row]:
     """Return the rows of a suite's present version, committed and submitted ones."""
     rows: list[Row] = [
-        row for path in sorted((RESULTS / name).glob("*.jsonl")) for row in read_rows(path)
+        row
+        for path in sorted((RESULTS / name).glob("*.jsonl"))
+        for row in read_rows(path)
     ]
-    return rows + [row for row in submitted if str(row["suite"]).partition("@")[0] == name]
+    return rows + [
+        row for row in submitted if str(row["suite"]).partition("@")[0] == name
+    ]
 
 
 def lines_of(
@@ -63,8 +67,15 @@ def lines_of(
         step = best[problem].step_time
         closed = is_closed(step, bound)
         counts[closed] += 1
-        cells = [names[problem], "easy" if closed else "hard", f"{step:.6g}", f"{bound:.6g}"]
-        lines.append((step / bound, f"| {' | '.join(cells)} | {step / bound - 1:.2%} |"))
+        cells = [
+            names[problem],
+            "easy" if closed else "hard",
+            f"{step:.6g}",
+            f"{bound:.6g}",
+        ]
+        lines.append(
+            (step / bound, f"| {' | '.join(cells)} | {step / bound - 1:.2%} |")
+        )
     return counts, [line for _, line in sorted(lines, reverse=True)]
 
 
@@ -79,7 +90,9 @@ def main() -> int:
         if not rows:
             continue
         counts, lines = lines_of(rows, merged(known, rows))
-        summary.append(f"| `{name}` | {len(lines)} | {counts[True]} | {counts[False]} |")
+        summary.append(
+            f"| `{name}` | {len(lines)} | {counts[True]} | {counts[False]} |"
+        )
         head = ["| problem | it is | best known, s | lower bound, s | gap |"]
         sections += [f"## {name}", "", *head, "|---|---|---:|---:|---:|", *lines, ""]
     write_text(RESULTS / "difficulty.md", "\n".join([PAGE, *summary, "", *sections]))

@@ -25,7 +25,14 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.costs.calibration import calibrate
-from gnnplace.costs.rows import FAMILY, Rows, from_records, read_rows, roofline, write_rows
+from gnnplace.costs.rows import (
+    FAMILY,
+    Rows,
+    from_records,
+    read_rows,
+    roofline,
+    write_rows,
+)
 from gnnplace.costs.rows import Record as Row
 from gnnplace.costs.tables import ERRORS, Surface
 from gnnplace.files import write_json
@@ -36,7 +43,9 @@ FLOAT, HALF = 4, 2
 SMALLEST = 2e-6
 CLEAR = 1.8  # times the floor: smaller ones say more of the host than of the kernel
 PAIR = ".pair"  # the two gradients of a product, measured together
-FLOOR_GPU = "NVIDIA A100-PCIE-40GB"  # whose floors stand for GPUs that have large kernels alone
+FLOOR_GPU = (
+    "NVIDIA A100-PCIE-40GB"  # whose floors stand for GPUs that have large kernels alone
+)
 # The same way in its graphs of models, where a view takes 8 to 11 us forward, as does the backward
 # of an addition; dispatch to a kernel takes about as much again.
 GRAPH_FORWARD, GRAPH_BACKWARD, GRAPH_LEAST, PAIR_LEAST = 15e-6, 18e-6, 40e-6, 150e-6
@@ -67,7 +76,12 @@ AICONFIGURATOR = {
 TRAIN_TIME = {"Perlmutter": "a100-80", "Vista": "gh200"}
 DEEPBENCH = {"V100": "v100", "T4": "t4", "P100": "p100", "TitanXp": "titan-xp"}
 VIDUR = {"a100": "a100-80", "a40": "a40", "h100": "h100"}
-WIDTH = {"matmul": 1.0, "bmm": 1.5, "convolution": 1.0, "attention": 1.0}  # octaves of a cell
+WIDTH = {
+    "matmul": 1.0,
+    "bmm": 1.5,
+    "convolution": 1.0,
+    "attention": 1.0,
+}  # octaves of a cell
 HALF_WIDTH = 1.35  # of products in half precision, of which there are many more rows
 LEAST_ROWS = 8  # tokens: smaller products are of decoding, not of training
 Found = Iterator[tuple[str, Row]]
@@ -77,7 +91,9 @@ def main() -> None:
     """Reads, thins, writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sources", type=Path)
-    parser.add_argument("-o", "--output", type=Path, default=Path("gnnplace/costs/tables"))
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("gnnplace/costs/tables")
+    )
     arguments = parser.parse_args()
     found: dict[str, list[Row]] = defaultdict(list)
     for name, read in READERS.items():
@@ -140,7 +156,14 @@ def _kernel(row: dict[str, str], seconds: float) -> Row:
     if name in VECTOR:
         op, tensors = VECTOR[name]
         rows, length = int(row["B"]), int(row["H"])
-        return Row(op, "float32", seconds, m=rows, n=length, bytes=FLOAT * tensors * rows * length)
+        return Row(
+            op,
+            "float32",
+            seconds,
+            m=rows,
+            n=length,
+            bytes=FLOAT * tensors * rows * length,
+        )
     if name == "conv":
         size, width = int(row["Input_Size"]), int(row["Kernel_Szie"])
         out = (size + 2 * int(row["Padding"]) - width) // int(row["Stride"]) + 1
@@ -156,7 +179,14 @@ def _kernel(row: dict[str, str], seconds: float) -> Row:
 
 
 def product(
-    op: str, dtype: str, batch: int, m: int, n: int, k: int, seconds: float, size: int = FLOAT
+    op: str,
+    dtype: str,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    seconds: float,
+    size: int = FLOAT,
 ) -> Row:
     """[batch, m, k] times [batch, k, n]."""
     moved = size * batch * (m * k + k * n + m * n)
@@ -176,7 +206,9 @@ def convolution(
     size: int = FLOAT,
 ) -> Row:
     """As the product that it is: output pixels x filters x (channels x window)."""
-    moved = size * (batch * channels * pixels + channels * filters * window + batch * filters * out)
+    moved = size * (
+        batch * channels * pixels + channels * filters * window + batch * filters * out
+    )
     return Row(
         op, dtype, seconds, m=batch * out, n=filters, k=channels * window, window=window,
         bytes=moved,
@@ -191,17 +223,25 @@ def _graph(nodes: list[dict[str, str]]) -> Iterator[Row]:
         name = made[-1] if node["op"] == "call_module" and made else node["target"]
         shapes = [tuple(s) for s in ast.literal_eval(node["input_shapes"])]
         out = ast.literal_eval(node["output_shape"]) if node["output_shape"] else ()
-        forward, backward = (float(node[key]) * 1e-3 for key in ("fw_latency", "bw_latency"))
+        forward, backward = (
+            float(node[key]) * 1e-3 for key in ("fw_latency", "bw_latency")
+        )
         if not shapes or (name, str(shapes), out) in seen:
             continue
         seen.add((name, str(shapes), out))
-        for row in _node(name, shapes, out, forward - GRAPH_FORWARD, backward - GRAPH_BACKWARD):
+        for row in _node(
+            name, shapes, out, forward - GRAPH_FORWARD, backward - GRAPH_BACKWARD
+        ):
             if row.seconds > (PAIR_LEAST if row.op.endswith(PAIR) else GRAPH_LEAST):
                 yield row
 
 
 def _node(
-    name: str, shapes: list[tuple[int, ...]], out: tuple[int, ...], forward: float, backward: float
+    name: str,
+    shapes: list[tuple[int, ...]],
+    out: tuple[int, ...],
+    forward: float,
+    backward: float,
 ) -> Iterator[Row]:
     size = int(np.prod(out)) if out and isinstance(out[0], int) else 0
     length = out[-1] if size else 1
@@ -219,8 +259,12 @@ def _node(
     if name in vector:
         ahead, read, back, written = vector[name]
         if ahead:
-            yield Row(ahead, "float32", forward, m=rows, n=length, bytes=int(4 * read * size))
-        yield Row(back, "float32", backward, m=rows, n=length, bytes=int(4 * written * size))
+            yield Row(
+                ahead, "float32", forward, m=rows, n=length, bytes=int(4 * read * size)
+            )
+        yield Row(
+            back, "float32", backward, m=rows, n=length, bytes=int(4 * written * size)
+        )
     if name == "Embedding":
         yield Row("embedding", "float32", forward, m=rows, n=length, bytes=8 * size)
     if name == "Linear" or "addmm" in name:
@@ -259,7 +303,9 @@ def _attention(row: dict[str, str], causal: bool) -> Row | None:
         or not windows
     ):
         return None
-    if int(row.get("num_key_value_heads") or 0) not in (0, heads) or int(row.get("step") or 0):
+    if int(row.get("num_key_value_heads") or 0) not in (0, heads) or int(
+        row.get("step") or 0
+    ):
         return None
     batch, length, width = (int(row[key]) for key in ("batch_size", "isl", "head_dim"))
     return attention(
@@ -268,7 +314,13 @@ def _attention(row: dict[str, str], causal: bool) -> Row | None:
 
 
 def attention(
-    op: str, batch: int, length: int, width: int, causal: bool, seconds: float, tensors: int = 4
+    op: str,
+    batch: int,
+    length: int,
+    width: int,
+    causal: bool,
+    seconds: float,
+    tensors: int = 4,
 ) -> Row:
     """Fused, of as many queries as keys."""
     moved = HALF * tensors * batch * length * width
@@ -311,7 +363,9 @@ def _trained(op: str, row: dict[str, str], kind: str) -> Iterator[Row]:
     many, each = batch * heads // ways, width // heads
     if op == "flash_atten":
         yield attention("attention", many, length, each, True, ahead)
-        if kind != "gh200":  # whose column is of another kernel: 0.1 of forward, 45 us at least
+        if (
+            kind != "gh200"
+        ):  # whose column is of another kernel: 0.1 of forward, 45 us at least
             yield attention("attention_backward", many, length, each, True, back, 8)
         return
     if op in ("bmm", "baddbmm"):
@@ -333,9 +387,23 @@ def _trained(op: str, row: dict[str, str], kind: str) -> Iterator[Row]:
     if op in pairs:
         name, tensors, gradient, moved = pairs[op]
         if op != "embedding" or ways == 1:
-            yield Row(name, "bfloat16", ahead, m=rows, n=size, bytes=HALF * tensors * rows * size)
+            yield Row(
+                name,
+                "bfloat16",
+                ahead,
+                m=rows,
+                n=size,
+                bytes=HALF * tensors * rows * size,
+            )
         if gradient:
-            yield Row(gradient, "bfloat16", back, m=rows, n=size, bytes=HALF * moved * rows * size)
+            yield Row(
+                gradient,
+                "bfloat16",
+                back,
+                m=rows,
+                n=size,
+                bytes=HALF * moved * rows * size,
+            )
 
 
 def deepbench(folder: Path) -> Found:
@@ -372,7 +440,16 @@ def _bench(value: dict[str, str], half: bool) -> Iterator[Row]:
     for op, text in times.items():
         if re.fullmatch(r"[\d.E+-]+", text):
             yield convolution(
-                op, dtype, batch, c, w * h, filters, p * q, s * r, float(text) * 1e-3, size
+                op,
+                dtype,
+                batch,
+                c,
+                w * h,
+                filters,
+                p * q,
+                s * r,
+                float(text) * 1e-3,
+                size,
             )
 
 
@@ -385,7 +462,9 @@ def vidur(folder: Path) -> Found:
 
 
 def _layer(row: dict[str, str]) -> Iterator[Row]:
-    value = {key: float(text) for key, text in row.items() if re.fullmatch(r"[\d.]+", text)}
+    value = {
+        key: float(text) for key, text in row.items() if re.fullmatch(r"[\d.]+", text)
+    }
     tokens, width = int(value["num_tokens"]), int(value["n_embd"])
     wide = int(value["n_expanded_embd"]) // int(value["num_tensor_parallel_workers"])
     gated = row["use_gated_mlp"] == "True"
@@ -419,7 +498,9 @@ def apart(kind: str, records: list[Row]) -> list[Row]:
     for op in ("matmul", "bmm"):
         for dtype in ("float32", "bfloat16"):
             ahead = [row for row in result if row.op == op and row.dtype == dtype]
-            pairs = [row for row in records if row.op == f"{op}.pair" and row.dtype == dtype]
+            pairs = [
+                row for row in records if row.op == f"{op}.pair" and row.dtype == dtype
+            ]
             if ahead and pairs:
                 result += _split(kind, from_records(ahead), pairs)
     return result
@@ -436,9 +517,13 @@ def _split(kind: str, ahead: Rows, pairs: list[Row]) -> list[Row]:
         rows = from_records(side)
         look.append(roofline(kind, rows) * np.exp(surface(rows.at)[0]))
     share = look[0] / (look[0] + look[1])
-    split = [replace(row, seconds=row.seconds * s) for row, s in zip(first, share, strict=True)]
+    split = [
+        replace(row, seconds=row.seconds * s)
+        for row, s in zip(first, share, strict=True)
+    ]
     return split + [
-        replace(row, seconds=row.seconds * (1 - s)) for row, s in zip(second, share, strict=True)
+        replace(row, seconds=row.seconds * (1 - s))
+        for row, s in zip(second, share, strict=True)
     ]
 
 
@@ -453,7 +538,9 @@ def thinned(kind: str, rows: Rows) -> Rows:
         if family == "matmul" and dtype != "float32":
             width = HALF_WIDTH
         cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for i, cell in zip(index, np.floor(rows.at[index] / width).astype(int), strict=True):
+        for i, cell in zip(
+            index, np.floor(rows.at[index] / width).astype(int), strict=True
+        ):
             cells[tuple(cell)].append(i)
         for members in cells.values():
             keep.append(sorted(members, key=lambda i: ratio[i])[len(members) // 2])

@@ -48,7 +48,9 @@ def read(folder: Path, name: str) -> Any:
     family, _, rest = name.partition("/")
     path = folder / "models" / family / "configs" / f"memory_profiling_bf16_{rest}.json"
     packed = path.with_name(path.name + ".gz")
-    return json.loads(gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_text())
+    return json.loads(
+        gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_text()
+    )
 
 
 def rows(profile: dict[str, dict[str, float]], positions: int) -> Iterator[list[float]]:
@@ -81,7 +83,12 @@ def main() -> None:
     ]  # fmt: skip
     columns = ("tensor_parallel", "replicas", "sequence_parallel", "positions", "batch",
                "activations_mib", "state_mib")  # fmt: skip
-    told = {"source": SOURCE, "licence": "Apache-2.0", "columns": columns, "profiles": profiles}
+    told = {
+        "source": SOURCE,
+        "licence": "Apache-2.0",
+        "columns": columns,
+        "profiles": profiles,
+    }
     arguments.output.write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 

@@ -30,7 +30,9 @@ from statistics import median
 import numpy as np
 
 MICRO, MEBI = 1e-6, 2.0**20
-Rows = Iterable[tuple[str, float, float]]  # series such as "all_reduce 1x8", bytes, seconds
+Rows = Iterable[
+    tuple[str, float, float]
+]  # series such as "all_reduce 1x8", bytes, seconds
 OPS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -69,7 +71,9 @@ def trained(folder: Path, cluster: str, op: str, *, between: bool) -> Rows:
     """estimate-train-time: elements of two bytes, microseconds."""
     names = {"all_reduce": ("allreduce", "allreduce_large"), "p2p": ("p2p",)}[op]
     for name in names:
-        for path in sorted((folder / "estimate-train-time" / cluster / "nccl").glob("*.csv.gz")):
+        for path in sorted(
+            (folder / "estimate-train-time" / cluster / "nccl").glob("*.csv.gz")
+        ):
             if f"_{name}_fp16_" not in path.name:
                 continue
             for row in read(path):
@@ -88,16 +92,22 @@ def vtrain(folder: Path, gpu: str, groups: Iterable[int]) -> Rows:
                 yield f"all_reduce 1x{group}", float(row[0]), 1e-9 * float(row[5])
 
 
-def sailor(folder: Path, gpu: str, keep: Callable[[str], bool] = lambda series: True) -> Rows:
+def sailor(
+    folder: Path, gpu: str, keep: Callable[[str], bool] = lambda series: True
+) -> Rows:
     """Aceso's profiles: MB of a device's own buffer, milliseconds; messages in GB/s by MB."""
     path = folder / "sailor/aceso_ops/collectives_p2p.csv.gz"
     with gzip.open(path, "rt") as file:
         rows = [row for row in csv.reader(file) if row[0] == gpu and row[1] == "fp32"]
-    sizes = [float(x) for x in next(r for r in rows if r[2] == "p2p_intra_node.csv")[3:]]
+    sizes = [
+        float(x) for x in next(r for r in rows if r[2] == "p2p_intra_node.csv")[3:]
+    ]
     rates = [r for r in rows if r[2] == "p2p_intra_node.csv"][1][3:]
     for size, rate in zip(sizes, rates, strict=True):
         yield "p2p 1x2", size * MEBI, size * MEBI / (1e9 * float(rate))
-    for _, _, name, size_text, seconds_text, *_ in (r for r in rows if r[2].startswith("prim_")):
+    for _, _, name, size_text, seconds_text, *_ in (
+        r for r in rows if r[2].startswith("prim_")
+    ):
         if size_text.startswith("data") or float(seconds_text) > 1e6:
             continue
         op, group = "_".join(name.split("_")[2:-1]), int(name.split("_")[-1][0])
@@ -108,7 +118,9 @@ def sailor(folder: Path, gpu: str, keep: Callable[[str], bool] = lambda series: 
 
 def between_zones(folder: Path, gpu: str) -> Rows:
     """Sailor's fit of one stream between servers: GB/s, quadratic in log2 of megabytes."""
-    with gzip.open(folder / "sailor/network/network_coeffs_all_homo.json.gz", "rt") as file:
+    with gzip.open(
+        folder / "sailor/network/network_coeffs_all_homo.json.gz", "rt"
+    ) as file:
         (a, b, c), _ = json.load(file)["inter"][gpu]["1"]
     for size in MEBI * 2.0 ** np.arange(11):
         x = np.log2(size / 1e6)
@@ -134,8 +146,14 @@ def fabrics(at: Path) -> dict[str, tuple[list[str], list[Rows]]]:
                 vidur(at, "h100_dgx", "send_recv", between=False),
             ],
         ),
-        "nvswitch-h200": (["aiconfigurator"], [aiconfigurator(at, "h200_sxm", "2.29.2")]),
-        "nvswitch-b200": (["aiconfigurator"], [aiconfigurator(at, "b200_sxm", "2.29.2")]),
+        "nvswitch-h200": (
+            ["aiconfigurator"],
+            [aiconfigurator(at, "h200_sxm", "2.29.2")],
+        ),
+        "nvswitch-b200": (
+            ["aiconfigurator"],
+            [aiconfigurator(at, "b200_sxm", "2.29.2")],
+        ),
         "nvlink-a100-4": (
             ["estimate-train-time"],
             [
@@ -166,7 +184,10 @@ def fabrics(at: Path) -> dict[str, tuple[list[str], list[Rows]]]:
             ["aiconfigurator"],
             [aiconfigurator(at, "rtx_pro_6000_server", "2.29.2")],
         ),
-        "pcie-l40s": (["aiconfigurator"], [aiconfigurator(at, "l40s", "2.27.3", most=2)]),
+        "pcie-l40s": (
+            ["aiconfigurator"],
+            [aiconfigurator(at, "l40s", "2.27.3", most=2)],
+        ),
         "pcie-a40": (
             ["vidur"],
             [vidur(at, "a40_pairwise_nvlink", "send_recv", between=False)],
@@ -208,7 +229,10 @@ def distilled(points: list[tuple[float, float]]) -> dict[str, list[float]]:
     bins: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for size, seconds in points:
         bins[round(2 * np.log2(size))].append((size, seconds))
-    cells = [(median(s for s, _ in c), median(t for _, t in c)) for _, c in sorted(bins.items())]
+    cells = [
+        (median(s for s, _ in c), median(t for _, t in c))
+        for _, c in sorted(bins.items())
+    ]
     seconds = np.minimum.accumulate(np.array([t for _, t in cells])[::-1])[::-1]
     return {
         "bytes": [round(size) for size, _ in cells],
@@ -229,16 +253,22 @@ def collected(parts: Iterable[Rows]) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     """Reads the folder, writes the table."""
-    parser = argparse.ArgumentParser(description="Distils public measurements of collectives.")
+    parser = argparse.ArgumentParser(
+        description="Distils public measurements of collectives."
+    )
     parser.add_argument("folder", type=Path, help="The folder of the public sources.")
     target = Path(__file__).parents[1] / "gnnplace/costs/tables/links.json"
-    parser.add_argument("-o", "--output", type=Path, default=target, help="The table to write.")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=target, help="The table to write."
+    )
     args = parser.parse_args()
     table = {
         name: {"sources": sources, "series": collected(parts)}
         for name, (sources, parts) in fabrics(args.folder).items()
     }
-    lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items())
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items()
+    )
     args.output.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
 
 

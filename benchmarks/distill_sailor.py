@@ -41,7 +41,10 @@ def layers_of(
     sizes = [size for size in sorted(profile["0"], key=int) if profile["0"][size]]
     return {
         "seconds": {
-            size: [[layer[size]["forward"], layer[size]["backward"]] for layer in profile.values()]
+            size: [
+                [layer[size]["forward"], layer[size]["backward"]]
+                for layer in profile.values()
+            ]
             for size in sizes
         },
         "parameters": [layer["params_floats"] for layer in info.values()],
@@ -58,7 +61,9 @@ def optimizer(folder: Path, kind: str = "GH-96") -> dict[str, float]:
         layers = info[degree].values()
         rows.append([sum(layer["params_floats"] for layer in layers), len(layers)])
         seconds.append(sum(layer[2] for layer in profile[degree].values()))
-    (parameter, layer), *_ = np.linalg.lstsq(np.array(rows), np.array(seconds), rcond=None)
+    (parameter, layer), *_ = np.linalg.lstsq(
+        np.array(rows), np.array(seconds), rcond=None
+    )
     return {"parameter": float(f"{parameter:.4g}"), "layer": float(f"{layer:.4g}")}
 
 
@@ -100,10 +105,14 @@ def single_layers(folder: Path) -> dict[str, dict[str, list[float]]]:
 
 def main() -> None:
     """Reads the folder, writes the rows."""
-    parser = argparse.ArgumentParser(description="Distils Sailor's validation on GH200.")
+    parser = argparse.ArgumentParser(
+        description="Distils Sailor's validation on GH200."
+    )
     parser.add_argument("folder", type=Path, help="The folder of eth-easl/sailor.")
     target = Path(__file__).parents[1] / "benchmarks/studies/costs/sailor.json"
-    parser.add_argument("-o", "--output", type=Path, default=target, help="The file to write.")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=target, help="The file to write."
+    )
     args = parser.parse_args()
     folder = args.folder
     content = {
@@ -118,7 +127,9 @@ def main() -> None:
         "plans": plans(folder),
         "layers": single_layers(folder),
     }
-    lines = (f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
+    lines = (
+        f" {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()
+    )
     args.output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

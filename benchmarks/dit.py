@@ -40,7 +40,9 @@ class Block(nn.Module):
         shift1, scale1, gate1, shift2, scale2, gate2 = made
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(_modulated(self.norm1(x), shift1, scale1)).chunk(3, dim=-1)
+            for part in self.qkv(_modulated(self.norm1(x), shift1, scale1)).chunk(
+                3, dim=-1
+            )
         )
         mixed = functional.scaled_dot_product_attention(query, key, value)
         x = x + gate1.unsqueeze(1) * self.proj(mixed.transpose(1, 2).flatten(2))
@@ -54,7 +56,10 @@ class Head(nn.Module):
     def __init__(self, width: int, pixels: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.modulation, self.linear = nn.Linear(width, 2 * width), nn.Linear(width, pixels)
+        self.modulation, self.linear = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, pixels),
+        )
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """[B, N, pixels] of [B, N, width] and [B, width]."""
@@ -65,7 +70,9 @@ class Head(nn.Module):
 class DiT(nn.Module):
     """Noise of latents, by time step and class."""
 
-    def __init__(self, layers: int, width: int, heads: int, size: int, patch: int) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, size: int, patch: int
+    ) -> None:
         super().__init__()
         self.patch = patch
         self.embed = nn.Conv2d(CHANNELS, width, patch, patch)
@@ -78,10 +85,14 @@ class DiT(nn.Module):
     def forward(self, latents: Tensor, times: Tensor, labels: Tensor) -> Tensor:
         """[B, N, pixels of a patch] of [B, C, S, S], [B] and [B]."""
         half = WAVES // 2
-        rates = torch.exp(-math.log(10_000) / half * torch.arange(half, device=times.device))
+        rates = torch.exp(
+            -math.log(10_000) / half * torch.arange(half, device=times.device)
+        )
         waves = times.unsqueeze(1) * rates
         waves = torch.cat([waves.cos(), waves.sin()], dim=1)
-        condition = self.time2(functional.silu(self.time1(waves))) + self.classes(labels)
+        condition = self.time2(functional.silu(self.time1(waves))) + self.classes(
+            labels
+        )
         x = self.embed(latents).flatten(2).transpose(1, 2) + self.places
         for block in self.blocks:
             x = block(x, condition)

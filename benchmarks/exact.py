@@ -69,7 +69,9 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
 
 def _step(problem: Problem, name: str, budget: float, space: SearchSpace) -> float:
     try:
-        return gnnplace.place(problem, placer=name, budget=budget, space=space).step_time
+        return gnnplace.place(
+            problem, placer=name, budget=budget, space=space
+        ).step_time
     except GnnplaceError:
         return float("inf")
 

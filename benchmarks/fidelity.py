@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--budget", type=float, default=0.3)
     parser.add_argument("--clock", default="wall", choices=("wall", "virtual"))
-    parser.add_argument("--table-only", action="store_true", help="of what was studied before")
+    parser.add_argument(
+        "--table-only", action="store_true", help="of what was studied before"
+    )
     parser.add_argument("-o", "--output", default="runs/fidelity")
     arguments = parser.parse_args()
     studies = {}
@@ -53,7 +55,9 @@ def main() -> None:
             study(model, folder, arguments)
         if path.exists():
             studies[model] = json.loads(path.read_text(encoding="utf-8"))
-    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(table(studies))
+    Console(width=None if sys.stdout.isatty() else 150, highlight=False).print(
+        table(studies)
+    )
 
 
 def study(model: str, folder: Path, arguments: argparse.Namespace) -> None:
@@ -71,16 +75,24 @@ def study(model: str, folder: Path, arguments: argparse.Namespace) -> None:
         "output": folder,
     }
     options = [f"--{key}={value}" for key, value in given.items()]
-    command = [sys.executable, "-m", "gnnplace", "fidelity", model, "--cluster", "cpu:2", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "gnnplace",
+        "fidelity",
+        model,
+        "--cluster",
+        "cpu:2",
+        *options,
+    ]
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
 
 
 def table(studies: dict[str, dict]) -> Table:
     """Rows of a model: as profiled, calibrated on other placements, that with median steps."""
     met = sum(meets(data) for data in studies.values())
-    title = (
-        f"{met} of {len(studies)} models meet Spearman {SPEARMAN}, MAPE {MAPE:.0%}, {REGRET:.0%}"
-    )
+    bars = f"Spearman {SPEARMAN}, MAPE {MAPE:.0%}, {REGRET:.0%}"
+    title = f"{met} of {len(studies)} models meet {bars}"
     shown = Table(*HEAD, title=title)
     for model, data in studies.items():
         times = [row["measured"] for row in data["rows"] if row["measured"]]

@@ -71,7 +71,10 @@ def suite_entries(name: str) -> list[ProblemEntry]:
         for entry in read_suite(FOLDER / "suites" / "standard.yaml").problems
     }
     entries = []
-    for dataset, store in (("store", shipped_store()), ("networks", find_dataset("networks"))):
+    for dataset, store in (
+        ("store", shipped_store()),
+        ("networks", find_dataset("networks")),
+    ):
         if name == VALIDATION:
             graphs = [g for g in store.part(HELD_OUT) if FAMILY_OF[g] in FAMILIES]
         else:
@@ -86,11 +89,17 @@ def suite_entries(name: str) -> list[ProblemEntry]:
 
 def clear_problem(problem: Problem) -> Problem:
     """Return the same problem with nothing derived from it yet."""
-    fields = {key: value for key, value in vars(problem).items() if key in Problem.__match_args__}
+    fields = {
+        key: value
+        for key, value in vars(problem).items()
+        if key in Problem.__match_args__
+    }
     return Problem(**fields)
 
 
-def time_search(problem: Problem, placer_name: str, budget: float) -> tuple[float, float]:
+def time_search(
+    problem: Problem, placer_name: str, budget: float
+) -> tuple[float, float]:
     """Return the predicted step time, nan where nothing fits, and the seconds of the search."""
     placer, problem = make_placer(placer_name), clear_problem(problem)
     begin = time.process_time()
@@ -120,7 +129,9 @@ def time_first_answer(problem: Problem, placer_name: str) -> tuple[float, float]
     policy = placer.policy or load_gnn()
     episodes = Episodes(space, policy.order, rollouts.graph)
     network = episodes.network(policy)
-    decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+    decodes = NetworkDecodes(
+        rollouts, episodes, network, Aim(episodes.name, network.limit)
+    )
     ranked = sorted(decodes.first_answers(np.inf), key=SCORE)
     best = RefiningPasses(rollouts).best(ranked, np.inf)
     device, order = repair(space, space.spread(best.unit_device), best.order)
@@ -131,7 +142,11 @@ def time_first_answer(problem: Problem, placer_name: str) -> tuple[float, float]
 
 def read_lines(path: Path) -> list[Line]:
     """Return the lines of a file, none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -150,9 +165,15 @@ def run(arguments: argparse.Namespace) -> None:
             if budget == FIRST:
                 step_time, seconds = time_first_answer(problem, name)
             else:
-                time_search(problem, name, min(0.02, float(budget)))  # the first run warms caches
+                time_search(
+                    problem, name, min(0.02, float(budget))
+                )  # the first run warms caches
                 step_time, seconds = time_search(problem, name, float(budget))
-            line = {"suite": arguments.problems, "problem": entry.key, "digest": digest(problem)}
+            line = {
+                "suite": arguments.problems,
+                "problem": entry.key,
+                "digest": digest(problem),
+            }
             line |= {"row": row, "step_time": step_time, "seconds": seconds}
             with open(arguments.file, "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -176,11 +197,15 @@ def by_row(lines: Sequence[Line]) -> dict[str, dict[str, Line]]:
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
     """Yield each row's geometric mean over the best known step time."""
-    best = {key: found.step_time for (key, _), found in read_best_known(BEST_KNOWN).items()}
+    best = {
+        key: found.step_time for (key, _), found in read_best_known(BEST_KNOWN).items()
+    }
     yield "| row | problems | without an answer | over best known | processor ms, mean |"
     yield "|---|---:|---:|---:|---:|"
     for row, found in by_row(lines).items():
-        ratios = [line["step_time"] / best.get(key, np.nan) for key, line in found.items()]
+        ratios = [
+            line["step_time"] / best.get(key, np.nan) for key, line in found.items()
+        ]
         solved = [ratio for ratio in ratios if np.isfinite(ratio)]
         missing = sum(not np.isfinite(line["step_time"]) for line in found.values())
         seconds = 1e3 * np.mean([line["seconds"] for line in found.values()])
@@ -198,7 +223,9 @@ def pairs(lines: Sequence[Line], one: str, other: str) -> Iterator[str]:
     }
     ratios = {key: ratio for key, ratio in ratios.items() if np.isfinite(ratio)}
     values = np.array(list(ratios.values()))
-    counts = f"better by 1 % on {(values < 0.99).sum()}, worse on {(values > 1.01).sum()}"
+    counts = (
+        f"better by 1 % on {(values < 0.99).sum()}, worse on {(values > 1.01).sum()}"
+    )
     yield f"{one} over {other}: {format_ratio(values)}, {counts} of {len(values)}"
     for key, ratio in sorted(ratios.items(), key=lambda item: -item[1])[:5]:
         yield f"  {ratio:.3f} {key}"
@@ -212,14 +239,22 @@ def main() -> None:
     parser.add_argument("compared", nargs="*", help="two rows, for pairs")
     parser.add_argument("--label", default="new")
     parser.add_argument("--rows", default="gnn@0,learned@0,best@0.2,best@0.5")
-    parser.add_argument("--problems", default="standard", help="a suite, validation or training")
-    parser.add_argument("--every", type=int, default=1, help="only every so many problems")
+    parser.add_argument(
+        "--problems", default="standard", help="a suite, validation or training"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every so many problems"
+    )
     arguments = parser.parse_args()
     if arguments.action == "run":
         run(arguments)
         return
     lines = [x for x in read_lines(arguments.file) if x["suite"] == arguments.problems]
-    printed = table(lines) if arguments.action == "table" else pairs(lines, *arguments.compared)
+    printed = (
+        table(lines)
+        if arguments.action == "table"
+        else pairs(lines, *arguments.compared)
+    )
     print("\n".join(printed))
 
 

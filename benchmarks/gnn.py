@@ -30,7 +30,16 @@ from gnnplace.train.data.datasets import dataset_problem, find_dataset
 FAMILIES = ("searched-cnn", "searched-rnn", "nmt")
 CLUSTERS, GROUPS = ("nvlink-v100-4", "pcie-v100-4"), (200, 0)  # 0: whole
 GNN, SHUFFLED = "gnn", "gnn, weights shuffled"
-RIVALS = ("single", "round-robin", "min-cut", "expert", "etf", "heft", "portfolio", "learned")
+RIVALS = (
+    "single",
+    "round-robin",
+    "min-cut",
+    "expert",
+    "etf",
+    "heft",
+    "portfolio",
+    "learned",
+)
 NAMES = (*RIVALS, SHUFFLED, *TWINS, GNN)
 FloatArray = NDArray[np.float64]
 
@@ -108,8 +117,14 @@ def duels(rows: list[dict[str, Any]]) -> list[str]:
         parts = [[r for r in rows if r["family"] == f] for f in FAMILIES] + [rows]
         cells = [shown(ratios(p, GNN, name)) for p in parts]
         logs = np.log(seconds(rows, GNN) / seconds(rows, name))
-        counts = [(logs < -1e-3).sum(), (np.abs(logs) <= 1e-3).sum(), (logs > 1e-3).sum()]
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {', '.join(map(str, counts))} |")
+        counts = [
+            (logs < -1e-3).sum(),
+            (np.abs(logs) <= 1e-3).sum(),
+            (logs > 1e-3).sum(),
+        ]
+        lines.append(
+            f"| `{name}` | {' | '.join(cells)} | {', '.join(map(str, counts))} |"
+        )
     return lines
 
 
@@ -133,7 +148,12 @@ def report(rows: list[dict[str, Any]]) -> str:
             size = f"grouped to {groups} ops" if groups else "whole"
             lines += ["", f"## {cluster}, {size}: {len(mine)} graphs", ""]
             lines += ["Step time over that of one device.", "", *standings(mine)]
-            lines += ["", "Paired by graph; below 1 the network is faster.", "", *duels(mine)]
+            lines += [
+                "",
+                "Paired by graph; below 1 the network is faster.",
+                "",
+                *duels(mine),
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -127,7 +127,13 @@ def run(path: Path, seeds: list[int], parts: list[str]) -> None:
             with PATCHES.get(name, nullcontext)():
                 found = logs(GnnPlacer(network(name, seed)), problems)
             over = {key: [float(x) for x in found[key] - best[key]] for key in problems}
-            line = {"without": name, "seed": seed, "steps": STEPS, "batch": BATCH, "over": over}
+            line = {
+                "without": name,
+                "seed": seed,
+                "steps": STEPS,
+                "batch": BATCH,
+                "over": over,
+            }
             with open(path, "a") as file:
                 file.write(json.dumps(line | provenance()) + "\n")
 
@@ -144,7 +150,11 @@ def table(lines: list[Line]) -> None:
             for part in places.values()
             if mine
         ]
-        print(f"| {name} | {len(mine)} |", " | ".join(f"{np.exp(c):.3f}" for c in cells), "|")
+        print(
+            f"| {name} | {len(mine)} |",
+            " | ".join(f"{np.exp(c):.3f}" for c in cells),
+            "|",
+        )
 
 
 def _of(over: dict[str, list[float]], part: str) -> list[list[float]]:
@@ -159,7 +169,11 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(WITHOUT), help="parts to leave out")
     args = parser.parse_args()
     if args.command == "run":
-        run(args.file, [int(seed) for seed in args.seeds.split(",")], args.parts.split(","))
+        run(
+            args.file,
+            [int(seed) for seed in args.seeds.split(",")],
+            args.parts.split(","),
+        )
     else:
         table(known(args.file))
 

@@ -65,7 +65,9 @@ class Timed(Reinforce):
 class Until(Callback):
     """Ends a training when its processor seconds are used."""
 
-    def on_train_batch_end(self, trainer: Trainer, module: Timed, *given: object) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Timed, *given: object
+    ) -> None:
         used = time.process_time() - module.begin
         trainer.should_stop = trainer.should_stop or used >= module.allowed
 
@@ -110,7 +112,9 @@ def run(path: Path, seeds: int, seconds: float) -> None:
         if (name, seed) in done:
             continue
         trains = name in ENCODERS
-        placer, steps = trained(name, seed, seconds) if trains else (make_placer(name), 0)
+        placer, steps = (
+            trained(name, seed, seconds) if trains else (make_placer(name), 0)
+        )
         found = {
             key: float(f"{placer.place(space.problem, space=space).step_time:.6g}")
             for key, space in spaces.items()
@@ -128,7 +132,11 @@ def table(path: Path) -> None:
     names = list(dict.fromkeys(line["encoder"] for line in lines))
     logs = {
         name: np.array(
-            [[np.log(x["found"][k]) for k in keys] for x in lines if x["encoder"] == name]
+            [
+                [np.log(x["found"][k]) for k in keys]
+                for x in lines
+                if x["encoder"] == name
+            ]
         )
         for name in names
     }
@@ -137,10 +145,15 @@ def table(path: Path) -> None:
     print("| encoder | steps | over one device | each seed | over the package's |")
     print("|---|---:|---:|---:|---:|")
     for name in names:
-        rows, steps = logs[name][:seeds], [x["steps"] for x in lines if x["encoder"] == name]
+        rows, steps = (
+            logs[name][:seeds],
+            [x["steps"] for x in lines if x["encoder"] == name],
+        )
         over = (rows - logs["single"]).mean(axis=1)
         mean, low, high = interval(rows - logs["own"][:seeds], graph)
-        each = ", ".join(f"{np.exp(one):.3f}" for one in over) if name in ENCODERS else ""
+        each = (
+            ", ".join(f"{np.exp(one):.3f}" for one in over) if name in ENCODERS else ""
+        )
         print(
             f"| {name} | {np.mean(steps):.0f} | {np.exp(over.mean()):.3f} | {each} | "
             f"{mean:.3f} [{low:.3f}, {high:.3f}] |"
@@ -155,7 +168,9 @@ def interval(logs: FloatArray, graph: IntArray) -> tuple[float, float, float]:
         graph: of each problem. [problems]
     """
     rng, (seeds, _) = np.random.default_rng(0), logs.shape
-    means = np.stack([logs[:, graph == g].mean(axis=1) for g in range(graph.max() + 1)], axis=1)
+    means = np.stack(
+        [logs[:, graph == g].mean(axis=1) for g in range(graph.max() + 1)], axis=1
+    )
     rows = rng.integers(seeds, size=(DRAWS, seeds, 1))
     columns = rng.integers(means.shape[1], size=(DRAWS, 1, means.shape[1]))
     low, high = np.percentile(means[rows, columns].mean(axis=(1, 2)), [2.5, 97.5])

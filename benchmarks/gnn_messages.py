@@ -62,18 +62,27 @@ def as_it_is(folder: str) -> Placer:
 def trained(folder: str, family: str, steps: int, seed: int) -> Placer:
     """A network after more steps on a family's graphs of even number."""
     layers, start = len(read_gnn(folder).encoder.layers), folder
-    module = Reinforce(layers=layers, steps=steps, start=start, learning_rate=5e-4, **SMALL)
+    module = Reinforce(
+        layers=layers, steps=steps, start=start, learning_rate=5e-4, **SMALL
+    )
     learned_from = list(problems(family, 0, OWN_GROUPS).values())
     np.random.default_rng(seed).shuffle(learned_from)
-    return GnnPlacer(fitted(module, FewProblems(learned_from, steps, BATCH), steps, seed))
+    return GnnPlacer(
+        fitted(module, FewProblems(learned_from, steps, BATCH), steps, seed)
+    )
 
 
 def run(path: Path, networks: dict[str, str], seeds: list[int], steps: int) -> None:
     """Adds a line for each network, family, part and seed that the file lacks."""
     torch.set_num_threads(1)
-    done = {(line["network"], line["family"], line["part"], line["seed"]) for line in known(path)}
+    done = {
+        (line["network"], line["family"], line["part"], line["seed"])
+        for line in known(path)
+    }
     for family in FAMILIES:
-        spaces = {k: SearchSpace(p) for k, p in problems(family, 1, (200, WHOLE)).items()}
+        spaces = {
+            k: SearchSpace(p) for k, p in problems(family, 1, (200, WHOLE)).items()
+        }
         placers: dict[tuple[str, str, int], Callable[[], Placer]] = {
             (name, AS_IT_IS, 0): partial(make_placer, name) for name in RIVALS
         }
@@ -104,7 +113,11 @@ def table(lines: list[Line]) -> None:
         for size in ("200", "whole"):
             keys = [key for key in single if key.endswith(f"{size} {cluster}")]
             print(f"\n{cluster}, {size}: {len(keys)} graphs\n")
-            print("| network | part |", " | ".join((*FAMILIES, "all")), f"| over {first} |")
+            print(
+                "| network | part |",
+                " | ".join((*FAMILIES, "all")),
+                f"| over {first} |",
+            )
             print("|---|---|" + "---:|" * (len(FAMILIES) + 2))
             for part in (AS_IT_IS, OWN):
                 base = _seconds(lines, first, part)
@@ -123,21 +136,33 @@ def _print(
     base: dict[str, float],
 ) -> None:
     cells = [
-        np.exp(np.mean([np.log(mine[k] / single[k]) for k in keys if k.startswith(family)]))
+        np.exp(
+            np.mean([np.log(mine[k] / single[k]) for k in keys if k.startswith(family)])
+        )
         for family in (*FAMILIES, "")
     ]
     interval = geometric_interval([mine[k] / base[k] for k in keys])
     assert interval is not None
     said = f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-    print(f"| {name} | {part} |", " | ".join(f"{cell:.3f}" for cell in cells), f"| {said} |")
+    print(
+        f"| {name} | {part} |",
+        " | ".join(f"{cell:.3f}" for cell in cells),
+        f"| {said} |",
+    )
 
 
 def _seconds(lines: list[Line], name: str, part: str) -> dict[str, float]:
     """Seconds of each problem, the geometric mean over seeds."""
-    mine = [line["found"] for line in lines if (line["network"], line["part"]) == (name, part)]
+    mine = [
+        line["found"]
+        for line in lines
+        if (line["network"], line["part"]) == (name, part)
+    ]
     keys = dict.fromkeys(key for found in mine for key in found)
     return {
-        key: float(np.exp(np.mean([np.log(found[key]) for found in mine if key in found])))
+        key: float(
+            np.exp(np.mean([np.log(found[key]) for found in mine if key in found]))
+        )
         for key in keys
     }
 

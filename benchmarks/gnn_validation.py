@@ -55,7 +55,11 @@ def drawn() -> Problems:
     shape = {"ops": (60, 300), "devices": (4, 4), "microbatches": (1,)}
     return {
         f"random, {cluster}": [
-            SearchSpace(random_problem(family, 7000 + i, RandomDraws(clusters=(cluster,), **shape)))
+            SearchSpace(
+                random_problem(
+                    family, 7000 + i, RandomDraws(clusters=(cluster,), **shape)
+                )
+            )
             for family in ("nas", "two-tower")
             for i in range(16)
         ]
@@ -89,11 +93,20 @@ def main() -> None:
     ample = args.memory == AMPLE
     problems = captured(args.part, args.memory)
     problems |= drawn() if ample and args.part == VALIDATION else {}
-    found = {name: logs(make_placer(name), problems) for name in (RIVALS if ample else RIVALS[2:])}
-    found |= {folder: logs(GnnPlacer(read_gnn(folder)), problems) for folder in args.folders}
-    base, rivals = ("single", ("portfolio", "min-cut")) if ample else ("portfolio", ("portfolio",))
+    found = {
+        name: logs(make_placer(name), problems)
+        for name in (RIVALS if ample else RIVALS[2:])
+    }
+    found |= {
+        folder: logs(GnnPlacer(read_gnn(folder)), problems) for folder in args.folders
+    }
+    base, rivals = (
+        ("single", ("portfolio", "min-cut")) if ample else ("portfolio", ("portfolio",))
+    )
     print("| placer |", " | ".join(problems), end="")
-    print(" | over", " | over ".join(f"`{rival}`" for rival in rivals), "| found none |")
+    print(
+        " | over", " | over ".join(f"`{rival}`" for rival in rivals), "| found none |"
+    )
     print("|---|" + "---:|" * (len(problems) + len(rivals) + 1))
     for name, times in found.items():
         cells = [np.nanmean(times[key] - found[base][key]) for key in problems]
@@ -101,7 +114,9 @@ def main() -> None:
             ratios = np.concatenate([times[k] - found[rival][k] for k in problems])
             cells.append(np.nanmean(ratios))
         none = sum(np.isnan(values).sum() for values in times.values())
-        print(f"| {name} |", " | ".join(f"{np.exp(c):.3f}" for c in cells), f"| {none} |")
+        print(
+            f"| {name} |", " | ".join(f"{np.exp(c):.3f}" for c in cells), f"| {none} |"
+        )
 
 
 if __name__ == "__main__":

@@ -113,11 +113,18 @@ def measured_rows(program: Program, seconds: FloatArray, kind: str) -> Rows:
 def merged_rows(tables: Iterable[Rows]) -> Rows:
     """One row an op and its sizes, with the median of its seconds."""
     rows = joined(tables)
-    key = [rows.op, rows.dtype, *rows.sizes.T.astype(np.int64), rows.bytes.astype(np.int64)]
+    key = [
+        rows.op,
+        rows.dtype,
+        *rows.sizes.T.astype(np.int64),
+        rows.bytes.astype(np.int64),
+    ]
     names = np.array(["|".join(map(str, parts)) for parts in zip(*key, strict=True)])
     _, first, number = np.unique(names, return_index=True, return_inverse=True)
     order = np.argsort(number, kind="stable")
-    groups = np.split(rows.seconds[order], np.searchsorted(number[order], range(1, len(first))))
+    groups = np.split(
+        rows.seconds[order], np.searchsorted(number[order], range(1, len(first)))
+    )
     merged = rows.take(first)
     median = np.array([np.median(group) for group in groups])
     return Rows(merged.op, merged.dtype, merged.sizes, merged.bytes, median)
@@ -126,12 +133,16 @@ def merged_rows(tables: Iterable[Rows]) -> Rows:
 def main() -> None:
     """Profiles, runs, writes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda:1", help="cuda:1: one GPU; cpu:1: a rehearsal")
+    parser.add_argument(
+        "--device", default="cuda:1", help="cuda:1: one GPU; cpu:1: a rehearsal"
+    )
     parser.add_argument("--models", default=",".join(names()))
     parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--batches", default=BATCHES, help="times the usual batch")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("-o", "--output", default=None, help="folder; data_sets/gpu-KIND")
+    parser.add_argument(
+        "-o", "--output", default=None, help="folder; data_sets/gpu-KIND"
+    )
     arguments = parser.parse_args()
     cluster = gnnplace.resolve_cluster(arguments.device)
     kind = cluster.kinds[0]
@@ -145,7 +156,9 @@ def main() -> None:
             write_text(folder / "rows.jsonl", lines)
             print(line(rows[case.name]), flush=True)
     tables = {
-        case: ops_of(case, kind) for case in cases(arguments) if "error" not in rows[case.name]
+        case: ops_of(case, kind)
+        for case in cases(arguments)
+        if "error" not in rows[case.name]
     }
     if tables:
         write_rows(folder / "ops.csv", {kind: merged_rows(tables.values())})
@@ -155,7 +168,9 @@ def main() -> None:
 
 def ops_of(case: Case, kind: str) -> Rows:
     """The ops of a step, as they were measured: from the cache, where they still are."""
-    program = gnnplace.capture(case.workload, options=gnnplace.CaptureOptions(dtype=case.dtype))
+    program = gnnplace.capture(
+        case.workload, options=gnnplace.CaptureOptions(dtype=case.dtype)
+    )
     return measured_rows(program, op_times(program, kind).seconds, kind)
 
 
@@ -176,7 +191,9 @@ def left_out(tables: dict[Case, Rows], kind: str) -> str:
         step = found.seconds.sum() / asked.seconds.sum() - 1
         each = np.average(np.abs(np.expm1(log)), weights=asked.seconds)
         within = np.mean(np.abs(log) <= NINETY * found.error)
-        lines.append(f"| {model} | {len(asked)} | {step:+.1%} | {each:.1%} | {within:.0%} |")
+        lines.append(
+            f"| {model} | {len(asked)} | {step:+.1%} | {each:.1%} | {within:.0%} |"
+        )
         print(lines[-1], flush=True)
     return "\n".join(lines) + "\n"
 
@@ -202,7 +219,10 @@ def row_of(case: Case, device: str, folder: Path, steps: int) -> dict[str, Any]:
     row = {"step": case.name, "type": case.dtype, "batch": case.batch}
     try:
         return row | measured(case, device, folder, steps)
-    except (GnnplaceError, RuntimeError) as error:  # torch has RuntimeErrors for what it lacks
+    except (
+        GnnplaceError,
+        RuntimeError,
+    ) as error:  # torch has RuntimeErrors for what it lacks
         return row | {"error": str(error).splitlines()[0]}
 
 
@@ -242,7 +262,12 @@ def card(kind: str, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -
     clock = "CUDA events between the ops are the clock."
     if kind == "cpu":
         clock = "A rehearsal: the CPU time of one thread is the clock."
-    about = {"kind": kind, "clock": clock, "torch": torch.__version__, "steps": arguments.steps}
+    about = {
+        "kind": kind,
+        "clock": clock,
+        "torch": torch.__version__,
+        "steps": arguments.steps,
+    }
     head = CARD.format(**about, machine=platform.platform(), device=arguments.device)
     return head + "".join(f"{line(row)}\n" for row in rows)
 
@@ -251,12 +276,24 @@ def line(row: dict[str, Any]) -> str:
     """A row of the table."""
     cells = [row["step"], row["type"], str(row["batch"])]
     if "error" in row:
-        return "| " + " | ".join([*cells, *[""] * 6, row["error"].replace("|", "/")]) + " |"
+        return (
+            "| "
+            + " | ".join([*cells, *[""] * 6, row["error"].replace("|", "/")])
+            + " |"
+        )
     off = 100 * (row["simulated"] / row["measured"] - 1)
     peaks = (row["peak"], row["predicted_peak"])
-    cells += [str(row["ops"]), *(f"{1e3 * row[key]:.2f} ms" for key in ("simulated", "measured"))]
-    cells += [f"{off:+.1f} %", *("-" if b is None else f"{b / 1e6:.0f} MB" for b in peaks)]
-    return "| " + " | ".join([*cells, "" if row["verified"] else "NUMBERS DIFFER"]) + " |"
+    cells += [
+        str(row["ops"]),
+        *(f"{1e3 * row[key]:.2f} ms" for key in ("simulated", "measured")),
+    ]
+    cells += [
+        f"{off:+.1f} %",
+        *("-" if b is None else f"{b / 1e6:.0f} MB" for b in peaks),
+    ]
+    return (
+        "| " + " | ".join([*cells, "" if row["verified"] else "NUMBERS DIFFER"]) + " |"
+    )
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def main() -> None:
         if not arguments.unchecked:
             seconds, of_step = check_and_step_seconds(model, arguments.rounds)
             check = f"{seconds * 1e6:.0f} us | {seconds / of_step:.3%} of {of_step * 1e3:.1f} ms"
-        print(f"| {model.partition('?')[0]} | {' | '.join(told)} | {check} |", flush=True)
+        print(
+            f"| {model.partition('?')[0]} | {' | '.join(told)} | {check} |", flush=True
+        )
 
 
 def planned(model: str, arguments: argparse.Namespace) -> object:

@@ -29,7 +29,16 @@ PROFILES = {"inception_v3": "64", "gnmt": "64"}
 
 
 def hybrid(what: str, *more: str) -> dict[str, object]:
-    arguments = [what, "--cluster", CLUSTER, "--devices", DEVICES, "--json", "--budget", "3"]
+    arguments = [
+        what,
+        "--cluster",
+        CLUSTER,
+        "--devices",
+        DEVICES,
+        "--json",
+        "--budget",
+        "3",
+    ]
     command = [sys.executable, "-m", "gnnplace", "hybrid", *arguments, *more]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
@@ -37,7 +46,15 @@ def hybrid(what: str, *more: str) -> dict[str, object]:
 
 def converted(profile: Path, folder: str) -> str:
     target = str(Path(folder) / f"{profile.stem}.json")
-    command = [sys.executable, "-m", "gnnplace", "convert", str(profile), "--from", "pipedream"]
+    command = [
+        sys.executable,
+        "-m",
+        "gnnplace",
+        "convert",
+        str(profile),
+        "--from",
+        "pipedream",
+    ]
     subprocess.run([*command, "-o", target], check=True, stdout=subprocess.DEVNULL)
     return target
 
@@ -54,7 +71,10 @@ def main(out: str, profiles: str | None = None) -> None:
                 jobs[f"profile {name}"] = (problem, ("--batch", batch))
         for key, (what, more) in jobs.items():
             if key not in done:
-                answer = hybrid(what, *more) | {"key": key, "model": MODELS.get(key[4:], key)}
+                answer = hybrid(what, *more) | {
+                    "key": key,
+                    "model": MODELS.get(key[4:], key),
+                }
                 with file.open("a") as lines:
                     lines.write(json.dumps(answer) + "\n")
 

@@ -40,14 +40,18 @@ class _Rows:
     value: list[NDArray[np.float64]]
     right: list[float]
 
-    def add(self, columns: NDArray[np.int64], values: NDArray[np.float64], right: float) -> None:
+    def add(
+        self, columns: NDArray[np.int64], values: NDArray[np.float64], right: float
+    ) -> None:
         self.row.append(np.full(len(columns), len(self.right)))
         self.column.append(columns)
         self.value.append(values)
         self.right.append(right)
 
 
-def solve_programme(problem: ShardingProblem, time_limit: float) -> ShardingResult | None:
+def solve_programme(
+    problem: ShardingProblem, time_limit: float
+) -> ShardingResult | None:
     """The best strategy that the solver finds in time; None if it finds none.
 
     Args:
@@ -78,8 +82,12 @@ def solve_programme(problem: ShardingProblem, time_limit: float) -> ShardingResu
     configuration = tuple(int(part.argmax()) for part in parts)
     seconds = time.perf_counter() - begin
     value, memory = problem.value(configuration), problem.bytes(configuration)
-    bound = None if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale
-    return ShardingResult(value, memory, configuration, seconds, found.status == 0, bound)
+    bound = (
+        None if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale
+    )
+    return ShardingResult(
+        value, memory, configuration, seconds, found.status == 0, bound
+    )
 
 
 def _variables(flat: Flat) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -28,7 +28,15 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-KERNELS = ("triton", "flash_attn", "grouped_gemm", "deep_ep", "datatrove", "wandb", "functorch_x")
+KERNELS = (
+    "triton",
+    "flash_attn",
+    "grouped_gemm",
+    "deep_ep",
+    "datatrove",
+    "wandb",
+    "functorch_x",
+)
 """Packages that are stood in for where a launcher asks for them."""
 
 
@@ -203,12 +211,17 @@ def check_torchtitan(request: Request) -> str:
     rope = config.model_spec.model.layers[0].attention.rope
     factor = rope.scaling_factor if rope.scaling == "llama" else None
     parallel = config.parallelism
-    processes = parallel.data_parallel_replicate_degree * parallel.data_parallel_shard_degree
+    processes = (
+        parallel.data_parallel_replicate_degree * parallel.data_parallel_shard_degree
+    )
     processes *= parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree
     return differences(
         {
             "processes": (processes * parallel.context_parallel_degree, request.world),
-            "parameters": (sum(p.numel() for p in model.parameters()), request.parameters),
+            "parameters": (
+                sum(p.numel() for p in model.parameters()),
+                request.parameters,
+            ),
             "theta": (rope.theta, request.rotary_base),
             "scaling_factor": (factor, request.rotary_factor),
             "eps": (config.model_spec.model.norm.eps, request.norm_epsilon),
@@ -226,7 +239,9 @@ def check_deepspeed(request: Request) -> str:
         mock.patch.object(comm, "get_rank", return_value=0),
     ):
         replicas = mock.Mock()
-        replicas.get_data_parallel_world_size.return_value = request.world // request.stages
+        replicas.get_data_parallel_world_size.return_value = (
+            request.world // request.stages
+        )
         DeepSpeedConfig(request.path, replicas if request.stages > 1 else None)
     return ""
 
@@ -234,10 +249,15 @@ def check_deepspeed(request: Request) -> str:
 def check_accelerate(request: Request) -> str:
     """What `accelerate launch` makes of it: its arguments, FSDP's plugin, and the mesh."""
     from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.commands.launch import (
+        _validate_launch_command,
+        launch_command_parser,
+    )
     from accelerate.utils.launch import prepare_multi_gpu_env
 
-    args = launch_command_parser().parse_args(["--config_file", request.path, "train.py"])
+    args = launch_command_parser().parse_args(
+        ["--config_file", request.path, "train.py"]
+    )
     args, _, _ = _validate_launch_command(args)
     args.main_process_port = 29511
     with mock.patch.dict(os.environ, {}):
@@ -255,7 +275,9 @@ def check_bridge(request: Request) -> str:
     """
     known = set(_fields(Path(sys.argv[2])))
     lines = Path(request.path).read_text().splitlines()
-    keys = [line.partition("=")[0] for line in lines if line and not line.startswith("#")]
+    keys = [
+        line.partition("=")[0] for line in lines if line and not line.startswith("#")
+    ]
     unknown = [key for key in keys if key.rpartition(".")[2] not in known]
     return f"no field of its classes: {', '.join(unknown)}" if unknown else ""
 
@@ -272,7 +294,9 @@ def _fields(folder: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 for field in node.body:
-                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    if isinstance(field, ast.AnnAssign) and isinstance(
+                        field.target, ast.Name
+                    ):
                         yield field.target.id
 
 

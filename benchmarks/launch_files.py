@@ -32,7 +32,14 @@ from gnnplace.plans import LaunchFile
 from gnnplace.plans.decoders.decoder import catalogue_decoder
 from gnnplace.plans.launch.layer_details import LLAMA, layer_details
 
-LAUNCHERS = ("megatron-lm", "megatron-bridge", "torchtitan", "nanotron", "deepspeed", "accelerate")
+LAUNCHERS = (
+    "megatron-lm",
+    "megatron-bridge",
+    "torchtitan",
+    "nanotron",
+    "deepspeed",
+    "accelerate",
+)
 SUFFIX = {"megatron-lm": "sh", "torchtitan": "py", "nanotron": "yaml", "deepspeed": "json",
           "accelerate": "yaml", "megatron-bridge": "txt"}  # fmt: skip
 MODELS = (
@@ -76,7 +83,15 @@ def plan_file(model: str, folder: Path) -> tuple[Path, str] | None:
         num_devices = int(cluster.partition("x")[0])
         if STATE_BYTES * decoder.parameters > num_devices * DEVICE_BYTES:
             continue
-        command = ["plan", model, "--cluster", cluster, "--budget", SEARCH_SECONDS, "--quiet"]
+        command = [
+            "plan",
+            model,
+            "--cluster",
+            cluster,
+            "--budget",
+            SEARCH_SECONDS,
+            "--quiet",
+        ]
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             code = run([*command, "-o", str(path)])
         if code == 0:
@@ -105,7 +120,9 @@ def request_of(model: str, path: Path, file: LaunchFile) -> Request:
     )
 
 
-def rows_of_model(model: str, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Request]]:
+def rows_of_model(
+    model: str, folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, Request]]:
     """Return a row for each launcher, and what the files that were written are checked for."""
     found = plan_file(model, folder)
     rows: list[dict[str, Any]] = []
@@ -130,7 +147,9 @@ def rows_of_model(model: str, folder: Path) -> tuple[list[dict[str, Any]], dict[
     return rows, requests
 
 
-def check(launcher: str, sources: Path, requests: list[Request], folder: Path) -> list[str]:
+def check(
+    launcher: str, sources: Path, requests: list[Request], folder: Path
+) -> list[str]:
     """Return what the launcher's own code says of files; empty texts are files that it takes.
 
     Raises:
@@ -140,7 +159,10 @@ def check(launcher: str, sources: Path, requests: list[Request], folder: Path) -
     path.write_text(json.dumps([asdict(request) for request in requests]))
     command = [sys.executable, "-m", "benchmarks.launch_checks", launcher]
     process = subprocess.run(
-        [*command, str(sources / launcher), str(path)], capture_output=True, text=True, check=False
+        [*command, str(sources / launcher), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if process.returncode:
         raise RuntimeError(f"{launcher}: {process.stderr.strip().splitlines()[-1]}")
@@ -156,7 +178,9 @@ def checked_rows(models: Sequence[str], sources: Path | None) -> list[dict[str, 
         sources: Folder of the launchers' sources; None: nothing is checked by their code.
     """
     rows: list[dict[str, Any]] = []
-    requests: dict[str, list[tuple[dict[str, Any], Request]]] = {name: [] for name in LAUNCHERS}
+    requests: dict[str, list[tuple[dict[str, Any], Request]]] = {
+        name: [] for name in LAUNCHERS
+    }
     with TemporaryDirectory() as name:
         folder = Path(name)
         for model in models:
@@ -171,7 +195,9 @@ def checked_rows(models: Sequence[str], sources: Path | None) -> list[dict[str, 
             pairs = requests[launcher]
             if pairs and sources is not None:
                 sys.stderr.write(f"checking {launcher}\n")
-                errors = check(launcher, sources, [request for _, request in pairs], folder)
+                errors = check(
+                    launcher, sources, [request for _, request in pairs], folder
+                )
                 for (row, _), error in zip(pairs, errors, strict=True):
                     row["error"] = error
     return rows
@@ -179,13 +205,20 @@ def checked_rows(models: Sequence[str], sources: Path | None) -> list[dict[str, 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, none where there is none."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.is_file()
+        else []
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Format a line for each model, and the reasons below."""
     reasons: list[str] = []
-    lines = [f"| model | {' | '.join(LAUNCHERS)} |", "|---" * (1 + len(LAUNCHERS)) + "|"]
+    lines = [
+        f"| model | {' | '.join(LAUNCHERS)} |",
+        "|---" * (1 + len(LAUNCHERS)) + "|",
+    ]
     for model in dict.fromkeys(row["model"] for row in rows):
         cells = []
         for row in (row for row in rows if row["model"] == model):
@@ -200,7 +233,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells.append(cell + accepted.get(row.get("error"), ", **refused**"))
         lines.append(f"| {model} | {' | '.join(cells)} |")
     numbered = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
-    refused = [f"{r['launcher']}, {r['model']}: {r['error']}" for r in rows if r.get("error")]
+    refused = [
+        f"{r['launcher']}, {r['model']}: {r['error']}" for r in rows if r.get("error")
+    ]
     return "\n".join([*lines, "", *numbered, *refused])
 
 
@@ -222,7 +257,9 @@ def main() -> int:
     while pending and time.monotonic() < deadline:
         models, pending = pending[:MODELS_A_CHECK], pending[MODELS_A_CHECK:]
         with args.results.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in checked_rows(models, args.sources))
+            file.writelines(
+                json.dumps(row) + "\n" for row in checked_rows(models, args.sources)
+            )
     sys.stdout.write(f"{len(pending)} models are left\n")
     return 0
 

@@ -29,7 +29,9 @@ class MadeUp(StepObjective):
 
     def __init__(self, problem: Problem, machine: int, seed: int) -> None:
         self._problem, self._rng = problem, np.random.default_rng([machine, seed])
-        drawn = np.random.default_rng(machine).normal(self.SLOWER, self.SCATTER, problem.num_ops)
+        drawn = np.random.default_rng(machine).normal(
+            self.SLOWER, self.SCATTER, problem.num_ops
+        )
         time = {kind: seconds * np.exp(drawn) for kind, seconds in problem.time.items()}
         self._true = replace(problem, time=time)
 
@@ -46,11 +48,17 @@ class MadeUp(StepObjective):
 
     def _measured(self, placement: Placement) -> Measured:
         hour = float(np.exp(self._rng.normal(0, self.HOUR)))
-        seconds = self.seconds(placement) * hour * float(np.exp(self._rng.normal(0, self.NOISE)))
+        seconds = (
+            self.seconds(placement)
+            * hour
+            * float(np.exp(self._rng.normal(0, self.NOISE)))
+        )
         beside = 1 + self.COSTS.contention * Forward(self._true, placement).overlap
         ops = self._true.time["cpu"] * beside * hour
         ops *= np.exp(self._rng.normal(0, self.OP_NOISE, len(ops)))
-        return Measured(seconds, ops=dict(zip(self._true.graph.names, ops.tolist(), strict=True)))
+        return Measured(
+            seconds, ops=dict(zip(self._true.graph.names, ops.tolist(), strict=True))
+        )
 
     def keep(self, path: str, placement: Placement) -> None:
         """Nobody reads it."""

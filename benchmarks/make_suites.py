@@ -23,9 +23,8 @@ FOLDER = Path(__file__).parent / "suites"
 ROOM = 0.03
 TRIES = 40
 FIRST_SEED = 700_000  # apart from those of training, validation and test data
-CONSTRUCTIONS = (
-    "[single, contiguous, interleaved, heft, heft-contention, etf, min-cut, portfolio, gnn]"
-)
+CLASSICAL = "single, contiguous, interleaved, heft, heft-contention, etf, min-cut"
+CONSTRUCTIONS = f"[{CLASSICAL}, portfolio, gnn]"
 PLACERS = "[portfolio, annealing, coarse-annealing, learned-untrained, learned, best]"
 
 # Held-out graphs for the real set: a small and a larger one of each family.
@@ -42,7 +41,9 @@ SIZES = (60, 100, 150, 200, 300, 400)
 def real() -> list[dict[str, Any]]:
     """Held-out families x 1, 4 and 8 micro-batches x ample and tight memory, and twelve more."""
     clusters, sizes, wanted = cycle(CLUSTERS), cycle(SIZES), []
-    for i, (memory, count, family) in enumerate(product(("ample", "tight"), (1, 4, 8), GRAPHS)):
+    for i, (memory, count, family) in enumerate(
+        product(("ample", "tight"), (1, 4, 8), GRAPHS)
+    ):
         name = GRAPHS[family][(i + i // len(GRAPHS)) % 2]  # small and large in turn
         cell = {"captured": name, "microbatches": count, "memory": memory}
         wanted.append({**cell, "groups": next(sizes), "cluster": next(clusters)})
@@ -53,7 +54,9 @@ def real() -> list[dict[str, Any]]:
         wanted.append({**cell, "whole": True, "cluster": next(clusters)})
     for family in GRAPHS:
         cell = {"captured": GRAPHS[family][1], "microbatches": 8, "memory": "tight"}
-        wanted.append({**cell, "groups": 120, "cluster": next(clusters), "devices": [4, 4]})
+        wanted.append(
+            {**cell, "groups": 120, "cluster": next(clusters), "devices": [4, 4]}
+        )
     return wanted
 
 
@@ -71,7 +74,13 @@ def large() -> list[dict[str, Any]]:
     )
     clusters = cycle(CLUSTERS)
     wanted: list[dict[str, Any]] = [
-        {"captured": n, "microbatches": m, "memory": kind, "whole": True, "cluster": next(clusters)}
+        {
+            "captured": n,
+            "microbatches": m,
+            "memory": kind,
+            "whole": True,
+            "cluster": next(clusters),
+        }
         for n, m, kind in captured
     ]
     for family, ops in product(TEST, ((1000, 2000), (2000, 5000), (5000, 10000))):
@@ -82,7 +91,9 @@ def large() -> list[dict[str, Any]]:
 
 def small() -> list[dict[str, Any]]:
     """Held-out families, and families seen in training with seeds never seen."""
-    held_out = [{"family": family, "ops": [100, 300]} for family in TEST for _ in range(20)]
+    held_out = [
+        {"family": family, "ops": [100, 300]} for family in TEST for _ in range(20)
+    ]
     seen = [
         {"family": name, "ops": [100, 300]}
         for name, _ in zip(cycle(TRAIN), range(20), strict=False)
@@ -92,8 +103,18 @@ def small() -> list[dict[str, Any]]:
 
 # Maker, budgets, least ops with micro-batches, what the file says about itself.
 SETS = {
-    "real": (real, "[0.1, 1.0, 10.0]", 1, "real captured training graphs of held-out families"),
-    "large": (large, "[1.0, 10.0]", 1000, "large graphs, 1,000 to 10,000 ops and micro-batches"),
+    "real": (
+        real,
+        "[0.1, 1.0, 10.0]",
+        1,
+        "real captured training graphs of held-out families",
+    ),
+    "large": (
+        large,
+        "[1.0, 10.0]",
+        1000,
+        "large graphs, 1,000 to 10,000 ops and micro-batches",
+    ),
     "small": (small, "[0.03, 0.1, 1.0, 10.0]", 1, "random families of 100 to 300 ops"),
 }
 
@@ -110,7 +131,9 @@ def seeded(wanted: dict[str, Any], seed: int, least: int) -> dict[str, Any]:
             continue
         if result.gap > ROOM and problem.num_ops >= least:
             sizes = f"{problem.num_ops} ops, {problem.num_devices} devices"
-            print(f"  {entry}: {sizes}, gap {result.gap:.1%}", file=sys.stderr, flush=True)
+            print(
+                f"  {entry}: {sizes}, gap {result.gap:.1%}", file=sys.stderr, flush=True
+            )
             return entry
     raise SystemExit(f"{wanted}: no seed of {TRIES} leaves room")
 

@@ -90,20 +90,28 @@ class History:
         if measured.seconds is not None:
             return measured.seconds
         times = self.bench.problem.times
-        return float(np.exp(HIGHEST) * np.where(np.isfinite(times), times, 0).sum(axis=0).min())
+        return float(
+            np.exp(HIGHEST) * np.where(np.isfinite(times), times, 0).sum(axis=0).min()
+        )
 
     def choice(self, count: int) -> Placement:
         """What the method would use after `count` measurements."""
         if self.choose is not None:
             return self.choose(count)
-        known = [(m.seconds, k) for k, m in enumerate(self.found[:count]) if m.seconds is not None]
+        known = [
+            (m.seconds, k)
+            for k, m in enumerate(self.found[:count])
+            if m.seconds is not None
+        ]
         return self.placements[min(known)[1]]
 
 
 def completed(problem: Problem, units: np.ndarray, name: str) -> Placement:
     """Devices of units with list scheduling."""
     device = units[problem.unit_of].astype(np.int32)
-    return finished_placement(problem, device, Simulator(problem).complete(device), placer=name)
+    return finished_placement(
+        problem, device, Simulator(problem).complete(device), placer=name
+    )
 
 
 def random_search(history: History, seed: int, count: int) -> None:
@@ -115,7 +123,9 @@ def random_search(history: History, seed: int, count: int) -> None:
 
 def predicted_best(problem: Problem, names: Sequence[str], seed: int) -> Placement:
     """Of what some placers make of a problem at once, what is predicted fastest."""
-    found = [gnnplace.place(problem, placer=name, budget=0, seed=seed) for name in names]
+    found = [
+        gnnplace.place(problem, placer=name, budget=0, seed=seed) for name in names
+    ]
     return min(found, key=lambda result: result.step_time).placement
 
 
@@ -142,7 +152,9 @@ def tpe(history: History, seed: int, count: int) -> None:
     mean = np.where(np.isfinite(problem.times), problem.times, 0.0).mean(axis=1)
     done = np.cumsum(np.bincount(problem.unit_of, mean)[space.unit_order])
     stretch = np.empty(problem.num_units, np.int64)
-    stretch[space.unit_order] = np.minimum(done / done[-1] * STRETCHES, STRETCHES - 1).astype(int)
+    stretch[space.unit_order] = np.minimum(
+        done / done[-1] * STRETCHES, STRETCHES - 1
+    ).astype(int)
 
     def objective(trial: optuna.Trial) -> float:
         choices = [
@@ -151,7 +163,9 @@ def tpe(history: History, seed: int, count: int) -> None:
         ]
         return history.measure(completed(problem, np.array(choices)[stretch], "tpe"))
 
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5))
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=5)
+    )
     study.optimize(objective, n_trials=count)
 
 
@@ -162,7 +176,11 @@ def heft(history: History, seed: int, count: int) -> None:
         return gnnplace.place(problem, placer=name, budget=0, seed=seed).placement
 
     names = ["single", "contiguous", "heft", "etf", "random", "round-robin"]
-    found = [c.placement for c in candidates(problem, names, place, count, seed) if c.placement]
+    found = [
+        c.placement
+        for c in candidates(problem, names, place, count, seed)
+        if c.placement
+    ]
     for placement in found[: count - 1]:
         history.measure(placement)
     while len(history.found) < count:  # a small problem has fewer
@@ -171,7 +189,9 @@ def heft(history: History, seed: int, count: int) -> None:
     def choose(after: int) -> Placement:
         known = [
             (Forward(problem, p), m.seconds)
-            for p, m in list(zip(history.placements, history.found, strict=True))[: after - 1]
+            for p, m in list(zip(history.placements, history.found, strict=True))[
+                : after - 1
+            ]
             if m.seconds is not None
         ]
         models, measured = zip(*known, strict=True)
@@ -240,7 +260,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--rounds", type=int, default=4, help="of the final measurement")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="of the final measurement"
+    )
     parser.add_argument("-o", "--output", default="runs/measured")
     arguments = parser.parse_args()
     quiet()
@@ -281,10 +303,14 @@ def compared(model: str, arguments: argparse.Namespace, folder: Path) -> list[di
     if made_up:
         machines = [MadeUp(bench.problem, seed, 0) for seed in seeds_of(arguments)]
         one = fmean(machine.seconds(single) for machine in machines)
-        return relative([{"step": None} | row | {"one_device": one} for row in rows], "seed")
+        return relative(
+            [{"step": None} | row | {"one_device": one} for row in rows], "seed"
+        )
     seconds = side_by_side(bench, [single, *choices.values()], arguments.rounds)
     one = seconds.get(single.key.hex(), float("nan"))
-    steps = [row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows]
+    steps = [
+        row | {"step": seconds.get(row["choice"]), "one_device": one} for row in rows
+    ]
     return relative(steps, "model")
 
 
@@ -299,10 +325,14 @@ def relative(rows: list[dict], same: str) -> list[dict]:
     for row in rows:
         if row["step"]:
             best[row[same]] = min(row["step"], best.get(row[same], float("inf")))
-    return [row | {"ratio": row["step"] and row["step"] / best[row[same]]} for row in rows]
+    return [
+        row | {"ratio": row["step"] and row["step"] / best[row[same]]} for row in rows
+    ]
 
 
-def studied(history: History, method: str, seed: int) -> list[tuple[dict, Placement | None]]:
+def studied(
+    history: History, method: str, seed: int
+) -> list[tuple[dict, Placement | None]]:
     """A row and the choice after each number of measurements; a failure is a row without one."""
     error, found = "", []
     try:
@@ -321,7 +351,9 @@ def studied(history: History, method: str, seed: int) -> list[tuple[dict, Placem
     return found
 
 
-def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict[str, float]:
+def side_by_side(
+    bench: Workbench, chosen: list[Placement], rounds: int
+) -> dict[str, float]:
     """Seconds of each choice's shortest step, over rounds in which all are measured in turn."""
     distinct = {placement.key.hex(): placement for placement in chosen}
     times: dict[str, list[float | None]] = {key: [] for key in distinct}
@@ -329,10 +361,14 @@ def side_by_side(bench: Workbench, chosen: list[Placement], rounds: int) -> dict
         sys.stderr.write(f"  final round {number + 1}: {len(distinct)} placements\n")
         final = bench.labelled(f"{bench.name} final {number}")
         order = list(distinct)[:: -1 if number % 2 else 1]
-        for key, measured in zip(order, final.measure([distinct[k] for k in order]), strict=True):
+        for key, measured in zip(
+            order, final.measure([distinct[k] for k in order]), strict=True
+        ):
             times[key].append(measured.seconds)
     good = {key: values for key, values in times.items() if None not in values}
-    return dict(zip(good, shortest(list(zip(*good.values(), strict=True))), strict=True))
+    return dict(
+        zip(good, shortest(list(zip(*good.values(), strict=True))), strict=True)
+    )
 
 
 def table(model: str, rows: list[dict]) -> Table:
@@ -343,11 +379,14 @@ def table(model: str, rows: list[dict]) -> Table:
     one, best = good[0]["one_device"], min(row["step"] for row in good)
     title = f"{model}: one device {1e3 * one:.1f} ms, best choice {1e3 * best:.1f} ms"
     heads = (f"after {k}" for k in AFTER)
-    shown = Table("method", *heads, f"each seed after {AFTER[-1]}", "failed", title=title)
+    shown = Table(
+        "method", *heads, f"each seed after {AFTER[-1]}", "failed", title=title
+    )
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
         ratios = {
-            k: [row["ratio"] for row in mine if row["after"] == k and row["ratio"]] for k in AFTER
+            k: [row["ratio"] for row in mine if row["after"] == k and row["ratio"]]
+            for k in AFTER
         }
         cells = [f"{fmean(found):.3f}" if found else "-" for found in ratios.values()]
         each = ", ".join(f"{ratio:.3f}" for ratio in ratios[AFTER[-1]])

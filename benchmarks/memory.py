@@ -87,7 +87,9 @@ def rows(model: str, optimizer: str, microbatches: int) -> list[str]:
             run=gnnplace.ExecutionOptions(steps=1),
         )
         names = [device.name for device in problem.cluster.devices]
-        predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))
+        predicted = dict(
+            zip(names, placed.simulation.peak_memory.tolist(), strict=True)
+        )
         name = max(predicted, key=lambda each: predicted[each])
         found, expected = done.execution.memory[name], predicted[name]
         off = found.peak - expected
@@ -117,9 +119,13 @@ def main() -> None:
                 try:
                     lines += rows(model, optimizer, microbatches)
                 except GnnplaceError as error:  # a failure is a row
-                    lines.append(f"| {model} | {optimizer} | {microbatches} | - | {error} |||||")
+                    lines.append(
+                        f"| {model} | {optimizer} | {microbatches} | - | {error} |||||"
+                    )
                 if arguments.output:
-                    arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                    arguments.output.write_text(
+                        "\n".join(lines) + "\n", encoding="utf-8"
+                    )
     print("\n".join(lines))
 
 

@@ -176,7 +176,8 @@ def autoencoder() -> Any:
 def temporal() -> Any:
     """Dilated convolutions over time."""
     layers = [
-        nn.Sequential(nn.Conv1d(32, 32, 3, dilation=d, padding=d), nn.ReLU()) for d in (1, 2, 4, 8)
+        nn.Sequential(nn.Conv1d(32, 32, 3, dilation=d, padding=d), nn.ReLU())
+        for d in (1, 2, 4, 8)
     ]
     return nn.Sequential(*layers, nn.Conv1d(32, 8, 1)), (torch.randn(16, 32, 256),)
 
@@ -185,7 +186,12 @@ def volumes() -> Any:
     """Convolutions in three dimensions."""
     model = nn.Sequential(
         *(nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2)),
-        *(nn.Conv3d(8, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+        *(
+            nn.Conv3d(8, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool3d(1),
+            nn.Flatten(),
+        ),
         nn.Linear(16, 4),
     )
     return model, (torch.randn(4, 1, 24, 24, 24),)
@@ -205,7 +211,12 @@ def depthwise() -> Any:
         )
 
     model = nn.Sequential(
-        *(nn.Conv2d(3, 32, 3, 2, 1), block(32, 64, 1), block(64, 128, 2), block(128, 128, 1)),
+        *(
+            nn.Conv2d(3, 32, 3, 2, 1),
+            block(32, 64, 1),
+            block(64, 128, 2),
+            block(128, 128, 1),
+        ),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)),
     )
     return model, (torch.randn(8, 3, 64, 64),)
@@ -264,7 +275,9 @@ class Factorized(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return a score of each row. [batch, 1]"""
-        vectors = torch.stack([field(ids[:, k]) for k, field in enumerate(self.fields)], dim=1)
+        vectors = torch.stack(
+            [field(ids[:, k]) for k, field in enumerate(self.fields)], dim=1
+        )
         pairs = vectors.sum(1).square() - vectors.square().sum(1)
         score: Tensor = 0.5 * pairs.sum(1, keepdim=True) + self.deep(vectors.flatten(1))
         return score

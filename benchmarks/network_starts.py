@@ -97,7 +97,9 @@ def searched(
     passes = RefiningPasses(rollouts)
     best = passes.best(ranked)
     took, found = time.process_time() - begin, {}
-    search = FirstChoice(rollouts, passes, best, len(ranked)).search(np.random.default_rng(seed))
+    search = FirstChoice(rollouts, passes, best, len(ranked)).search(
+        np.random.default_rng(seed)
+    )
     for mark in sorted(marks):
         while time.process_time() < begin + mark:
             search.cycle(begin + mark)
@@ -109,7 +111,9 @@ def placed(problem: Problem, row: str, seed: int, marks: list[float]) -> Line:
     """Seconds a step of the default placer without a budget and with each."""
     placer = Best(LearnedPlacer(network=load_gnn if row == BEST else None))
     first = placer.place(problem, budget=0.0, seed=seed)
-    found = {str(m): placer.place(problem, budget=m, seed=seed).step_time for m in marks}
+    found = {
+        str(m): placer.place(problem, budget=m, seed=seed).step_time for m in marks
+    }
     return {"first": first.step_time, "first_seconds": first.seconds, "marks": found}
 
 
@@ -118,16 +122,27 @@ def run(arguments: argparse.Namespace) -> None:
     time.perf_counter = time.process_time
     torch.set_num_threads(1)
     gnnplace.warm(["best"])
-    marks, policy, rows = [float(m) for m in arguments.marks.split(",")], load_policy(), starts()
+    marks, policy, rows = (
+        [float(m) for m in arguments.marks.split(",")],
+        load_policy(),
+        starts(),
+    )
     done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file)}
     for entry in read_suite(arguments.suite).problems[:: arguments.every]:
         problem = entry.load()
-        name = f"{problem.name} {entry.cluster or ''} x{problem.microbatches} {entry.seed}"
+        name = (
+            f"{problem.name} {entry.cluster or ''} x{problem.microbatches} {entry.seed}"
+        )
         for seed in map(int, arguments.seeds.split(",")):
             for row in arguments.rows.split(","):
                 if (name, seed, row) in done:
                     continue
-                line = {"problem": name, "ops": problem.num_ops, "seed": seed, "row": row}
+                line = {
+                    "problem": name,
+                    "ops": problem.num_ops,
+                    "seed": seed,
+                    "row": row,
+                }
                 if row in rows:
                     line |= searched(problem, policy, rows[row], seed, marks)
                 else:
@@ -152,7 +167,9 @@ def table(lines: list[Line], reference: str) -> None:
         ]
         took = np.mean([one["first_seconds"] for one, _ in pairs])
         cells = [interval(pairs, lambda r: r["first"])]
-        cells += [interval(pairs, lambda r, m=mark: r["marks"].get(m)) for mark in marks]
+        cells += [
+            interval(pairs, lambda r, m=mark: r["marks"].get(m)) for mark in marks
+        ]
         print(f"| {row} | {len(pairs)} | {took:.2f} s | {' | '.join(cells)} |")
 
 
@@ -165,7 +182,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--base", default="aims")
     parser.add_argument("--marks", default="1")
-    parser.add_argument("--every", type=int, default=1, help="only every so many problems")
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every so many problems"
+    )
     parser.add_argument("--suite", type=Path, default=SUITE)
     arguments = parser.parse_args()
     if arguments.action == "run":

@@ -13,13 +13,20 @@ import torch
 from gnnplace.policy.gnn.network import GNN_CHECKPOINT, GnnPolicy, read_gnn
 
 DRAWS = 2000  # of the bootstrap
-TWINS = {"twin with messages": "messages", "twin without": "none"}  # in trainers/gnn/twins
+TWINS = {
+    "twin with messages": "messages",
+    "twin without": "none",
+}  # in trainers/gnn/twins
 Line = dict[str, Any]
 
 
 def known(path: Path) -> list[Line]:
     """Lines of a file, none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> str:
@@ -40,12 +47,16 @@ def interval(pairs: list[tuple[Line, Line]], seconds: Callable[[Line], Any]) -> 
     rng = np.random.default_rng(0)
     drawn = [rng.choice(means, len(means)).mean() for _ in range(DRAWS)]
     low, high = np.percentile(drawn, [2.5, 97.5])
-    return f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
+    return (
+        f"{means.mean():+.2f} % ({low:+.2f} to {high:+.2f}; worst {means.max():+.1f})"
+    )
 
 
 def twin(name: str) -> GnnPolicy:
     """One of two networks trained alike, with three rounds of messages and with none."""
-    return read_gnn(Path(__file__).parents[1] / "trainers" / "gnn" / "twins" / TWINS[name])
+    return read_gnn(
+        Path(__file__).parents[1] / "trainers" / "gnn" / "twins" / TWINS[name]
+    )
 
 
 def shuffled(folder: Path = GNN_CHECKPOINT) -> GnnPolicy:

@@ -93,7 +93,10 @@ def accelerate(models: list[str], cluster: str, budget: float) -> None:
 
 def balanced_time(module: nn.Module, problem: Problem) -> float:
     """Predicted seconds of a step on accelerate's map of the model; inf where it does not fit."""
-    room = {i: device.memory - device.reserve for i, device in enumerate(problem.cluster.devices)}
+    room = {
+        i: device.memory - device.reserve
+        for i, device in enumerate(problem.cluster.devices)
+    }
     try:
         device = on_devices(problem, balanced_map(module, room))
     except InfeasibleError:
@@ -115,7 +118,9 @@ def balanced_map(module: nn.Module, room: Mapping[int, float]) -> dict[str, int]
     whole: Any = list(getattr(module, "_no_split_modules", None) or [])
     most: Any = {index: int(size) for index, size in room.items()}
     most = get_balanced_memory(module, max_memory=most, no_split_module_classes=whole)
-    found = infer_auto_device_map(module, max_memory=most, no_split_module_classes=whole)
+    found = infer_auto_device_map(
+        module, max_memory=most, no_split_module_classes=whole
+    )
     for name, device in found.items():
         if not isinstance(device, int):
             raise InfeasibleError(f"accelerate would keep module {name!r} on {device}")

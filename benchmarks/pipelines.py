@@ -27,7 +27,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=7)
     arguments = parser.parse_args()
-    print("| model | placement | predicted | measured | virtual | speed-up (virtual) | verified |")
+    print(
+        "| model | placement | predicted | measured | virtual | speed-up (virtual) | verified |"
+    )
     print("|---|---|---|---|---|---|---|")
     for model in arguments.models.split(","):
         report(model, arguments)
@@ -54,7 +56,10 @@ def report(model: str, arguments: argparse.Namespace) -> None:
             virtual[k].append(run.execution.virtual_step_time)
             exact[k] &= run.verification.bitwise
     for k, (_, problem, result) in enumerate(cases):
-        speed, clock = min(wall[0]) / min(wall[k]), median(virtual[0]) / median(virtual[k])
+        speed, clock = (
+            min(wall[0]) / min(wall[k]),
+            median(virtual[0]) / median(virtual[k]),
+        )
         print(
             f"| {model} | {result.placer}, {problem.microbatches} micro-batches "
             f"| {1e3 * result.step_time:.1f} ms | {1e3 * min(wall[k]):.1f} ms "
@@ -68,7 +73,11 @@ def case(model: str, microbatches: int, placer: str, arguments: argparse.Namespa
     options = gnnplace.CaptureOptions(microbatches=microbatches)
     program = gnnplace.capture(model, options=options)
     problem = gnnplace.profile(program, "cpu:2", options=options)
-    return program, problem, gnnplace.place(problem, placer=placer, budget=arguments.budget)
+    return (
+        program,
+        problem,
+        gnnplace.place(problem, placer=placer, budget=arguments.budget),
+    )
 
 
 if __name__ == "__main__":

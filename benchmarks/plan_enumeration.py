@@ -29,7 +29,11 @@ from dataclasses import dataclass, replace
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers, catalogue_decoder
+from gnnplace.plans.decoders.decoder import (
+    DecoderSizes,
+    ExpertLayers,
+    catalogue_decoder,
+)
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.decoders.stages import layers_of
 from gnnplace.plans.segments.chain import divisors_of
@@ -38,7 +42,14 @@ from gnnplace.plans.spec_answers import price
 from gnnplace.plans.spec_groups import SpecSpace
 from gnnplace.plans.spec_search import search_specs
 
-FRAMEWORKS = ("pytorch", "megatron-lm", "torchtitan", "nanotron", "megatron-deepspeed", "internevo")
+FRAMEWORKS = (
+    "pytorch",
+    "megatron-lm",
+    "torchtitan",
+    "nanotron",
+    "megatron-deepspeed",
+    "internevo",
+)
 RULES = ("ends", "least", "even")
 UNLOOPED = ("gpipe", "zero-bubble", "v")
 """Schedules beside 1F1B that do not loop over a number of chunks."""
@@ -133,11 +144,18 @@ def random_plan(
         zero=zero,
         zero_group=group,
         overlap=overlap,
-        microbatch_size=rng.choice([s for s in divisors_of(sizes.batch // dp) if s <= 64]),
+        microbatch_size=rng.choice(
+            [s for s in divisors_of(sizes.batch // dp) if s <= 64]
+        ),
         batch=sizes.batch,
         schedule=rng.choice(schedules),
         recompute=rng.choice(
-            ("none", "selective", "full", f"block:{rng.randint(1, max(1, sizes.layers // pp))}")
+            (
+                "none",
+                "selective",
+                "full",
+                f"block:{rng.randint(1, max(1, sizes.layers // pp))}",
+            )
         ),
     )
     if spec.schedule_name == "interleaved" and spec.num_microbatches(sizes.batch) % pp:
@@ -156,7 +174,9 @@ WORDS = (
 """Words that are changed together."""
 
 
-def neighbour(rng: random.Random, question: Question, spec: PlanSpec) -> PlanSpec | None:
+def neighbour(
+    rng: random.Random, question: Question, spec: PlanSpec
+) -> PlanSpec | None:
     """Draw a plan that differs from another in one or two of `WORDS`; None where none was drawn."""
     drawn = random_plan(rng, question, {name: getattr(spec, name) for name in DEGREES})
     if drawn is None:
@@ -172,7 +192,11 @@ def least_of_sample(
     least, words = float("inf"), ""
     for count in range(number):
         near = answer is not None and count % 2 == 1
-        spec = neighbour(rng, question, answer) if near and answer else random_plan(rng, question)
+        spec = (
+            neighbour(rng, question, answer)
+            if near and answer
+            else random_plan(rng, question)
+        )
         if spec is None:
             continue
         found = price(question.setting, spec)
@@ -205,7 +229,9 @@ def random_question(rng: random.Random) -> Question:
         framework_name=rng.choice(FRAMEWORKS),
         memory_limit=rng.choice((None, 3e9, 5e9, 8e9, 12e9, 20e9)),
     )
-    offloads = [name for name in setting.framework.traits.offloads if name != "activations"]
+    offloads = [
+        name for name in setting.framework.traits.offloads if name != "activations"
+    ]
     offload = rng.choice(("none", *offloads))
     return Question(setting, num_devices, offload)
 
@@ -215,16 +241,25 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
     setting, count = question.setting, question.num_devices
     sizes, traits = setting.decoder, setting.framework.traits
     for dp, tp, cp, pp in itertools.product(divisors_of(count), repeat=4):
-        if dp * tp * cp * pp != count or sizes.batch % dp or pp > sizes.layers or cp > 64:
+        if (
+            dp * tp * cp * pp != count
+            or sizes.batch % dp
+            or pp > sizes.layers
+            or cp > 64
+        ):
             continue
         schedules = ["1f1b"]
         if pp > 1:
             schedules += [
-                name for name in ("gpipe", "zero-bubble", "v") if name in traits.schedules
+                name
+                for name in ("gpipe", "zero-bubble", "v")
+                if name in traits.schedules
             ]
             if "interleaved" in traits.schedules:
                 chunks = range(2, min(32, sizes.layers // pp) + 1)
-                schedules += [f"interleaved:{count_of_chunks}" for count_of_chunks in chunks]
+                schedules += [
+                    f"interleaved:{count_of_chunks}" for count_of_chunks in chunks
+                ]
         experts = divisors_of(dp * cp) if sizes.experts else [1]
         shared = list(ways_to_share(question, dp * cp, tp))
         micro = [size for size in divisors_of(sizes.batch // dp) if size <= 64]
@@ -248,7 +283,10 @@ def layouts(question: Question) -> Iterator[PlanSpec]:
                 schedule=schedule,
                 offload=question.offload,
             )
-            if schedule.startswith("interleaved") and spec.num_microbatches(sizes.batch) % pp:
+            if (
+                schedule.startswith("interleaved")
+                and spec.num_microbatches(sizes.batch) % pp
+            ):
                 continue
             for layers in cuts(setting, spec):
                 yield replace(spec, layers=layers)
@@ -297,7 +335,11 @@ def least_of_all(question: Question) -> tuple[float, str, int]:
             spec = replace(plain, recompute=recompute)
             answer = price(question.setting, spec)
             number += 1
-            if answer.feasible and answer.step_time is not None and answer.step_time < least:
+            if (
+                answer.feasible
+                and answer.step_time is not None
+                and answer.step_time < least
+            ):
                 least, words = answer.step_time, str(spec)
     return least, words, number
 
@@ -359,7 +401,9 @@ def main() -> int:
     rng = random.Random(options.seed)
     rows = []
     for number in range(options.questions):
-        question = random_question(rng) if options.sample is None else large_question(rng)
+        question = (
+            random_question(rng) if options.sample is None else large_question(rng)
+        )
         row = row_of(number, question, rng, options.sample)
         rows.append(row)
         sys.stderr.write(f"{number}: {row['found']} {row['least']} of {row['plans']}\n")
@@ -368,8 +412,16 @@ def main() -> int:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    missed = [row for row in rows if float(str(row["found"])) > float(str(row["least"])) * 1.000001]
-    beyond = [row for row in rows if float(str(row["bound"])) > float(str(row["least"])) * 1.000001]
+    missed = [
+        row
+        for row in rows
+        if float(str(row["found"])) > float(str(row["least"])) * 1.000001
+    ]
+    beyond = [
+        row
+        for row in rows
+        if float(str(row["bound"])) > float(str(row["least"])) * 1.000001
+    ]
     sys.stdout.write(
         f"{len(rows)} questions, {sum(int(str(row['plans'])) for row in rows):,} plans: "
         f"{len(missed)} slower than the least, {len(beyond)} bounds above it\n"

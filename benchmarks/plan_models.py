@@ -41,14 +41,19 @@ HEAD = (
 )
 
 
-def row_of(name: str, spec: str, cluster: str, batch: int, asked: dict[str, Any]) -> str:
+def row_of(
+    name: str, spec: str, cluster: str, batch: int, asked: dict[str, Any]
+) -> str:
     """A row of the table: the plan that is found, or why there is none."""
     began, cells = time.process_time(), [name, cluster, str(batch)]
     try:
         devices = with_slack(resolve_cluster(cluster))
         chain = chain_of(
             TrainingJob(
-                spec, batch=batch, precision=asked["precision"], optimizer=asked["optimizer"]
+                spec,
+                batch=batch,
+                precision=asked["precision"],
+                optimizer=asked["optimizer"],
             ),
             devices,
         )
@@ -102,7 +107,10 @@ def main() -> None:
     parser.add_argument("--clusters", default="")
     parser.add_argument("-o", "--output", default=str(ROOT / "results/plan-models.md"))
     args = parser.parse_args()
-    asked, result = yaml.safe_load((ROOT / "plan_models.yaml").read_text()), Path(args.output)
+    asked, result = (
+        yaml.safe_load((ROOT / "plan_models.yaml").read_text()),
+        Path(args.output),
+    )
     known = _known(result)
     pairs = itertools.product(asked["models"].items(), asked["clusters"].items())
     large = [(name, asked["models"][name]) for name in asked["large"]]
@@ -115,14 +123,19 @@ def main() -> None:
         if wanted and (name, cluster) not in known:
             known[name, cluster] = row_of(name, spec, cluster, batch, asked)
             say(known[name, cluster])
-            result.write_text("\n".join([TITLE, *HEAD, *known.values()]) + "\n", encoding="utf-8")
+            result.write_text(
+                "\n".join([TITLE, *HEAD, *known.values()]) + "\n", encoding="utf-8"
+            )
 
 
 def _known(result: Path) -> dict[tuple[str, str], str]:
     """Rows that were made before, by model and cluster."""
     lines = result.read_text(encoding="utf-8").splitlines() if result.is_file() else []
     rows = [line for line in lines if line.startswith("| ") and line not in HEAD]
-    return {(row.split(" | ")[0].removeprefix("| "), row.split(" | ")[1]): row for row in rows}
+    return {
+        (row.split(" | ")[0].removeprefix("| "), row.split(" | ")[1]): row
+        for row in rows
+    }
 
 
 TITLE = """# Plans of the models that people train

@@ -45,7 +45,9 @@ def main() -> None:
             known[key] = rows_of(entry, name, asked)
             print(known[key][-1], flush=True)
         rows += known[key]
-        others = [row for pair, own in known.items() if own[0] not in rows for row in own]
+        others = [
+            row for pair, own in known.items() if own[0] not in rows for row in own
+        ]
         result.write_text(
             "\n".join([*head_of(suite.name, [*rows, *others]), *rows, *others]) + "\n"
         )
@@ -81,7 +83,10 @@ def told_of(rows: list[str]) -> str:
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
     fits = [c for c in cells if c[-1]]
     behind = [
-        min((float(x.rstrip("%")) for x in c[4 : 4 + len(BASELINES)] if x != "–"), default=math.inf)
+        min(
+            (float(x.rstrip("%")) for x in c[4 : 4 + len(BASELINES)] if x != "–"),
+            default=math.inf,
+        )
         for c in fits
     ]
     ahead = [(b, c) for b, c in zip(behind, fits, strict=True) if b >= 0.05]
@@ -103,7 +108,9 @@ def rows_of(entry: dict[str, Any], name: str, asked: dict[str, Any]) -> list[str
     made = []
     try:
         options = {k: asked[k] for k in ("precision", "optimizer")}
-        chain = chain_of(TrainingJob(entry["model"], batch=entry["batch"], **options), whole)
+        chain = chain_of(
+            TrainingJob(entry["model"], batch=entry["batch"], **options), whole
+        )
         for part in asked["memory"]:
             found = find_baselines(
                 chain, with_slack(reduced(whole, part)), SearchOptions(budget=BUDGET)
@@ -111,7 +118,11 @@ def rows_of(entry: dict[str, Any], name: str, asked: dict[str, Any]) -> list[str
             made.append(row_of(model, name, part, found))
     except GnnplaceError as error:
         made.append(f"| {model} | {name} | | {error} |" + " |" * (len(BASELINES) + 2))
-    print(f"{model} on {name}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    print(
+        f"{model} on {name}: {time.monotonic() - started:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return made
 
 
@@ -125,11 +136,15 @@ def row_of(model: str, cluster: str, part: float, found: dict[str, Plan | None])
     """A row of the table."""
     best = found["plan"]
     if best is None:
-        return f"| {model} | {cluster} | {part:g} | nothing fits |" + " |" * (len(BASELINES) + 2)
+        return f"| {model} | {cluster} | {part:g} | nothing fits |" + " |" * (
+            len(BASELINES) + 2
+        )
     cells = []
     for name in BASELINES:
         other = found[name]
-        cells.append("–" if other is None else f"{other.step_time / best.step_time - 1:+.1%}")
+        cells.append(
+            "–" if other is None else f"{other.step_time / best.step_time - 1:+.1%}"
+        )
     bound = best.file.lower_bound
     gap = f"{best.step_time / bound - 1:.1%}" if bound else ""
     told = " | ".join([f"{1e3 * best.step_time:.1f}", *cells, gap, best.shape])

@@ -71,7 +71,11 @@ SHARDS = {  # plans of models whose tokens are cut
         "pp=2,dp=2,tp=2,ep=2,zero=2,schedule=zero-bubble,recompute=full",
         "pp=2,dp=2,cp=2,ep=2,zero=1,schedule=zero-bubble,recompute=full",
     ),
-    "deepseek": ("pp=2,cp=2,ep=2,schedule=1f1b", "tp=2,cp=2,ep=2", "dp=2,tp=2,ep=2,zero=1"),
+    "deepseek": (
+        "pp=2,cp=2,ep=2,schedule=1f1b",
+        "tp=2,cp=2,ep=2",
+        "dp=2,tp=2,ep=2,zero=1",
+    ),
 }
 ONE = {"resnet": 4}  # examples of the smallest micro-batch: batch norm wants some
 PLANS = (
@@ -99,7 +103,9 @@ def run(model: str, plan: str, train: int = 20) -> tuple[str, bool]:
     words = words_of(model, plan)
     degrees = dict(word.split("=") for word in plan.split(","))
     count = math.prod(int(degrees.get(name, 1)) for name in ("dp", "tp", "cp", "pp"))
-    made = gnnplace.plan(spec, "cpu:8" if count > 4 else "cpu:4", batch=batch, given=words)[0]
+    made = gnnplace.plan(
+        spec, "cpu:8" if count > 4 else "cpu:4", batch=batch, given=words
+    )[0]
     found = gnnplace.run_plan(made, spec, train=train, steps=5)
     assert found is not None
     file = made.file
@@ -145,7 +151,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("-o", "--output", default="benchmarks/results/plans-run.md")
-    parser.add_argument("--two", action="store_true", help="Predict and measure cpu:2, too.")
+    parser.add_argument(
+        "--two", action="store_true", help="Predict and measure cpu:2, too."
+    )
     args = parser.parse_args()
     rows, failed = [], 0
     for model in filter(None, args.models.split(",")):
@@ -162,7 +170,15 @@ def main() -> int:
         two.append(run_two(spec, batch, words))
         say(two[-1])
     told = "All passed." if not failed else f"{failed} of {len(rows)} did NOT pass."
-    lines = [TITLE, told, "", *HEAD, *rows, "", *([TWO_TITLE, *TWO_HEAD, *two, ""] if two else [])]
+    lines = [
+        TITLE,
+        told,
+        "",
+        *HEAD,
+        *rows,
+        "",
+        *([TWO_TITLE, *TWO_HEAD, *two, ""] if two else []),
+    ]
     Path(args.output).write_text("\n".join(lines), encoding="utf-8")
     return 1 if failed else 0
 

@@ -28,7 +28,15 @@ from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import finished_placement, lower_bound
 from gnnplace.train.data.random_families import RandomDraws, random_problem
 
-UNITS = ("work", "mean_work", "unit_order", "unit_edges", "unit_ops", "memory_matters", "penalty")
+UNITS = (
+    "work",
+    "mean_work",
+    "unit_order",
+    "unit_edges",
+    "unit_ops",
+    "memory_matters",
+    "penalty",
+)
 
 
 def main() -> None:
@@ -64,7 +72,10 @@ def problem(ops: int, devices: int) -> Problem:
         "inception",
         1,
         RandomDraws(
-            ops=(ops, ops), devices=(devices, devices), clusters=("two-tier",), microbatches=(1,)
+            ops=(ops, ops),
+            devices=(devices, devices),
+            clusters=("two-tier",),
+            microbatches=(1,),
         ),
     )
 
@@ -89,7 +100,10 @@ def parts(whole: Problem) -> dict[str, float]:
         "walk units": lambda: (walk.unit_order, walk.place),
         "orders": lambda: [walk.order(name) for name in DECODED],
         "clusters": lambda: clusters_of(walk),
-        "features": lambda: (static_features(walk, clusters_of(walk)), message_features(walk)),
+        "features": lambda: (
+            static_features(walk, clusters_of(walk)),
+            message_features(walk),
+        ),
         "simulate": lambda: space.simulator.run(device, order),
         "bounds": lambda: lower_bound(whole),
         "placement": lambda: finished_placement(whole, device, order),
@@ -104,11 +118,15 @@ def parts(whole: Problem) -> dict[str, float]:
 
 def report(whole: Problem, least: dict[str, float]) -> None:
     """One row."""
-    name = f"{whole.num_ops:,}" + (f" ({whole.microbatches} mb)" * (whole.microbatches > 1))
+    name = f"{whole.num_ops:,}" + (
+        f" ({whole.microbatches} mb)" * (whole.microbatches > 1)
+    )
     cells = " | ".join(f"{value:.2f}" for value in least.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     total = f"{sum(least.values()):.1f}"
-    print(f"| {name} | {whole.num_devices} | {cells} | {total} | {peak:.0f} |", flush=True)
+    print(
+        f"| {name} | {whole.num_devices} | {cells} | {total} | {peak:.0f} |", flush=True
+    )
 
 
 if __name__ == "__main__":

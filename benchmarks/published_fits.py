@@ -42,7 +42,11 @@ def rows_of(data: Path) -> list[dict[str, str]]:
 
 def _ran(row: dict[str, str]) -> bool:
     """Whether a row was timed, after the fix of the pipeline, with the sweep's batch."""
-    timed = row["status"] == "Success" and row["oom_error"] != "True" and bool(row["tok/s/gpu"])
+    timed = (
+        row["status"] == "Success"
+        and row["oom_error"] != "True"
+        and bool(row["tok/s/gpu"])
+    )
     right = row["after_pp_fix"] == "True" or int(row["pp"]) == 1
     batch = int(row["dp"]) * int(row["mbs"]) * float(row["batch_accum"])
     return timed and right and int(row["tp"]) > 1 and batch == BATCH
@@ -62,7 +66,8 @@ def chain_for(row: dict[str, str], known: dict[tuple[str, ...], Chain]) -> Chain
             f"&tie_word_embeddings={row['tie_word_embeddings'].lower()}&length={row['seq_len']}"
         )
         known[key] = chain_of(
-            TrainingJob(spec, batch=BATCH, precision="bf16-master", optimizer="adamw"), cluster
+            TrainingJob(spec, batch=BATCH, precision="bf16-master", optimizer="adamw"),
+            cluster,
         )
     return on_cluster(known[key], cluster)
 
@@ -88,13 +93,19 @@ def main() -> None:
                 plan = given_plan(chain, chain.source.fabric.cluster, words)  # type: ignore[attr-defined]
                 held = max(entry.all for entry in plan.file.memory.values()) / 1e9
                 fits[word] += plan.feasible
-                told = "" if plan.feasible else f"{held:.0f} GB said, {row['Mem Res (GB)']} held"
+                told = (
+                    ""
+                    if plan.feasible
+                    else f"{held:.0f} GB said, {row['Mem Res (GB)']} held"
+                )
             except GnnplaceError as error:
                 told = str(error)
             if told:
                 say(f"{row['name']}: {words}: {told}")
     for word, count in fits.items():
-        say(f"{word}: {count} of {len(some)} are said to fit, of {len(every)} plans that ran")
+        say(
+            f"{word}: {count} of {len(some)} are said to fit, of {len(every)} plans that ran"
+        )
 
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ def row_of(row: Outcome) -> dict[str, object]:
 def main() -> None:
     """Ask every question of a folder, print rows as they come, and what came of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="the folder of rows-given.csv")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="the folder of rows-given.csv"
+    )
     parser.add_argument("-o", "--output", type=Path, help="a CSV file")
     args = parser.parse_args()
     rows: list[dict[str, object]] = []

@@ -26,7 +26,13 @@ from benchmarks.integer_programme import solve_programme
 from gnnplace.bench.rows import append, identity, now, provenance, read_rows
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_text
-from gnnplace.sharding import ShardingProblem, ShardingResult, best_strategy, read_sharding, warm
+from gnnplace.sharding import (
+    ShardingProblem,
+    ShardingResult,
+    best_strategy,
+    read_sharding,
+    warm,
+)
 from gnnplace.sharding.costs import (
     Machine,
     Setting,
@@ -54,7 +60,12 @@ BUDGET = 2.0  # Seconds (CPU) of the random search: more than the exact search e
 TOLERANCE = 1e-5  # Relative: the solver's own is 1e-6 of all constraints.
 LIMIT = 60.0  # Seconds (wall clock) of the integer programme.
 PROGRAMMES = ("alexnet", "inception_v3", "rnnlm", "transformer", "moe")
-LARGE = (("inception_v3", 128), ("transformer", 256), ("gpt3_100", 64), ("gpt3_100", 256))
+LARGE = (
+    ("inception_v3", 128),
+    ("transformer", 256),
+    ("gpt3_100", 64),
+    ("gpt3_100", 256),
+)
 BEST, DATA, PROGRAMME = "exact search", "data parallelism", "integer programme"
 RANDOM = "random search"
 Found = ShardingResult | tuple[int, ...] | None
@@ -76,7 +87,11 @@ class Cell:
             "problem": f"{self.network} p={self.devices}, {self.machine}",
             "placer": self.way,
             "seed": 0,
-            "budget": BUDGET if self.way == RANDOM else LIMIT if self.way == PROGRAMME else 0.0,
+            "budget": BUDGET
+            if self.way == RANDOM
+            else LIMIT
+            if self.way == PROGRAMME
+            else 0.0,
         }
 
 
@@ -105,7 +120,9 @@ def main() -> None:
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--devices", default=DEVICES)
     parser.add_argument("--only", default="", help="this way alone")
-    parser.add_argument("--files", default="", help="tables of files, comma-separated, alone")
+    parser.add_argument(
+        "--files", default="", help="tables of files, comma-separated, alone"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     if not arguments.table:
@@ -166,7 +183,11 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     begin = time.process_time()
     problem = sharding_problem(setting.network, cell.devices, machine)
     row = cell.identity() | {"network": cell.network, "devices": cell.devices}
-    row |= {"links": cell.machine, "when": now(), "table_seconds": time.process_time() - begin}
+    row |= {
+        "links": cell.machine,
+        "when": now(),
+        "table_seconds": time.process_time() - begin,
+    }
     return row | solved(problem, lambda: WAYS[cell.way](setting, problem))
 
 
@@ -178,7 +199,10 @@ def solved(problem: ShardingProblem, solve: Callable[[], Found]) -> dict[str, An
         row |= outcome(problem, solve())
     except GnnplaceError as error:
         row["error"] = str(error)
-    row |= {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    row |= {
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
+    }
     return row | provenance()
 
 
@@ -188,7 +212,12 @@ def outcome(problem: ShardingProblem, found: Found) -> dict[str, Any]:
         return {"error": f"nothing found in {LIMIT:g} s"}
     if isinstance(found, ShardingResult):
         late = "" if found.exact else "timed out"
-        return {"cost": found.cost, "memory": found.memory, "exact": found.exact, "error": late}
+        return {
+            "cost": found.cost,
+            "memory": found.memory,
+            "exact": found.exact,
+            "error": late,
+        }
     return {"cost": problem.value(found), "memory": problem.bytes(found)}
 
 
@@ -210,9 +239,17 @@ def check(rows: list[dict[str, Any]]) -> None:
         best = ways[BEST]["cost"]
         for way, row in ways.items():
             if row["cost"] is not None and row["cost"] < best * (1 - 1e-6):
-                raise SystemExit(f"{key}: {way} costs {row['cost']}, the exact search {best}")
-            if way == PROGRAMME and row["exact"] and row["cost"] > best * (1 + TOLERANCE):
-                raise SystemExit(f"{key}: the programme proves {row['cost']}, not {best}")
+                raise SystemExit(
+                    f"{key}: {way} costs {row['cost']}, the exact search {best}"
+                )
+            if (
+                way == PROGRAMME
+                and row["exact"]
+                and row["cost"] > best * (1 + TOLERANCE)
+            ):
+                raise SystemExit(
+                    f"{key}: the programme proves {row['cost']}, not {best}"
+                )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -227,7 +264,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         "(the script stops if it is).",
     ]
     for machine in MACHINES:
-        parts += [f"## Times as fast as data parallelism: {machine}", *speeds(found, machine)]
+        parts += [
+            f"## Times as fast as data parallelism: {machine}",
+            *speeds(found, machine),
+        ]
     parts += ["## Above the optimum (exact gaps)", *gaps(found)]
     parts += ["## Seconds of search (CPU)", *search_seconds(found)]
     parts += ["## The same tables as an integer programme (HiGHS)", *programmes(found)]
@@ -237,11 +277,16 @@ def table(rows: list[dict[str, Any]]) -> str:
 def speeds(found: dict[Key, dict[str, dict[str, Any]]], machine: str) -> Iterator[str]:
     """Cost of data parallelism over that of every way."""
     ways = [way for way in WAYS if way not in (DATA, PROGRAMME)]
-    lines = ["| network | p | " + " | ".join(ways) + " |", "|---|---|" + "---|" * len(ways)]
+    lines = [
+        "| network | p | " + " | ".join(ways) + " |",
+        "|---|---|" + "---|" * len(ways),
+    ]
     for (network, devices, where), mine in found.items():
         if where == machine and "greedy" in mine:
             base = mine[DATA]["cost"]
-            ratios = [f"{base / mine[way]['cost']:.2f}" if way in mine else "" for way in ways]
+            ratios = [
+                f"{base / mine[way]['cost']:.2f}" if way in mine else "" for way in ways
+            ]
             lines.append(f"| {network} | {devices} | " + " | ".join(ratios) + " |")
     yield "\n".join(lines)
 
@@ -250,9 +295,14 @@ def gaps(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]:
     """Mean and largest gap of every way over all problems where all have run."""
     ways = [way for way in WAYS if way not in (BEST, PROGRAMME)]
     whole = [mine for mine in found.values() if all(way in mine for way in ways)]
-    lines = ["| way | mean | largest | optimal | mean seconds |", "|---|---|---|---|---|"]
+    lines = [
+        "| way | mean | largest | optimal | mean seconds |",
+        "|---|---|---|---|---|",
+    ]
     for way in ways:
-        above = np.array([mine[way]["cost"] / mine[BEST]["cost"] - 1.0 for mine in whole])
+        above = np.array(
+            [mine[way]["cost"] / mine[BEST]["cost"] - 1.0 for mine in whole]
+        )
         seconds = np.mean([mine[way]["cpu_seconds"] for mine in whole])
         share = f"{(above < 1e-9).sum()} of {len(above)}"
         figures = f"{100 * above.mean():.3g} % | {100 * above.max():.3g} % | {share}"
@@ -273,13 +323,18 @@ def search_seconds(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]
 
 def programmes(found: dict[Key, dict[str, dict[str, Any]]]) -> Iterator[str]:
     """Seconds (CPU) of the programme over those of the exact search."""
-    lines = ["| network | p | programme | slower by | its answer |", "|---|---|---|---|---|"]
+    lines = [
+        "| network | p | programme | slower by | its answer |",
+        "|---|---|---|---|---|",
+    ]
     for (network, devices, _), mine in found.items():
         if PROGRAMME not in mine:
             continue
         row, best = mine[PROGRAMME], mine[BEST]
         has_answer = row["cost"] is not None
-        slower = f"{row['cpu_seconds'] / best['cpu_seconds']:.0f}x" if has_answer else "-"
+        slower = (
+            f"{row['cpu_seconds'] / best['cpu_seconds']:.0f}x" if has_answer else "-"
+        )
         answer = "the same optimum" if row["exact"] else row["error"]
         if row["cost"] is not None and not row["exact"]:
             answer += f", {100 * (row['cost'] / best['cost'] - 1):.2g} % above"

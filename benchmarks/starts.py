@@ -67,7 +67,11 @@ def start(
     Raises:
         SystemExit: The command failed.
     """
-    environment = {**os.environ, "PYTHONPATH": str(repository), "GNNPLACE_STORE": "none"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(repository),
+        "GNNPLACE_STORE": "none",
+    }
     done = subprocess.run(
         [sys.executable, *flags, "-m", "gnnplace", *arguments],
         cwd=repository,
@@ -89,7 +93,9 @@ def processor_seconds(repository: Path, arguments: Sequence[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def costly_imports(repository: Path, arguments: Sequence[str]) -> list[tuple[str, float]]:
+def costly_imports(
+    repository: Path, arguments: Sequence[str]
+) -> list[tuple[str, float]]:
     """Return the packages whose modules took longest to import, and their milliseconds."""
     told = start(repository, arguments, ("-X", "importtime")).stderr
     packages: Counter[str] = Counter()
@@ -100,7 +106,10 @@ def costly_imports(repository: Path, arguments: Sequence[str]) -> list[tuple[str
 
 def table(repository: Path) -> str:
     """Return the table of all commands, in Markdown."""
-    lines = ["| command | processor s | imports that take longest, ms |", "|---|---:|---|"]
+    lines = [
+        "| command | processor s | imports that take longest, ms |",
+        "|---|---:|---|",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         rows = commands(Path(folder))
         subprocess.run(
@@ -122,7 +131,9 @@ def table(repository: Path) -> str:
 def main() -> None:
     """Print the table, and write it where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repository", type=Path, default=ROOT, help="another checkout")
+    parser.add_argument(
+        "--repository", type=Path, default=ROOT, help="another checkout"
+    )
     parser.add_argument("-o", "--output", type=Path, help="a file to write as well")
     options = parser.parse_args()
     text = table(options.repository.resolve())

@@ -59,7 +59,8 @@ def profile(graph: ComputationGraph, phase: IntArray) -> Profile:
         after[a].append(own[b])
         before[b].append(own[a])
     labels = Counter(
-        (own[op], tuple(sorted(before[op])), tuple(sorted(after[op]))) for op in range(count)
+        (own[op], tuple(sorted(before[op])), tuple(sorted(after[op])))
+        for op in range(count)
     )
     return {label: number / count for label, number in labels.items()}
 
@@ -81,7 +82,9 @@ def profiles() -> dict[str, list[Profile]]:
                 family.append(profile(graph.graph, graph.phase))
     for name in (*TRAIN, *VALIDATION, *TEST):
         for seed in SEEDS:
-            problem = random_problem(name, seed, RandomDraws(ops=(100, 300), microbatches=(1,)))
+            problem = random_problem(
+                name, seed, RandomDraws(ops=(100, 300), microbatches=(1,))
+            )
             result[f"{RANDOM}{name}"].append(profile(problem.graph, problem.phase))
     return {family: graphs for family, graphs in sorted(result.items()) if graphs}
 
@@ -103,15 +106,21 @@ def main() -> int:
     """Write the blocks, and for each family the nearest other one."""
     by_family = profiles()
     distances = {
-        (one, other): min(distance(a, b) for a in by_family[one] for b in by_family[other])
+        (one, other): min(
+            distance(a, b) for a in by_family[one] for b in by_family[other]
+        )
         for one, other in combinations(by_family, 2)
     }
     nearest = {}
     for family in by_family:
-        pairs = [(d, set(pair) - {family}) for pair, d in distances.items() if family in pair]
+        pairs = [
+            (d, set(pair) - {family}) for pair, d in distances.items() if family in pair
+        ]
         how_far, (other,) = min(pairs, key=lambda entry: entry[0])
         nearest[family] = [other, round(how_far, 3)]
-    write_json(BLOCKS, {"near": NEAR, "blocks": blocks_of(distances), "nearest": nearest})
+    write_json(
+        BLOCKS, {"near": NEAR, "blocks": blocks_of(distances), "nearest": nearest}
+    )
     return 0
 
 

@@ -47,7 +47,17 @@ from gnnplace.files import write_text
 
 HERE = Path(__file__).parent
 RESULTS, SUBMITTED = HERE / "results", HERE / "submissions"
-RANKED = ("standard", "real", "large", "small", "whole", "by-ops", "scale", "smoke", "doppler")
+RANKED = (
+    "standard",
+    "real",
+    "large",
+    "small",
+    "whole",
+    "by-ops",
+    "scale",
+    "smoke",
+    "doppler",
+)
 OWN = "gnnplace"  # who submits the rows of this repository
 HELD_OUT_NAMES = {
     "seen": "Without the problems that one of these has seen",
@@ -81,7 +91,9 @@ def board() -> str:
     for name in RANKED:
         own = [row for row in submitted if str(row["suite"]).partition("@")[0] == name]
         older: list[Row] = [
-            row for path in sorted((RESULTS / name).glob("*.jsonl")) for row in read_rows(path)
+            row
+            for path in sorted((RESULTS / name).glob("*.jsonl"))
+            for row in read_rows(path)
         ]
         if own or older:
             text += [f"## {name}\n", *suite_lines(own, older)]
@@ -105,7 +117,10 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
     ]
     best = merged(read_best_known(HERE / "best_known.json"), [*submitted, *older])
     ranked = [
-        {**row, "placer": entry.placer} for entry in entries if entry.ranked for row in entry.rows
+        {**row, "placer": entry.placer}
+        for entry in entries
+        if entry.ranked
+        for row in entry.rows
     ]
     lines = []
     parts = by_clock(ranked)
@@ -118,7 +133,9 @@ def suite_lines(submitted: Sequence[Row], older: Sequence[Row]) -> list[str]:
         hard = [row for row in rows if _is_open(row, best, bounds)]
         if hard and len(hard) < len(rows):
             count = len({row["problem"] for row in hard})
-            lines += _table(_ranking(hard, best, f"Hard (open) problems alone: {count}"))
+            lines += _table(
+                _ranking(hard, best, f"Hard (open) problems alone: {count}")
+            )
         previous = rows
         for column, what in HELD_OUT_NAMES.items():
             unseen = unseen_rows(rows, column)
@@ -162,7 +179,11 @@ def _ranking(rows: Sequence[Row], best: Best, title: str) -> Grid:
     extra = []
     for line in lines:
         members = [row for row in rows if row["placer"] == line[0]]
-        spent = [row.get("processor_seconds", 0.0) for row in members if _budget_of(line, row)]
+        spent = [
+            row.get("processor_seconds", 0.0)
+            for row in members
+            if _budget_of(line, row)
+        ]
         seen = {row["problem"] for row in members if row.get("seen")}
         row = first[line[0]]
         hours = float(row.get("training_hours", 0.0))
@@ -190,14 +211,18 @@ def _unranked(entries: Sequence[Coverage], best: Best) -> list[str]:
     for entry in entries:
         if entry.ranked:
             continue
-        (standing,) = standings([{**row, "placer": entry.placer} for row in entry.rows], best)
+        (standing,) = standings(
+            [{**row, "placer": entry.placer} for row in entry.rows], best
+        )
         ratio = "-" if standing.ratio is None else f"{standing.ratio.mean:.3f}"
         unit = "s" if entry.unit == "seconds" else entry.unit
         coverage = f"{len(entry.rows)} of {entry.cells}"
         cells = [entry.placer, f"{entry.budget:g} {unit}", ratio, coverage]
         rows.append([*cells, "; ".join(entry.reasons)])
     headings = ("placer", "budget", "over best known", "rows", "why it is not ranked")
-    return _table(Grid("Not ranked", headings, sorted(rows, key=lambda cells: cells[2])))
+    return _table(
+        Grid("Not ranked", headings, sorted(rows, key=lambda cells: cells[2]))
+    )
 
 
 def _table(grid: Grid) -> list[str]:
@@ -213,7 +238,9 @@ def headline_lines() -> list[str]:
     It is a comparison and no ranking: plans are priced, and have no placement to be simulated.
     """
     rows = [
-        row for path in sorted((RESULTS / "headline").glob("*.jsonl")) for row in read_rows(path)
+        row
+        for path in sorted((RESULTS / "headline").glob("*.jsonl"))
+        for row in read_rows(path)
     ]
     named = [{**row, "placer": method_name(row)} for row in rows]
     lines = [
@@ -225,7 +252,9 @@ def headline_lines() -> list[str]:
         if grids := headline_grids(shown):
             count = len({row["problem"] for row in shown})
             what = HELD_OUT_NAMES[column] if column else grids[0].title
-            lines += _table(Grid(f"{what}: {count} problems", grids[0].headings, grids[0].lines))
+            lines += _table(
+                Grid(f"{what}: {count} problems", grids[0].headings, grids[0].lines)
+            )
     return lines
 
 

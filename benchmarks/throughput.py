@@ -58,7 +58,9 @@ def row(key: str, problem: Problem, seconds: float) -> dict[str, object]:
     }
 
 
-def _interval(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> float | None:
+def _interval(
+    problem: Problem, space: SearchSpace, placer: str, seconds: float
+) -> float | None:
     """What the placement of a placer for step time comes to; None if it finds none."""
     try:
         found = gnnplace.place(problem, placer=placer, budget=seconds, space=space)
@@ -67,9 +69,15 @@ def _interval(problem: Problem, space: SearchSpace, placer: str, seconds: float)
     return with_interval(space, found).interval
 
 
-def _found(problem: Problem, space: SearchSpace, placer: str, seconds: float) -> ThroughputResult:
+def _found(
+    problem: Problem, space: SearchSpace, placer: str, seconds: float
+) -> ThroughputResult:
     result = gnnplace.place(
-        problem, placer=placer, budget=seconds, objective=gnnplace.THROUGHPUT, space=space
+        problem,
+        placer=placer,
+        budget=seconds,
+        objective=gnnplace.THROUGHPUT,
+        space=space,
     )
     assert isinstance(result, ThroughputResult)
     return result
@@ -81,11 +89,17 @@ def _contiguous(space: SearchSpace, upper: float) -> tuple[int | None, float]:
     ideals, sorts = ideals_of(blocks, MOST_IDEALS), sorts_of(flows)
     if ideals is None:
         return None, 0.0
-    found = split_ideals(flows, sorts, blocks, ideals, upper, MOST_PAIRS) if sorts.equal else None
+    found = (
+        split_ideals(flows, sorts, blocks, ideals, upper, MOST_PAIRS)
+        if sorts.equal
+        else None
+    )
     return len(ideals.offset) - 1, 0.0 if found is None else found.relaxed
 
 
-def _solved(space: SearchSpace, found: ThroughputResult, seconds: float) -> tuple[float, float]:
+def _solved(
+    space: SearchSpace, found: ThroughputResult, seconds: float
+) -> tuple[float, float]:
     """The interval and the bound after the constraint programme, where that is small enough."""
     flows, (offset, ops) = make_flows(space), space.unit_ops
     if model_size(flows) > MOST_VARIABLES:
@@ -93,7 +107,11 @@ def _solved(space: SearchSpace, found: ThroughputResult, seconds: float) -> tupl
     start = found.placement.device[ops[offset[:-1]]]
     model = ThroughputModel(space, flows, start, found.interval)
     device, bound, _ = model.solve(np.random.default_rng(0), seconds)
-    best = found.interval if device is None else min(found.interval, interval(flows, device))
+    best = (
+        found.interval
+        if device is None
+        else min(found.interval, interval(flows, device))
+    )
     return best, max(bound, found.interval_bound)
 
 
@@ -109,7 +127,9 @@ def main(profiles: str, out: str, seconds: str = "10") -> None:
         for cluster in CLUSTERS:
             key = f"{profile.stem} {cluster}"
             if key not in done:
-                problem = gnnplace.convert(profile, "pipedream", gnnplace.resolve_cluster(cluster))
+                problem = gnnplace.convert(
+                    profile, "pipedream", gnnplace.resolve_cluster(cluster)
+                )
                 line = json.dumps(row(key, problem, float(seconds)))
                 with file.open("a") as lines:
                     lines.write(line + "\n")

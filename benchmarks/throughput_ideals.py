@@ -59,7 +59,11 @@ class IdealSplit(NamedTuple):
 def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
     """All ideals; None if there are more than ``most``."""
     needs = [sum(1 << b for b in before) for before in blocks.predecessors]
-    index, listed, growths = {0: 0}, [(0, frozenset(b for b, n in enumerate(needs) if n == 0))], []
+    index, listed, growths = (
+        {0: 0},
+        [(0, frozenset(b for b, n in enumerate(needs) if n == 0))],
+        [],
+    )
     for ideal, ready in listed:
         grown = []
         for b in sorted(ready):
@@ -82,7 +86,12 @@ def ideals_of(blocks: Blocks, most: int) -> Ideals | None:
 
 
 def split_ideals(
-    flows: Flows, sorts: Sorts, blocks: Blocks, ideals: Ideals, upper: float, most_pairs: int
+    flows: Flows,
+    sorts: Sorts,
+    blocks: Blocks,
+    ideals: Ideals,
+    upper: float,
+    most_pairs: int,
 ) -> IdealSplit | None:
     """The least relaxed interval of all contiguous splits.
 
@@ -98,7 +107,9 @@ def split_ideals(
         None if there are more pairs, or no split is at or below ``upper``.
     """
     strides = np.concatenate(([1], np.cumprod(sorts.counts + 1))).astype(np.int64)
-    offset = np.concatenate(([0], np.cumsum([len(u) for u in blocks.units]))).astype(np.int32)
+    offset = np.concatenate(([0], np.cumsum([len(u) for u in blocks.units]))).astype(
+        np.int32
+    )
     units = np.array([u for part in blocks.units for u in part], dtype=np.int32)
     best, came, complete = search(
         flows, sorts, offset, units, *ideals, strides, upper * (1 + 1e-12), most_pairs
@@ -124,10 +135,13 @@ def _order_of(
     stages: list[list[int]] = []
     while j > 0:
         i, t = divmod(int(came[s, j]), num_sorts)
-        stages.append([b for b in range(len(blocks.units)) if (members[j] & ~members[i]) >> b & 1])
+        stages.append(
+            [b for b in range(len(blocks.units)) if (members[j] & ~members[i]) >> b & 1]
+        )
         s, j = s - int(strides[t]), i
     return np.array(
-        [u for stage in reversed(stages) for b in stage for u in blocks.units[b]], dtype=np.int32
+        [u for stage in reversed(stages) for b in stage for u in blocks.units[b]],
+        dtype=np.int32,
     )
 
 
@@ -189,7 +203,9 @@ def search(
             if k >= offset[where[depth] + 1]:
                 depth -= 1
                 if depth >= 0:
-                    for q in range(unit_offset[added[depth]], unit_offset[added[depth] + 1]):
+                    for q in range(
+                        unit_offset[added[depth]], unit_offset[added[depth] + 1]
+                    ):
                         add_unit(flows, units[q], -1, made, read)
                 continue
             path[depth] += 1
@@ -216,7 +232,9 @@ def search(
             depth += 1
             path[depth], where[depth] = offset[j], j
             for t in range(num_sorts):
-                cross = sums[depth, 0] * sorts.latency[t] + sums[depth, 1] * sorts.pace[t]
+                cross = (
+                    sums[depth, 0] * sorts.latency[t] + sums[depth, 1] * sorts.pace[t]
+                )
                 seconds = work[depth, t] + cross
                 if seconds > upper or sums[depth, 2] > sorts.memory[t]:
                     continue

@@ -97,7 +97,10 @@ class ThroughputModel:
 
     def _send(self, index: int) -> None:
         f = self.f
-        row, readers = self.x[f.producer[index]], f.reader[f.offset[index] : f.offset[index + 1]]
+        row, readers = (
+            self.x[f.producer[index]],
+            f.reader[f.offset[index] : f.offset[index + 1]],
+        )
         for d, here in row.items():
             for e in range(len(f.memory)):
                 there = [self.x[c][e] for c in readers if e in self.x[c]]
@@ -119,7 +122,9 @@ class ThroughputModel:
         self.most = self.model.new_int_var(0, limit, "interval")
         for d, terms in enumerate(self.terms):
             terms += [
-                self._down(self.f.work[u, d]) * row[d] for u, row in enumerate(self.x) if d in row
+                self._down(self.f.work[u, d]) * row[d]
+                for u, row in enumerate(self.x)
+                if d in row
             ]
             self.model.add(sum(terms) <= self.most)
         everything = sum(sum(terms) for terms in self.terms)
@@ -129,7 +134,9 @@ class ThroughputModel:
         if (self.f.state.sum() <= self.f.memory).all():
             return
         state = np.floor(self.f.state).astype(np.int64).tolist()
-        limits = np.ceil(np.minimum(self.f.memory, MOST_BYTES)).astype(np.int64).tolist()
+        limits = (
+            np.ceil(np.minimum(self.f.memory, MOST_BYTES)).astype(np.int64).tolist()
+        )
         for d, memory in enumerate(limits):
             here = [state[u] * row[d] for u, row in enumerate(self.x) if d in row]
             self.model.add(sum(here) <= memory)

@@ -47,7 +47,9 @@ def model_of(name: str, batch: int) -> tuple[nn.Sequential, torch.Tensor, torch.
 def main() -> None:
     """Prints a Markdown table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", default="transformer", choices=("transformer", "mlp"))
+    parser.add_argument(
+        "--model", default="transformer", choices=("transformer", "mlp")
+    )
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--placer", default="best")
@@ -57,22 +59,31 @@ def main() -> None:
     arguments = parser.parse_args()
     rivals: dict[str, Callable[[], float]] = {
         "one worker, whole batch": placed(arguments, 1, "single"),
-        **{f"torch, {name}, even split": pipelined(arguments, name) for name in SCHEDULES},
-        f"placed, {arguments.placer}": placed(arguments, arguments.microbatches, arguments.placer),
+        **{
+            f"torch, {name}, even split": pipelined(arguments, name)
+            for name in SCHEDULES
+        },
+        f"placed, {arguments.placer}": placed(
+            arguments, arguments.microbatches, arguments.placer
+        ),
     }
     times = {name: [] for name in rivals}
     for _ in range(arguments.rounds):
         for name, run in rivals.items():
             times[name].append(run())
     alone = min(times["one worker, whole batch"])
-    print(f"{arguments.model}, batch {arguments.batch}, {arguments.microbatches} micro-batches\n")
+    print(
+        f"{arguments.model}, batch {arguments.batch}, {arguments.microbatches} micro-batches\n"
+    )
     print("| trained by | step, wall | speed-up |\n|---|---|---|")
     for name, seconds in times.items():
         print(f"| {name} | {1e3 * min(seconds):.1f} ms | {alone / min(seconds):.2f}x |")
     sys.stdout.flush()
 
 
-def placed(arguments: argparse.Namespace, microbatches: int, placer: str) -> Callable[[], float]:
+def placed(
+    arguments: argparse.Namespace, microbatches: int, placer: str
+) -> Callable[[], float]:
     """Runs a placement; the median step."""
     model, words, target = model_of(arguments.model, arguments.batch)
     options = gnnplace.CaptureOptions(microbatches=microbatches)
@@ -83,7 +94,10 @@ def placed(arguments: argparse.Namespace, microbatches: int, placer: str) -> Cal
 
     def run() -> float:
         done = gnnplace.execute(
-            program, problem, result.placement, run=gnnplace.ExecutionOptions(steps=arguments.steps)
+            program,
+            problem,
+            result.placement,
+            run=gnnplace.ExecutionOptions(steps=arguments.steps),
         )
         assert done.verification.passed
         return done.execution.wall_step_time
@@ -99,7 +113,12 @@ def pipelined(arguments: argparse.Namespace, schedule: str) -> Callable[[], floa
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         results = processes.get_context("spawn").SimpleQueue()
-        given = (arguments.model, arguments.batch, arguments.microbatches, arguments.steps)
+        given = (
+            arguments.model,
+            arguments.batch,
+            arguments.microbatches,
+            arguments.steps,
+        )
         processes.spawn(_stage, (port, schedule, given, results), nprocs=2)
         return float(results.get())
 
@@ -107,13 +126,19 @@ def pipelined(arguments: argparse.Namespace, schedule: str) -> Callable[[], floa
 
 
 def _stage(
-    rank: int, port: int, schedule: str, given: tuple[str, int, int, int], results: object
+    rank: int,
+    port: int,
+    schedule: str,
+    given: tuple[str, int, int, int],
+    results: object,
 ) -> None:
     name, batch, microbatches, steps = given
     cores = available_cores()
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+    )
     model, words, target = model_of(name, batch)
     half = len(model) // 2
     part = model[:half] if rank == 0 else model[half:]

@@ -77,7 +77,9 @@ def train(arguments: argparse.Namespace, microbatches: int, placer: str) -> Row:
             virtual += step.timing().virtual
         wall = time.perf_counter() - start
     devices = len(set(result.placement.device.tolist()))
-    name = f"{placer}: {devices} worker{'s' * (devices > 1)}, {microbatches} micro-batches"
+    name = (
+        f"{placer}: {devices} worker{'s' * (devices > 1)}, {microbatches} micro-batches"
+    )
     sys.stderr.write(f"  {name}: {wall:.1f} s\n")
     return Row(name, losses, wall, virtual)
 
@@ -102,9 +104,13 @@ def table(rows: list[Row]) -> str:
         "|---" * 5 + "|",
     ]
     for row in rows:
-        twin = next(r for r in rows if r.name.split(", ")[-1] == row.name.split(", ")[-1])
+        twin = next(
+            r for r in rows if r.name.split(", ")[-1] == row.name.split(", ")[-1]
+        )
         off = max(abs(a - b) for a, b in zip(row.losses, first, strict=True))
-        same = f"{off:.1e}" + (", bitwise as on one" if twin.losses == row.losses else ", DIFFERS")
+        same = f"{off:.1e}" + (
+            ", bitwise as on one" if twin.losses == row.losses else ", DIFFERS"
+        )
         lines.append(
             f"| {row.name} | {row.losses[0]:.4f} → {row.losses[-1]:.4f} | {same} "
             f"| {row.wall:.1f} s | {row.virtual:.1f} s |"

@@ -56,7 +56,9 @@ def upload(folder: Path, token: str, host: str, ask: Send = send) -> str:
         FormatError: The folder's files are not those of its checksums.
     """
     if not token:
-        raise InputError(f"{TOKEN}: is not set; make a token with deposit:write on {host}")
+        raise InputError(
+            f"{TOKEN}: is not set; make a token with deposit:write on {host}"
+        )
     verify(folder)
     head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     body = json.dumps({"metadata": metadata(folder)}).encode()
@@ -71,7 +73,9 @@ def upload(folder: Path, token: str, host: str, ask: Send = send) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code."""
-    parser = argparse.ArgumentParser(description="Uploads a release as a draft to Zenodo.")
+    parser = argparse.ArgumentParser(
+        description="Uploads a release as a draft to Zenodo."
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sandbox", action="store_true", help="Use the sandbox.")
     args = parser.parse_args(argv)

@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--rows", default="narrow,decodes")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--marks", default="1")
-    parser.add_argument("--every", type=int, default=1, help="only every so many problems")
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every so many problems"
+    )
     arguments = parser.parse_args()
     if arguments.action == "run":
         run(arguments)
@@ -60,14 +62,25 @@ def run(arguments: argparse.Namespace) -> None:
     time.perf_counter = time.process_time
     gnnplace.warm(["learned"])
     marks = [float(mark) for mark in arguments.marks.split(",")]
-    done = {(r["problem"], r["seed"], r["row"]) for r in known(arguments.file) if covers(r, marks)}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    done = {
+        (r["problem"], r["seed"], r["row"])
+        for r in known(arguments.file)
+        if covers(r, marks)
+    }
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    )
     for seed in map(int, arguments.seeds.split(",")):
         for name, problem in problems(arguments.every):
             for row in arguments.rows.split(","):
                 if (name, seed, row) not in done:
                     result = searched(problem, row, seed, marks)
-                    line = {"problem": name, "ops": problem.num_ops, "seed": seed, "row": row}
+                    line = {
+                        "problem": name,
+                        "ops": problem.num_ops,
+                        "seed": seed,
+                        "row": row,
+                    }
                     line |= {"commit": commit.stdout.strip(), **result}
                     with open(arguments.file, "a") as file:
                         file.write(json.dumps(line) + "\n")
@@ -85,7 +98,9 @@ def problems(every: int = 1) -> Iterator[tuple[str, Problem]]:
         yield f"{entry.graph} {entry.cluster} x{entry.microbatches}", problem
 
 
-def searched(problem: Problem, row: str, seed: int, marks: list[float]) -> dict[str, Any]:
+def searched(
+    problem: Problem, row: str, seed: int, marks: list[float]
+) -> dict[str, Any]:
     """Seconds a step at the first choice and at each mark; None where the graph is placed whole."""
     begin = time.process_time()
     space = SearchSpace(problem)
@@ -122,7 +137,9 @@ def table(lines: list[dict[str, Any]]) -> None:
         took = np.mean([one["first_seconds"] for one, _ in pairs])
         cells = [interval(pairs, lambda r: r["first"])]
         for mark in marks:
-            have = [(a, b) for a, b in pairs if mark in a["marks"] and mark in b["marks"]]
+            have = [
+                (a, b) for a, b in pairs if mark in a["marks"] and mark in b["marks"]
+            ]
             cells.append(interval(have, lambda r, m=mark: r["marks"][m]))
         print(f"| {row} | {len(pairs)} | {took:.2f} s | {' | '.join(cells)} |")
 

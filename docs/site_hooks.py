@@ -54,14 +54,18 @@ def notebook_page(path: Path) -> str:
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts.append(
+            source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+        )
         printed = "".join("".join(output["text"]) for output in cell.get("outputs", ()))
         parts += [f"```text\n{printed}```"] if printed else []
     parts.append(f"This page is the notebook [{path.name}]({path.name}).")
     return "\n\n".join(parts) + "\n"
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     """Rewrite links that cross the border of ``docs/``; a file that is no page is named."""
     uri = page.file.src_uri
     here = uri if (ROOT / uri).is_file() else f"docs/{uri}"

@@ -32,7 +32,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
     from gnnplace.plans.launch.registry import launcher_of_file as launcher_of_file
     from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
-    from gnnplace.plans.launch.searching import explain_launch_plan as explain_launch_plan
+    from gnnplace.plans.launch.searching import (
+        explain_launch_plan as explain_launch_plan,
+    )
     from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
     from gnnplace.plans.plan_explanation import explain_plan as explain_plan
     from gnnplace.plans.plans import JointPlan as JointPlan
@@ -71,7 +73,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints import constrained as constrained
     from gnnplace.problem.constraints import limited as limited
     from gnnplace.problem.constraints import read_constraints as read_constraints
-    from gnnplace.problem.constraints.constraints import check_headroom as check_headroom
+    from gnnplace.problem.constraints.constraints import (
+        check_headroom as check_headroom,
+    )
     from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
     from gnnplace.problem.formats import convert as convert
     from gnnplace.problem.formats import from_networkx as from_networkx

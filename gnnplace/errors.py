@@ -75,7 +75,9 @@ class ChangedWarning(UserWarning):
     """One line about what a captured step does otherwise than the model; the command prints it."""
 
 
-def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = "") -> GnnplaceError:
+def of_faults(
+    kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
+) -> GnnplaceError:
     """One error for all faults of an input; those whose key paths differ by numbers are a line.
 
     Args:
@@ -88,11 +90,15 @@ def of_faults(kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
         path, _, told = fault.partition(": ")
         alike.setdefault(re.sub(r"\d+", "#", path) + told, []).append(fault)
     lines = [
-        (f"{source}: " if source else "") + first + (f" (so have {len(rest)} more)" if rest else "")
+        (f"{source}: " if source else "")
+        + first
+        + (f" (so have {len(rest)} more)" if rest else "")
         for first, *rest in alike.values()
     ]
     more = len(lines) - 1
-    error = kind(lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else ""))
+    error = kind(
+        lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else "")
+    )
     error.faults = tuple(lines)
     return error
 

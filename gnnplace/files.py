@@ -96,7 +96,9 @@ def read_size(given: object) -> Any:
         return given
     found = SIZE.fullmatch(given.strip())
     if found is None:
-        raise ValueError(f"{given!r} is no size; write bytes, as 16e9, '16GB' or '512MiB'")
+        raise ValueError(
+            f"{given!r} is no size; write bytes, as 16e9, '16GB' or '512MiB'"
+        )
     return float(found[1]) * UNITS[(found[2] or "").lower()]
 
 
@@ -112,7 +114,11 @@ def read_rate(given: object) -> Any:
         return given
     text = re.sub(r"ps$", "/s", given.strip())
     amount, slash, _ = text.partition("/s")
-    size = SIZE.fullmatch(amount.removesuffix("it")) if slash and text.endswith("/s") else None
+    size = (
+        SIZE.fullmatch(amount.removesuffix("it"))
+        if slash and text.endswith("/s")
+        else None
+    )
     if size is None or (amount.endswith("it") and size[3] != "b"):
         raise ValueError(
             f"{given!r} is no bandwidth; write bytes per second, as 12e9 or '12GB/s', or bits, as "
@@ -136,7 +142,9 @@ def read_seconds(given: object) -> Any:
         return given
     duration = DURATION.fullmatch(given.strip())
     if duration is None:
-        raise ValueError(f"{given!r} is no time; write seconds, as 5e-6, '5us' or '0.2ms'")
+        raise ValueError(
+            f"{given!r} is no time; write seconds, as 5e-6, '5us' or '0.2ms'"
+        )
     return float(duration[1]) * SECONDS_OF[duration[2]]
 
 
@@ -163,7 +171,9 @@ class Schema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_private_keys(cls, data: Any) -> Any:
-        for key in data if isinstance(data, dict) else ():  # of every object in a file: be quick
+        for key in (
+            data if isinstance(data, dict) else ()
+        ):  # of every object in a file: be quick
             if str(key).startswith("x-"):
                 return {k: v for k, v in data.items() if not str(k).startswith("x-")}
         return data
@@ -199,7 +209,9 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
         for path in branches:  # of a union, the branch that was read furthest says most
             if any(path == other[: len(path)] != other for other in told):
                 del told[path]
-        deepest = [f"{key_path(path)}: {', or '.join(said)}" for path, said in told.items()]
+        deepest = [
+            f"{key_path(path)}: {', or '.join(said)}" for path, said in told.items()
+        ]
         raise of_faults(FormatError, deepest, source) from None
 
 
@@ -235,7 +247,9 @@ def _check_format(schema: type[BaseModel], data: object, source: str) -> None:
         if not formats or format_name in formats:
             return
         wanted = formats[0]
-    raise FormatError(f"{source}: format: it is a {format_name} file; {wanted} is wanted here")
+    raise FormatError(
+        f"{source}: format: it is a {format_name} file; {wanted} is wanted here"
+    )
 
 
 def fault_line(fault: Any) -> str:
@@ -298,7 +312,9 @@ def json_of(text: str, path: str | Path) -> Any:
         raise FormatError(f"{path}: nested too deeply; is it the right file?") from None
     except (InputError, ValueError) as error:
         if isinstance(error, InputError) and len(text) <= YAML:
-            with suppress(yaml.YAMLError, RecursionError):  # JSON is YAML, whose parser has lines
+            with suppress(
+                yaml.YAMLError, RecursionError
+            ):  # JSON is YAML, whose parser has lines
                 check_yaml_events(yaml.parse(text, Loader=yaml.CSafeLoader), path)
         raise FormatError(f"{path}: {error}") from None
 
@@ -341,11 +357,15 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
                 line = event.start_mark.line + 1 if event.start_mark else 0
                 if event.value in parent.key_lines:
                     first_line = parent.key_lines[event.value]
-                    raise FormatError(_repeated_key(source, event.value, first_line, line))
+                    raise FormatError(
+                        _repeated_key(source, event.value, first_line, line)
+                    )
                 parent.key_lines[event.value] = line
             parent.expects_key = not parent.expects_key
         if isinstance(event, yaml.CollectionStartEvent):
-            open_collections.append(_OpenCollection(isinstance(event, yaml.MappingStartEvent)))
+            open_collections.append(
+                _OpenCollection(isinstance(event, yaml.MappingStartEvent))
+            )
             if len(open_collections) > NESTED:
                 raise RecursionError
 
@@ -364,7 +384,9 @@ def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
     return yaml_of(read_text(path), path, loader)
 
 
-def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
+def yaml_of(
+    text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
+) -> Any:
     """Plain data of a YAML text; one that is longer than `YAML` characters is read as JSON.
 
     Raises:
@@ -383,15 +405,28 @@ def yaml_of(text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
+        where = (
+            f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
+        )
         told = str(getattr(error, "problem", None) or "syntax error")
-        raise FormatError(f"{source}: {where}: not YAML: {' '.join(told.split())}") from None
+        raise FormatError(
+            f"{source}: {where}: not YAML: {' '.join(told.split())}"
+        ) from None
     except RecursionError:
-        raise FormatError(f"{source}: nested too deeply; is it the right file?") from None
+        raise FormatError(
+            f"{source}: nested too deeply; is it the right file?"
+        ) from None
     except (FormatError, OSError):
         raise
-    except (ValueError, OverflowError, TypeError, AttributeError) as error:  # dates and such
-        raise FormatError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+    except (
+        ValueError,
+        OverflowError,
+        TypeError,
+        AttributeError,
+    ) as error:  # dates and such
+        raise FormatError(
+            f"{source}: not YAML: {' '.join(str(error).split())}"
+        ) from None
 
 
 def read_text(path: str | Path) -> str:
@@ -424,7 +459,9 @@ def write_whole(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
         else:
             _replace(Path(os.path.realpath(path)), write)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror or error}"
+        ) from None
 
 
 def in_place(path: str | Path) -> bool:
@@ -486,7 +523,9 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
     """Write a compressed npz without pickle, whole or not at all; raises as ``write_whole``."""
-    write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+    write_whole(
+        path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays)
+    )
 
 
 def write_json(path: str | Path, data: object) -> None:

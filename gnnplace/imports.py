@@ -25,7 +25,9 @@ from gnnplace.errors import InputError, suggestion
 
 SUFFIX = ".py"
 LIBRARY = sysconfig.get_paths()["stdlib"]
-OWN = tuple(str(Path(__file__).parent / name) for name in ("imports.py", "tracing", "placers"))
+OWN = tuple(
+    str(Path(__file__).parent / name) for name in ("imports.py", "tracing", "placers")
+)
 
 
 def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
@@ -41,7 +43,9 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
     """
     with importable(module):
         try:
-            holder = _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
+            holder = (
+                _of_file(module, spec) if module.endswith(SUFFIX) else _of_name(module)
+            )
         except InputError:
             raise
         except (Exception, SystemExit) as error:
@@ -155,7 +159,10 @@ def _functions(holder: Any) -> list[str]:
 
 def _moved(module: str, error: BaseException) -> str:
     """Where a module's file lies, if what failed is that it was looked for elsewhere."""
-    missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+    missing = (
+        isinstance(error, ModuleNotFoundError)
+        and error.name == module.partition(".")[0]
+    )
     path = Path(module.replace(".", "/") + SUFFIX)
     if not missing:
         return ""

@@ -58,7 +58,9 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
             # What ``from module import name`` binds else: a submodule.
             submodule = f"{module}.{original}"
             if find_spec(submodule) is None:
-                raise ImportError(f"cannot import name {original!r} from {module!r}") from None
+                raise ImportError(
+                    f"cannot import name {original!r} from {module!r}"
+                ) from None
             value = import_module(submodule)
         vars(sys.modules[package])[name] = value
         return value

@@ -52,7 +52,9 @@ def let_interrupts() -> None:
 def exit_text(code: int | None) -> str:
     """How a process ended that nobody asked to end, its signal by name."""
     if code is not None and code < 0:
-        named = {int(known): known.name for known in signal.Signals}  # of real-time ones only two
+        named = {
+            int(known): known.name for known in signal.Signals
+        }  # of real-time ones only two
         return f"was killed by {named.get(-code, f'signal {-code}')}"
     return f"ended early with exit code {code}"
 

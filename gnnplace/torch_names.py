@@ -50,7 +50,9 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
     from torch._C._autograd import (
         _top_saved_tensors_default_hooks as top_saved_tensors_default_hooks,
     )
-    from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped_tensor
+    from torch._C._functorch import (
+        is_functorch_wrapped_tensor as is_functorch_wrapped_tensor,
+    )
     from torch._C._nn import _parse_to as parse_to
     from torch._decomp import decompositions as decompositions
     from torch._dynamo import utils as dynamo_utils
@@ -69,7 +71,9 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
     from torch._subclasses.fake_tensor import (
         in_kernel_invocation_manager as in_kernel_invocation_manager,
     )
-    from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+    from torch._subclasses.fake_tensor import (
+        unset_fake_temporarily as unset_fake_temporarily,
+    )
     from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
     from torch.distributed import ProcessGroup as ProcessGroup
     from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
@@ -82,7 +86,9 @@ if TYPE_CHECKING:  # the list of names; ``foreign_names`` reads it too
     )
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-    from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
+    from torch.utils._python_dispatch import (
+        _disable_current_modes as disable_current_modes,
+    )
     from torch.utils._python_dispatch import (
         _get_current_dispatch_mode_stack as get_current_dispatch_mode_stack,
     )
@@ -146,7 +152,10 @@ def refuses_inference(error: BaseException) -> bool:
     if not isinstance(error, KeyError):
         return "inference tensor" in str(error).lower()
     frames = traceback.extract_tb(error.__traceback__)
-    return any(f.name == "__new__" and f.filename.endswith("functional_tensor.py") for f in frames)
+    return any(
+        f.name == "__new__" and f.filename.endswith("functional_tensor.py")
+        for f in frames
+    )
 
 
 def refuses_generator(error: BaseException) -> bool:
@@ -154,7 +163,9 @@ def refuses_generator(error: BaseException) -> bool:
     return "argument of type" in str(error) and "Generator" in str(error)
 
 
-def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None) -> None:
+def gather_flat(
+    output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup | None
+) -> None:
     """All-gather the shards of a group's processes into one tensor.
 
     Args:
@@ -169,7 +180,9 @@ def gather_flat(output: torch.Tensor, shard: torch.Tensor, group: ProcessGroup |
     gather(output, shard, group=group)
 
 
-def scatter_flat(output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup | None) -> None:
+def scatter_flat(
+    output: torch.Tensor, whole: torch.Tensor, group: ProcessGroup | None
+) -> None:
     """Add up tensors over a group and leave each process a shard: a reduce-scatter.
 
     Args:

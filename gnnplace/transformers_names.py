@@ -19,7 +19,9 @@ def gate_of(experts: type) -> Callable[..., Any]:
     Raises:
         VersionError: It has no such method.
     """
-    return cast("Callable[..., Any]", read_private(experts, "_apply_gate", "transformers"))
+    return cast(
+        "Callable[..., Any]", read_private(experts, "_apply_gate", "transformers")
+    )
 
 
 def make_model(kind: type, config: object) -> object:
@@ -28,7 +30,9 @@ def make_model(kind: type, config: object) -> object:
     Raises:
         VersionError: The class has no such constructor.
     """
-    make = cast("Callable[..., object]", read_private(kind, "_from_config", "transformers"))
+    make = cast(
+        "Callable[..., object]", read_private(kind, "_from_config", "transformers")
+    )
     return make(config)
 
 
@@ -38,5 +42,7 @@ def has_model_for(factory: type, config: object) -> bool:
     Raises:
         VersionError: The class does not say.
     """
-    table = cast("Container[type]", read_private(factory, "_model_mapping", "transformers"))
+    table = cast(
+        "Container[type]", read_private(factory, "_model_mapping", "transformers")
+    )
     return type(config) in table

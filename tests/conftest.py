@@ -34,7 +34,9 @@ SLOW = 1.0  # seconds of a test that ``make quick`` leaves out
 
 @pytest.fixture(autouse=True, scope="session")
 def _measurements_stay_here(tmp_path_factory: pytest.TempPathFactory) -> None:
-    os.environ["GNNPLACE_STORE"] = str(tmp_path_factory.mktemp("store") / "measurements.db")
+    os.environ["GNNPLACE_STORE"] = str(
+        tmp_path_factory.mktemp("store") / "measurements.db"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +45,12 @@ def _tables_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--placers", default="", help="comma-separated placers for contract tests")
-    parser.addoption("--until", type=float, help="an epoch second: no test begins after it")
+    parser.addoption(
+        "--placers", default="", help="comma-separated placers for contract tests"
+    )
+    parser.addoption(
+        "--until", type=float, help="an epoch second: no test begins after it"
+    )
     parser.addoption("--keep-durations", action="store_true", help=f"write {DURATIONS}")
 
 
@@ -52,7 +58,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "placer_name" in metafunc.fixturenames:
         from gnnplace.placers.registry import PLACERS
 
-        chosen = [name for name in metafunc.config.getoption("--placers").split(",") if name]
+        chosen = [
+            name for name in metafunc.config.getoption("--placers").split(",") if name
+        ]
         metafunc.parametrize("placer_name", chosen or list(PLACERS))
 
 
@@ -74,7 +82,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     signal.signal(signal.SIGUSR1, skip)
     main = threading.main_thread().ident or 0
     timer = Timer(
-        max(0.1, until + GRACE - time.time()), signal.pthread_kill, (main, signal.SIGUSR1)
+        max(0.1, until + GRACE - time.time()),
+        signal.pthread_kill,
+        (main, signal.SIGUSR1),
     )
     timer.daemon = True
     timer.start()
@@ -95,7 +105,10 @@ ALONE = (
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Where only tests that run alone are asked for, other files are not even imported."""
-    if not config.option.markexpr.startswith("alone") or collection_path.suffix != ".py":
+    if (
+        not config.option.markexpr.startswith("alone")
+        or collection_path.suffix != ".py"
+    ):
         return None
     name = collection_path.relative_to(config.rootpath).as_posix()
     marked = re.search(r"mark\.(alone|timed)", collection_path.read_text())

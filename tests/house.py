@@ -81,7 +81,9 @@ class Crossing:
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         """Take in one event of ``sys.setprofile``."""
         code = frame.f_code
-        if event not in ("call", "return") or not code.co_filename.startswith(self.package):
+        if event not in ("call", "return") or not code.co_filename.startswith(
+            self.package
+        ):
             return
         step = 1 if event == "call" else -1
         if code.co_name == "<module>":
@@ -89,12 +91,18 @@ class Crossing:
         elif not self.importing:
             self.depth += step
             self.deepest = max(self.deepest, self.depth)
-            self.functions.add((code.co_filename, code.co_qualname, code.co_firstlineno))
+            self.functions.add(
+                (code.co_filename, code.co_qualname, code.co_firstlineno)
+            )
 
     def figures(self) -> dict[str, int]:
         """Return how many files and functions were crossed, and how deep."""
         files = {file for file, _, _ in self.functions}
-        return {"files": len(files), "functions": len(self.functions), "depth": self.deepest}
+        return {
+            "files": len(files),
+            "functions": len(self.functions),
+            "depth": self.deepest,
+        }
 
 
 def cross(arguments: list[str]) -> None:
@@ -161,10 +169,16 @@ def find_excesses(
         for name, value in figures.items():
             limit = allowed["rooms"][room][name]
             if value > limit + (DENSITY_SLACK if name == DENSITY else 0):
-                in_room = [place for place in places.get(name, ()) if place.room == room]
-                examples = ", ".join(str(place) for place in worst_places(name, in_room, 3))
+                in_room = [
+                    place for place in places.get(name, ()) if place.room == room
+                ]
+                examples = ", ".join(
+                    str(place) for place in worst_places(name, in_room, 3)
+                )
                 where = f"; most of it: {examples}" if examples else ""
-                excesses.append(f"{room}: {name} {value:g}, house.json allows {limit:g}{where}")
+                excesses.append(
+                    f"{room}: {name} {value:g}, house.json allows {limit:g}{where}"
+                )
     for command, figures in commands.items():
         limit = allowed["commands"][command]["functions"]
         if figures["functions"] > limit * (1 + SLACK):
@@ -175,7 +189,9 @@ def find_excesses(
     return excesses
 
 
-def find_raised(allowed: Mapping[str, Figures], before: Mapping[str, Figures]) -> list[str]:
+def find_raised(
+    allowed: Mapping[str, Figures], before: Mapping[str, Figures]
+) -> list[str]:
     """Return a line for each figure of ``house.json`` that rose since it was committed.
 
     A count may go from one room to another with the files that it belongs to: sums over all rooms
@@ -187,8 +203,12 @@ def find_raised(allowed: Mapping[str, Figures], before: Mapping[str, Figures]) -
     for name in COUNTS[1:]:
         total = sum(figures[name] for figures in allowed["rooms"].values())
         total_before = sum(figures.get(name, 0) for figures in before["rooms"].values())
-        if total > total_before and any(name in row for row in before["rooms"].values()):
-            raised.append(f"{name}: house.json was raised from {total_before:g} to {total:g}")
+        if total > total_before and any(
+            name in row for row in before["rooms"].values()
+        ):
+            raised.append(
+                f"{name}: house.json was raised from {total_before:g} to {total:g}"
+            )
     for group, name in (("rooms", DENSITY), ("commands", "functions")):
         for key, figures in allowed[group].items():
             limit_before = before[group].get(key, {}).get(name)
@@ -218,13 +238,17 @@ def _git(arguments: list[str]) -> str:
     return "" if completed.returncode else completed.stdout
 
 
-def lower(allowed: Mapping[str, Figures], rooms: Figures, commands: Figures) -> dict[str, Figures]:
+def lower(
+    allowed: Mapping[str, Figures], rooms: Figures, commands: Figures
+) -> dict[str, Figures]:
     """Return ``house.json`` with what fell. Rooms that are gone go; none is raised or added."""
     lowered: dict[str, Figures] = {"rooms": {}, "commands": {}}
     for room, limits in allowed["rooms"].items():
         if room in rooms:
             figures = rooms[room]
-            lowered["rooms"][room] = {name: min(limits[name], figures[name]) for name in COUNTS}
+            lowered["rooms"][room] = {
+                name: min(limits[name], figures[name]) for name in COUNTS
+            }
     for command, limits in allowed["commands"].items():
         crossed = commands.get(command, limits)["functions"]
         lowered["commands"][command] = {"functions": min(limits["functions"], crossed)}
@@ -235,7 +259,10 @@ def format_figures(allowed: Mapping[str, Figures]) -> str:
     """Return the text of ``house.json``: one line a room and one a command."""
     groups = []
     for group in ("rooms", "commands"):
-        rows = [f"    {json.dumps(key)}: {json.dumps(row)}" for key, row in allowed[group].items()]
+        rows = [
+            f"    {json.dumps(key)}: {json.dumps(row)}"
+            for key, row in allowed[group].items()
+        ]
         groups.append(f"  {json.dumps(group)}: {{\n" + ",\n".join(rows) + "\n  }")
     return "{\n" + ",\n".join(groups) + "\n}\n"
 
@@ -244,7 +271,9 @@ def print_rooms(sources: Sequence[Source], rooms: Figures) -> None:
     """Print a row a room and the total: first what is held, then what is printed only."""
     standing = count_standing(sources)
     printed = ("files", "lines", "code lines", "tokens")
-    total_standing = {name: sum(row[name] for row in standing.values()) for name in printed}
+    total_standing = {
+        name: sum(row[name] for row in standing.values()) for name in printed
+    }
     totals: dict[str, float] = {DENSITY: compute_density(total_standing)}
     for name in COUNTS[1:]:
         totals[name] = sum(figures[name] for figures in rooms.values())
@@ -255,7 +284,10 @@ def print_rooms(sources: Sequence[Source], rooms: Figures) -> None:
         print(f"{'':14}" + "".join(f"{cell:>10}" for cell in cells))
     for room, figures in {**rooms, "total": totals}.items():
         row = {**figures, **standing.get(room, total_standing)}
-        print(f"{room:14}" + "".join(f"{row[name]:10,.10g}" for name in (*COUNTS, *printed)))
+        print(
+            f"{room:14}"
+            + "".join(f"{row[name]:10,.10g}" for name in (*COUNTS, *printed))
+        )
 
 
 def print_worst(sources: Sequence[Source], places: dict[str, list[Place]]) -> None:
@@ -270,7 +302,9 @@ def print_worst(sources: Sequence[Source], places: dict[str, list[Place]]) -> No
 def print_commands(commands: Figures, allowed: Figures) -> None:
     """Print what every command crosses, beside the functions that it may cross."""
     if commands:
-        print(f"\n{'crossed':14}{'files':>10}{'functions':>10}{'at most':>10}{'depth':>10}")
+        print(
+            f"\n{'crossed':14}{'files':>10}{'functions':>10}{'at most':>10}{'depth':>10}"
+        )
     for command, figures in commands.items():
         limit = allowed.get(command, figures)["functions"]
         values = (figures["files"], figures["functions"], limit, figures["depth"])
@@ -320,11 +354,21 @@ def main(arguments: list[str]) -> int:
     """Print, check, or write what fell; see the module's text for the options."""
     if arguments[:1] == ["cross"]:
         cross(arguments[1:])
-    parser = argparse.ArgumentParser(prog="python -m tests.house", description="The ratchet.")
-    parser.add_argument("--static", action="store_true", help="do not run the five commands")
-    parser.add_argument("--lower", action="store_true", help="write what fell into house.json")
-    parser.add_argument("--chains", action="store_true", help="print every chain of hand-overs")
-    parser.add_argument("--ignores", action="store_true", help="shrink the list of pyproject.toml")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.house", description="The ratchet."
+    )
+    parser.add_argument(
+        "--static", action="store_true", help="do not run the five commands"
+    )
+    parser.add_argument(
+        "--lower", action="store_true", help="write what fell into house.json"
+    )
+    parser.add_argument(
+        "--chains", action="store_true", help="print every chain of hand-overs"
+    )
+    parser.add_argument(
+        "--ignores", action="store_true", help="shrink the list of pyproject.toml"
+    )
     options = parser.parse_args(arguments)
 
     sources = read_sources()
@@ -345,7 +389,9 @@ def main(arguments: list[str]) -> int:
     commands = {} if options.static else cross_commands()
     print_commands(commands, allowed["commands"])
     if options.lower:
-        FILE.write_text(format_figures(lower(allowed, rooms, commands)), encoding="utf-8")
+        FILE.write_text(
+            format_figures(lower(allowed, rooms, commands)), encoding="utf-8"
+        )
         allowed = json.loads(FILE.read_text(encoding="utf-8"))
     excesses = find_excesses(rooms, commands, allowed, places)
     excesses += find_raised(allowed, read_committed())

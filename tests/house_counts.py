@@ -32,7 +32,15 @@ PAST_FACES = "imports past faces"
 VAGUE_NAMES = "vague names"
 UNCOMMENTED = "long without comment"
 HANDED_ON = "handed on"
-COUNTS = (DENSITY, FORMATTER_OFF, *RUFF_RULES, PAST_FACES, VAGUE_NAMES, UNCOMMENTED, HANDED_ON)
+COUNTS = (
+    DENSITY,
+    FORMATTER_OFF,
+    *RUFF_RULES,
+    PAST_FACES,
+    VAGUE_NAMES,
+    UNCOMMENTED,
+    HANDED_ON,
+)
 """All that is held, in the order of the table."""
 
 MOST_PARAMETERS = 7
@@ -86,7 +94,9 @@ class Function:
     def parameters(self) -> tuple[list[str], list[str]]:
         """Names by position and by keyword alone, without ``self`` or ``cls``."""
         arguments = self.node.args
-        positional = [argument.arg for argument in arguments.posonlyargs + arguments.args]
+        positional = [
+            argument.arg for argument in arguments.posonlyargs + arguments.args
+        ]
         decorators = [ast.unparse(decorator) for decorator in self.node.decorator_list]
         if self.owner and "staticmethod" not in decorators:
             positional = positional[1:]
@@ -147,14 +157,22 @@ def read_sources(package: Path = PACKAGE) -> list[Source]:
 
 
 def _find_functions(
-    module: str, parent: ast.AST, prefix: str, owner: ast.ClassDef | None, top_level: bool
+    module: str,
+    parent: ast.AST,
+    prefix: str,
+    owner: ast.ClassDef | None,
+    top_level: bool,
 ) -> Iterator[Function]:
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, FunctionNode):
             yield Function(module, prefix + node.name, node, owner, top_level)
-            yield from _find_functions(module, node, f"{prefix}{node.name}.", None, False)
+            yield from _find_functions(
+                module, node, f"{prefix}{node.name}.", None, False
+            )
         elif isinstance(node, ast.ClassDef):
-            yield from _find_functions(module, node, f"{prefix}{node.name}.", node, top_level)
+            yield from _find_functions(
+                module, node, f"{prefix}{node.name}.", node, top_level
+            )
         elif isinstance(node, ast.stmt):
             yield from _find_functions(module, node, prefix, owner, top_level)
 
@@ -259,12 +277,22 @@ def find_formatter_off(sources: Sequence[Source]) -> list[Place]:
     ]
 
 
-def run_ruff(sources: Sequence[Source], package: Path = PACKAGE) -> dict[str, list[Place]]:
+def run_ruff(
+    sources: Sequence[Source], package: Path = PACKAGE
+) -> dict[str, list[Place]]:
     """Return the offences of the standard rules, those listed in ``pyproject.toml`` included."""
     by_file = {source.path.resolve(): source for source in sources}
     completed = subprocess.run(
         [
-            *(sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--exit-zero"),
+            *(
+                sys.executable,
+                "-m",
+                "ruff",
+                "check",
+                "--isolated",
+                "--no-cache",
+                "--exit-zero",
+            ),
             *("--select", ",".join(RUFF_RULES), "--output-format", "json"),
             *("--config", f"lint.pylint.max-args={MOST_PARAMETERS}"),
             str(package),
@@ -279,7 +307,9 @@ def run_ruff(sources: Sequence[Source], package: Path = PACKAGE) -> dict[str, li
         line = offence["location"]["row"]
         number = re.search(r"\((\d+) > \d+\)", offence["message"])
         value = int(number.group(1)) if number else 1
-        places[offence["code"]].append(source.place(line, source.function_at(line), value))
+        places[offence["code"]].append(
+            source.place(line, source.function_at(line), value)
+        )
     return places
 
 
@@ -299,25 +329,37 @@ def find_imports_past_faces(sources: Sequence[Source]) -> list[Place]:
             package, *inside = node.module.split(".")
             if package != "gnnplace" or len(inside) < 2:
                 continue
-            if inside[0] in rooms and inside[0] != source.room and node.module not in faces:
+            if (
+                inside[0] in rooms
+                and inside[0] != source.room
+                and node.module not in faces
+            ):
                 for alias in node.names:
                     name = f"{node.module}.{alias.name}"
-                    places.setdefault((source.file, name), source.place(node.lineno, name))
+                    places.setdefault(
+                        (source.file, name), source.place(node.lineno, name)
+                    )
     return list(places.values())
 
 
 def _list_package_faces(sources: Sequence[Source]) -> set[str]:
     """Return the packages of rooms that have packages alone and no names of their own."""
-    packages = {source.module for source in sources if source.path.name == "__init__.py"}
+    packages = {
+        source.module for source in sources if source.path.name == "__init__.py"
+    }
     mixed = {
-        source.module.rpartition(".")[0] for source in sources if source.module not in packages
+        source.module.rpartition(".")[0]
+        for source in sources
+        if source.module not in packages
     }
     naming = {
         source.module
         for source in sources
         if any(isinstance(node, ast.Import | ast.ImportFrom) for node in source.nodes)
     }
-    rooms = {package for package in packages - mixed - naming if package.count(".") == 1}
+    rooms = {
+        package for package in packages - mixed - naming if package.count(".") == 1
+    }
     return {package for package in packages if package.rpartition(".")[0] in rooms}
 
 
@@ -327,7 +369,9 @@ def find_vague_names(sources: Sequence[Source]) -> list[Place]:
         source.place(node.lineno, node.id)
         for source in sources
         for node in source.nodes
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and node.id in VAGUE
     ]
 
 
@@ -345,7 +389,9 @@ def find_uncommented(sources: Sequence[Source]) -> list[Place]:
                 if not DIRECTIVE.match(source.comments[line])
             ]
             if len(lines) > LONG_FUNCTION and not comments:
-                places.append(source.place(function.node.lineno, function.name, len(lines)))
+                places.append(
+                    source.place(function.node.lineno, function.name, len(lines))
+                )
     return places
 
 
@@ -416,9 +462,13 @@ class _Calls:
             self._handed[key] = dict(self._find_handed_on(function))
         return self._handed[key]
 
-    def _find_handed_on(self, function: Function) -> Iterator[tuple[str, tuple[Function, str]]]:
+    def _find_handed_on(
+        self, function: Function
+    ) -> Iterator[tuple[str, tuple[Function, str]]]:
         positional, keywords = function.parameters
-        uses: dict[str, list[ast.Name]] = {name: [] for name in (*positional, *keywords)}
+        uses: dict[str, list[ast.Name]] = {
+            name: [] for name in (*positional, *keywords)
+        }
         arguments: dict[int, tuple[ast.Call, int | str]] = {}
         for statement in function.node.body:
             for node in ast.walk(statement):
@@ -440,7 +490,9 @@ class _Calls:
         match called:
             case ast.Name(id=name):
                 return self._as_function(self._resolve(caller.module, name))
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if caller.owner:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if (
+                caller.owner
+            ):
                 return self._method(caller.owner, name)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
                 return self._inherited(caller.owner, name) if caller.owner else None
@@ -453,12 +505,16 @@ class _Calls:
         return None
 
     def _as_function(self, target: ast.AST | str | None) -> Function | None:
-        return self.functions.get(id(target)) if isinstance(target, FunctionNode) else None
+        return (
+            self.functions.get(id(target)) if isinstance(target, FunctionNode) else None
+        )
 
     def _resolve(self, module: str, name: str) -> ast.AST | str | None:
         """Return the definition that a name of a module stands for, or a module's name."""
         for _ in range(8):  # a chain of exports is shorter
-            if f"{module}.{name}" in self.names and name not in self.names.get(module, {}):
+            if f"{module}.{name}" in self.names and name not in self.names.get(
+                module, {}
+            ):
                 return f"{module}.{name}"
             target = self.names.get(module, {}).get(name)
             if not isinstance(target, tuple):

@@ -22,7 +22,9 @@ def nothing_left() -> Iterator[None]:
     before = psutil.Process().children(recursive=True)
     yield
     gc.collect()
-    left = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    left = [
+        one for one in psutil.Process().children(recursive=True) if one not in before
+    ]
     assert left == [], [one.cmdline() for one in left]
 
 

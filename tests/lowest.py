@@ -29,7 +29,16 @@ COMMANDS = (
     ("place", "problem.json", "--budget", "0", "-o", "placement.json"),
     ("place", "problem.json", "--placer", "min-cut", "--budget", "0", "-o", "cut.json"),
     ("place", "problem.json", "--placer", "exact", "--budget", "1", "-o", "exact.json"),
-    ("place", "problem.json", "--placer", "optuna", "--budget", "0.2", "-o", "optuna.json"),
+    (
+        "place",
+        "problem.json",
+        "--placer",
+        "optuna",
+        "--budget",
+        "0.2",
+        "-o",
+        "optuna.json",
+    ),
     ("place", "problem.json", "--placer", "gnn", "--budget", "0", "-o", "gnn.json"),
     ("simulate", "problem.json", "placement.json", "--json"),
     ("explain", "problem.json", "placement.json"),
@@ -67,7 +76,16 @@ COMMANDS = (
     ("shard", "mlp?batch=8", "--devices", "2", "--executable", "-o", "split.json"),
     ("hybrid", "mlp?batch=8", "--cluster", "pcie-a100-4", "--budget", "0"),
     ("costs", "show", "--cluster", "nvlink-a100-2"),
-    ("fidelity", "mlp?batch=8", "--cluster", "cpu:2", "--placements", "5", "--budget", "0"),
+    (
+        "fidelity",
+        "mlp?batch=8",
+        "--cluster",
+        "cpu:2",
+        "--placements",
+        "5",
+        "--budget",
+        "0",
+    ),
     ("bench", str(ROOT / "benchmarks" / "suites" / "smoke.yaml"), "-o", "results"),
     ("measurements", "list"),
     (
@@ -117,16 +135,24 @@ def lowest_release(python: Path, requirement: Requirement) -> str:
 
 def pins_of(python: Path) -> list[str]:
     """Return the dependencies of the package and of `all`, each pinned to its lowest release."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     extras_of = project["optional-dependencies"]
     declared = [*project["dependencies"]]
     for extra in sorted(Requirement(extras_of["all"][0]).extras):
-        declared += [text for text in extras_of[extra] if Requirement(text).name != "gnnplace"]
+        declared += [
+            text for text in extras_of[extra] if Requirement(text).name != "gnnplace"
+        ]
     pins = []
     for text in declared:
         requirement = Requirement(text)
-        extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-        pins.append(f"{requirement.name}{extras}=={lowest_release(python, requirement)}")
+        extras = (
+            f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+        )
+        pins.append(
+            f"{requirement.name}{extras}=={lowest_release(python, requirement)}"
+        )
     return pins
 
 
@@ -161,13 +187,23 @@ def main(arguments: list[str]) -> int:
             venv.create(place, with_pip=True)
             pins = pins_of(python)
             print("\n".join(pins), flush=True)
-            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            pip = [
+                python,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
             subprocess.run([*pip, *pins, "packaging"], check=True)
             subprocess.run([*pip, "--no-deps", str(ROOT)], check=True)
         folder = Path(temporary) / "work"
         folder.mkdir()
         failed = failures(python, folder)
-    print("\n".join(failed) if failed else f"all {len(COMMANDS)} commands work", flush=True)
+    print(
+        "\n".join(failed) if failed else f"all {len(COMMANDS)} commands work",
+        flush=True,
+    )
     return 1 if failed else 0
 
 

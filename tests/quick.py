@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / ".pytest_cache" / "durations.json"
 CHEAP = 0.8  # seconds of a whole file that runs whatever changed
 WORK = 20.0  # seconds of tests that are chosen, of two processes; as much again goes into start-up
-STOP, KILL = 38.0, 58.0  # seconds after which no further test begins; after which all is ended
+STOP, KILL = (
+    38.0,
+    58.0,
+)  # seconds after which no further test begins; after which all is ended
 GUESS = 4e-4  # seconds a character of a test file that has not been timed
 
 
@@ -52,7 +55,10 @@ def imported(source: str) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names |= {
+                node.module,
+                *(f"{node.module}.{alias.name}" for alias in node.names),
+            }
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names
@@ -66,7 +72,9 @@ def nearest(changed: list[str], tests: dict[str, str]) -> list[str]:
         tests: the source of every test file by its path.
     """
     sources = [name for name in changed if name.endswith(".py")]
-    modules = {name[:-3].replace("/", ".").removesuffix(".__init__") for name in sources}
+    modules = {
+        name[:-3].replace("/", ".").removesuffix(".__init__") for name in sources
+    }
     inside = [name for name in sources if name.startswith("gnnplace/")]
     rooms = {str(Path("tests", *Path(name).parts[1:-1])) for name in inside}
     own = [name for name in tests if name in changed]
@@ -83,7 +91,9 @@ def chosen(near: list[str], seconds: dict[str, float], work: float = WORK) -> li
         seconds: what the quick tests of every file took, or may take.
         work: seconds that there are.
     """
-    cheap = sorted((name for name in seconds if seconds[name] <= CHEAP), key=seconds.__getitem__)
+    cheap = sorted(
+        (name for name in seconds if seconds[name] <= CHEAP), key=seconds.__getitem__
+    )
     result = []
     for name in dict.fromkeys([*near, *cheap]):
         took = seconds[name]
@@ -104,7 +114,15 @@ def seconds_of(tests: dict[str, str], known: dict[str, Any]) -> dict[str, float]
 def run(files: list[str], slow: list[str], began: float) -> int:
     """Runs the tests of files in two processes and ends them in time; pytest's exit code."""
     left = [f"--deselect={name}" for name in slow if name.partition("::")[0] in files]
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "not alone and not campaign"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "-m",
+        "not alone and not campaign",
+    ]
     command += [f"--until={began + STOP}", *left, *files]
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
@@ -121,11 +139,17 @@ def main() -> int:
     changed = changed_files()
     python = [name for name in changed if name.endswith(".py")]
     for words in (("check", "-q"), ("format", "--check", "-q")) if python else ():
-        if subprocess.run([sys.executable, "-m", "ruff", *words, *python], cwd=ROOT).returncode:
+        if subprocess.run(
+            [sys.executable, "-m", "ruff", *words, *python], cwd=ROOT
+        ).returncode:
             return 1
-    known = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
+    known = (
+        json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
+    )
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    tests = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    tests = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths
+    }
     slow = [f"{name}::{test}" for name in known for test in known[name].get("slow", ())]
     files = chosen(nearest(changed, tests), seconds_of(tests, known))
     return run(files, slow, began)

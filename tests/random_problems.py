@@ -25,14 +25,20 @@ def random_graph(rng: np.random.Generator, num_ops: int) -> ComputationGraph:
             count = min(len(later), int(rng.integers(0, 4)))
             consumers = rng.choice(later, count, replace=False) if count else []
             size = float(rng.choice([0, 1, 3, 8, 100]))
-            tensors.append((int(listing[i]), size, [int(listing[c]) for c in consumers]))
+            tensors.append(
+                (int(listing[i]), size, [int(listing[c]) for c in consumers])
+            )
     order = rng.permutation(len(tensors))
     names = [f"op{i}" for i in range(num_ops)]
     return ComputationGraph.from_tensors(names, [tensors[k] for k in order])
 
 
 def random_cluster(
-    rng: np.random.Generator, num_devices: int, *, complete: bool = True, plain: bool = False
+    rng: np.random.Generator,
+    num_devices: int,
+    *,
+    complete: bool = True,
+    plain: bool = False,
 ) -> Cluster:
     """Devices of up to two kinds; links that share or hold several channels, overheads, busy
     senders.
@@ -50,7 +56,9 @@ def random_cluster(
                 "sender_busy": bool(rng.random() < 0.3),
                 "send_overhead": float(rng.choice([0.0, 0.0, 1.0])),
                 "receive_overhead": float(rng.choice([0.0, 0.0, 1.0])),
-                "channel": CHANNELS[rng.integers(len(CHANNELS))] if rng.random() < 0.6 else None,
+                "channel": CHANNELS[rng.integers(len(CHANNELS))]
+                if rng.random() < 0.6
+                else None,
             }
             links.append(
                 Link(
@@ -86,15 +94,17 @@ def random_problem(
         )
         pinned = rng.random(num_ops) < 0.05
         free = np.array([label is None for label in given["colocate"]])
-        given["pin"] = np.where(pinned & free, rng.integers(0, num_devices, num_ops), -1).astype(
-            np.int32
-        )
+        given["pin"] = np.where(
+            pinned & free, rng.integers(0, num_devices, num_ops), -1
+        ).astype(np.int32)
         forbid = (rng.random((num_ops, num_devices)) < 0.05) & free[:, None]
         forbid &= (given["pin"] < 0)[:, None]
         forbid[forbid.all(axis=1)] = False
         given["forbid"] = forbid if forbid.any() else None
     if microbatches > 1:
-        given["phase"] = np.where(np.diff(graph.successor_offset) == 0, 2, 0).astype(np.int8)
+        given["phase"] = np.where(np.diff(graph.successor_offset) == 0, 2, 0).astype(
+            np.int8
+        )
     time = {"fast": fast, "slow": slow}
     given["error"] = {"fast": np.full(num_ops, 0.1)}
     given["source"] = {"slow": ("table",) * num_ops}

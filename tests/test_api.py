@@ -24,7 +24,11 @@ def test_a_module_of_ones_own_goes_the_whole_way():
     assert problem.estimated.all()
     result = gnnplace.place(problem, placer="round-robin", budget=0.0)
     run = gnnplace.execute(
-        program, problem, result.placement, options=options, run=gnnplace.ExecutionOptions(steps=2)
+        program,
+        problem,
+        result.placement,
+        options=options,
+        run=gnnplace.ExecutionOptions(steps=2),
     )
     assert run.execution.mode == "emulated"
     assert run.verification.passed, run.verification.summary()
@@ -74,7 +78,8 @@ def test_a_problem_moves_to_a_cluster_it_has_times_for():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [({"groups": 0}, "groups"), ({"microbatches": 0}, "microbatches")]
+    ("given", "message"),
+    [({"groups": 0}, "groups"), ({"microbatches": 0}, "microbatches")],
 )
 def test_options_are_checked(given, message):
     with pytest.raises(InputError, match=message):
@@ -82,7 +87,10 @@ def test_options_are_checked(given, message):
 
 
 def test_micro_batches_are_read_off_a_placement():
-    assert gnnplace.placed_microbatches({"device": {"a#0": "d", "a#3": "d", "u": "d"}}) == 4
+    assert (
+        gnnplace.placed_microbatches({"device": {"a#0": "d", "a#3": "d", "u": "d"}})
+        == 4
+    )
     assert gnnplace.placed_microbatches({"device": {"a": "d"}}) == 1
     assert gnnplace.placed_microbatches([]) == 1
 

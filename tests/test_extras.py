@@ -42,7 +42,9 @@ TOY = {
     "format": "gnnplace-problem",
     "version": 1,
     "name": "toy",
-    "devices": [{"name": name, "kind": "cpu", "memory": 1e9} for name in ("cpu:0", "cpu:1")],
+    "devices": [
+        {"name": name, "kind": "cpu", "memory": 1e9} for name in ("cpu:0", "cpu:1")
+    ],
     "links": [
         {"source": "cpu:0", "target": "cpu:1", "latency": 1e-6, "bandwidth": 1e9},
         {"source": "cpu:1", "target": "cpu:0", "latency": 1e-6, "bandwidth": 1e9},
@@ -107,13 +109,25 @@ def base(tmp_path_factory):
 
 
 def test_planning_and_classical_placers_need_no_extra(base):
-    names = ("plan", "fits", "lora", "convert", "explain", "place", "simulate", "m-sct", "best")
+    names = (
+        "plan",
+        "fits",
+        "lora",
+        "convert",
+        "explain",
+        "place",
+        "simulate",
+        "m-sct",
+        "best",
+    )
     assert {name: base.codes[name] for name in names} == dict.fromkeys(names, 0)
     assert base.imported == "[]"
 
 
 def test_what_is_missing_is_one_line_with_its_extra(base):
-    assert {base.codes[name] for name in ("network", "solver", "capture", "picture")} == {2}
+    assert {
+        base.codes[name] for name in ("network", "solver", "capture", "picture")
+    } == {2}
     lines = [line for line in base.errors.splitlines() if line.startswith("gnnplace: ")]
     assert lines == [
         f"gnnplace: {library} is not installed, and this needs it: pip install 'gnnplace[{extra}]'"
@@ -125,16 +139,32 @@ def test_what_is_missing_is_one_line_with_its_extra(base):
         )
     ]
     assert "Traceback" not in base.errors
-    assert not [path.name for path in base.folder.iterdir() if path.name.startswith("other")]
+    assert not [
+        path.name for path in base.folder.iterdir() if path.name.startswith("other")
+    ]
 
 
-def test_an_answer_does_not_change_with_what_is_installed(base, tmp_path, monkeypatch, capsys):
+def test_an_answer_does_not_change_with_what_is_installed(
+    base, tmp_path, monkeypatch, capsys
+):
     """The same commands with all extras: the same placements, or a line says what is left out."""
     monkeypatch.chdir(tmp_path)
     Path("toy.json").write_text(json.dumps(TOY))
     for placer in ("m-sct", "etf"):
         assert (
-            run(["place", "toy.json", "--placer", placer, "--budget", "0", "-o", "own.json"]) == 0
+            run(
+                [
+                    "place",
+                    "toy.json",
+                    "--placer",
+                    placer,
+                    "--budget",
+                    "0",
+                    "-o",
+                    "own.json",
+                ]
+            )
+            == 0
         )
         name = "placed.json" if placer == "etf" else f"{placer}.json"
         without = json.loads((base.folder / name).read_text())
@@ -158,19 +188,26 @@ def test_a_base_install_has_fourteen_packages():
 
 @pytest.mark.parametrize("library", EXTRA_OF)
 def test_every_library_is_in_the_extra_that_is_said(library):
-    names = {Requirement(text).name.replace("-", "_") for text in EXTRAS[EXTRA_OF[library]]}
+    names = {
+        Requirement(text).name.replace("-", "_") for text in EXTRAS[EXTRA_OF[library]]
+    }
     assert library in names
     assert EXTRA_OF[library] in Requirement(EXTRAS["all"][0]).extras
 
 
 def test_errors_of_other_modules_stay():
-    assert missing_extra(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+    assert (
+        missing_extra(ModuleNotFoundError("No module named 'mine'", name="mine"))
+        is None
+    )
     assert missing_extra(ImportError("torch")) is None
     error = missing_extra(ModuleNotFoundError("", name="torch_geometric.nn"))
     assert str(error).startswith("torch-geometric is not installed")
 
 
-def test_a_comparison_keeps_the_placers_that_miss_a_library(tmp_path, monkeypatch, capsys):
+def test_a_comparison_keeps_the_placers_that_miss_a_library(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setitem(sys.modules, "optuna", None)
     path = tmp_path / "toy.json"
     path.write_text(json.dumps(TOY))

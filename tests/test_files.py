@@ -59,7 +59,9 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path):
 def test_devices_stay_devices():
     write_text("/dev/null", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(InputError, match=r"/dev/full: cannot be written: No space left on device"):
+    with pytest.raises(
+        InputError, match=r"/dev/full: cannot be written: No space left on device"
+    ):
         write_text("/dev/full", "no room")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
@@ -76,7 +78,9 @@ def test_a_named_pipe_is_written_to(tmp_path):
 def test_stdout_goes_on_from_where_it_stands(tmp_path):
     code = "from gnnplace.files import write_text; print(1); write_text('/dev/stdout', '2\\n')"
     with (tmp_path / "out").open("w") as out:
-        subprocess.run([sys.executable, "-c", f"{code}; print(3)"], stdout=out, check=True)
+        subprocess.run(
+            [sys.executable, "-c", f"{code}; print(3)"], stdout=out, check=True
+        )
     assert (tmp_path / "out").read_text() == "1\n2\n3\n"
 
 
@@ -95,7 +99,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(InputError, match=r"a\.json: cannot be written: File too large"):
+        with pytest.raises(
+            InputError, match=r"a\.json: cannot be written: File too large"
+        ):
             write_json(path, "new" * 10_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -147,7 +153,10 @@ def test_faults_that_differ_by_their_place_alone_are_one_line():
         "p.json: ops[0].time: too large (so have 2 more)",
         "p.json: ops[1].name: no text",
     )
-    assert str(of_faults(FormatError, faults[:3])) == "ops[0].time: too large (so have 2 more)"
+    assert (
+        str(of_faults(FormatError, faults[:3]))
+        == "ops[0].time: too large (so have 2 more)"
+    )
 
 
 class Either(Schema):
@@ -164,11 +173,16 @@ class Either(Schema):
             "parts[0]: must be a text, or must be a list, or must be a whole number",
         ),
         ({"parts": [["a", 2]]}, "parts[0][1]: must be a text"),
-        ({"parts": [], "str": 1}, "str: unknown key (keys of your own must begin with 'x-')"),
+        (
+            {"parts": [], "str": 1},
+            "str: unknown key (keys of your own must begin with 'x-')",
+        ),
         ({}, "parts: required key is missing"),
     ],
 )
-def test_key_paths_are_those_of_the_file_where_a_value_may_be_of_several_kinds(data, said):
+def test_key_paths_are_those_of_the_file_where_a_value_may_be_of_several_kinds(
+    data, said
+):
     with pytest.raises(FormatError) as told:
         parse(Either, data, "file")
     assert str(told.value) == f"file: {said}"
@@ -178,7 +192,9 @@ def test_long_yaml_is_read_as_json_and_deep_yaml_is_one_line():
     """The loader of libyaml ends the process where parts are a hundred thousand deep."""
     wide = {"names": ["a" * 99] * 20_000}
     assert yaml_of(json.dumps(wide), "file") == wide
-    with pytest.raises(FormatError, match="has 2 MB; YAML is read up to 1 MB: write it as JSON"):
+    with pytest.raises(
+        FormatError, match="has 2 MB; YAML is read up to 1 MB: write it as JSON"
+    ):
         yaml_of("a: 1\n" * 400_000, "file")
     for deep in ("[" * 100_000, "a: {" * 100_000, "- " * 100_000):
         with pytest.raises(FormatError, match="nested too deeply"):

@@ -76,7 +76,9 @@ def private_names() -> list[str]:
     """
     lines = []
     for file, tree in trees():
-        libraries = {k: v for k, v in imports_of(tree) if v.partition(".")[0] in LIBRARIES}
+        libraries = {
+            k: v for k, v in imports_of(tree) if v.partition(".")[0] in LIBRARIES
+        }
         paths = {path for path in libraries.values() if PRIVATE.search(path)}
         for node in ast.walk(tree):
             root, _, attributes = dotted(node).partition(".")
@@ -84,7 +86,9 @@ def private_names() -> list[str]:
                 paths.add(f"{libraries[root]}.{attributes}")
         # A chain holds shorter ones: `torch._C._nn` is one name, not two.
         longest = [p for p in paths if not any(q.startswith(f"{p}.") for q in paths)]
-        lines += [f"{file}: {path}" for path in longest if not path.startswith("torch.ops.")]
+        lines += [
+            f"{file}: {path}" for path in longest if not path.startswith("torch.ops.")
+        ]
     return lines
 
 
@@ -103,9 +107,13 @@ def private_attributes() -> list[str]:
                 root = dotted(node).partition(".")[0]
                 if root in ("self", "cls") and isinstance(node.value, ast.Name):
                     own.add(node.attr)
-                elif root not in libraries and root != "aten":  # ops, as in `aten._to_copy`
+                elif (
+                    root not in libraries and root != "aten"
+                ):  # ops, as in `aten._to_copy`
                     reads.append((file, node.lineno, node.attr))
-    return [f"{f}:{line}: {name}" for f, line, name in reads if name not in own | OF_PYTHON]
+    return [
+        f"{f}:{line}: {name}" for f, line, name in reads if name not in own | OF_PYTHON
+    ]
 
 
 def test_no_other_file_has_private_names() -> None:
@@ -117,7 +125,9 @@ def test_no_other_file_has_private_names() -> None:
 def test_no_other_file_reads_more_private_attributes() -> None:
     attributes = private_attributes()
     assert len(attributes) <= ATTRIBUTES_MAX, "\n".join(attributes)
-    assert len(attributes) == ATTRIBUTES_MAX, f"ATTRIBUTES_MAX can fall to {len(attributes)}"
+    assert len(attributes) == ATTRIBUTES_MAX, (
+        f"ATTRIBUTES_MAX can fall to {len(attributes)}"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*_names.py")), ids=str)
@@ -140,7 +150,9 @@ def module_of(text: str, folder: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("missing", ["torch import _gone as gone", "torch._gone import x as gone"])
+@pytest.mark.parametrize(
+    "missing", ["torch import _gone as gone", "torch._gone import x as gone"]
+)
 def test_a_missing_name_says_which_releases_work(missing: str, tmp_path: Path) -> None:
     module = module_of(
         "from typing import TYPE_CHECKING\n"
@@ -149,7 +161,9 @@ def test_a_missing_name_says_which_releases_work(missing: str, tmp_path: Path) -
         "__getattr__, __dir__ = foreign_names(__name__, 'torch')\n",
         tmp_path,
     )
-    message = r"torch 2\.\S+ lacks what gnnplace needs of it \(.*_gone.*\); torch 2\.12 to "
+    message = (
+        r"torch 2\.\S+ lacks what gnnplace needs of it \(.*_gone.*\); torch 2\.12 to "
+    )
     with pytest.raises(VersionError, match=message) as caught:
         _ = module.gone
     assert caught.value.exit_code == 2
@@ -159,24 +173,32 @@ def test_a_missing_name_says_which_releases_work(missing: str, tmp_path: Path) -
 
 
 def test_a_missing_attribute_says_which_releases_work() -> None:
-    with pytest.raises(VersionError, match=r"lightning \S+ lacks .*'_gone'.*pip install 'light"):
+    with pytest.raises(
+        VersionError, match=r"lightning \S+ lacks .*'_gone'.*pip install 'light"
+    ):
         read_private(object(), "_gone", "lightning")
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.15.0+cpu", "3.0.0a0+gitf00"])
 def test_a_release_that_was_not_tried_is_one_line(version: str) -> None:
-    with pytest.raises(VersionError, match=r"gnnplace was not tried .*'torch>=2.12,<2.15'") as told:
+    with pytest.raises(
+        VersionError, match=r"gnnplace was not tried .*'torch>=2.12,<2.15'"
+    ) as told:
         check_version("torch", version)
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("version", ["2.12.0", "2.13.0+cpu", "2.14.9", "2.14.0a0+gitf00"])
+@pytest.mark.parametrize(
+    "version", ["2.12.0", "2.13.0+cpu", "2.14.9", "2.14.0a0+gitf00"]
+)
 def test_a_release_in_the_range_is_taken(version: str) -> None:
     check_version("torch", version)
 
 
 def test_the_releases_are_those_that_are_declared_and_tried() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     extras = project["optional-dependencies"].values()
     texts = [*project["dependencies"], *(text for extra in extras for text in extra)]
     declared = {r.name: r.specifier for r in map(Requirement, texts)}

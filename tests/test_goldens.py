@@ -31,7 +31,9 @@ SIZES = "hf:llama-7b?length=64"
 PLANNED = ("plan", CAPTURED, "--cluster", "nvlink-a100-8", "--batch", "16", "--json")
 PRICED = ("plan", SIZES, "--cluster", "dgx-h100-8x8", "--batch", "512", "--json")
 WORDS = "dp=2,tp=2,pp=2,microbatch_size=2,zero=1,recompute=block:1,layers=2+2"
-LARGE_WORDS = "dp=8,tp=4,pp=2,microbatch_size=2,zero=1,recompute=full,schedule=interleaved:2"
+LARGE_WORDS = (
+    "dp=8,tp=4,pp=2,microbatch_size=2,zero=1,recompute=full,schedule=interleaved:2"
+)
 TABLE = """\
 dp,tp,pp,microbatch_size,zero,recompute,x-name
 8,4,2,2,1,full,first
@@ -57,23 +59,82 @@ COMMANDS = {
     "explain": ("explain", "problem.json", "placement.json", "--json"),
     "shard": ("shard", "alexnet", "--devices", "8", "--json"),
     "shard frontier": ("shard", "alexnet", "--devices", "4", "--pareto", "--json"),
-    "hybrid": ("hybrid", "mlp?batch=8", "--cluster", "pcie-a100-4", "--budget", "0", "--json"),
+    "hybrid": (
+        "hybrid",
+        "mlp?batch=8",
+        "--cluster",
+        "pcie-a100-4",
+        "--budget",
+        "0",
+        "--json",
+    ),
     "plan words": (*PLANNED, "--given", WORDS, "-o", "plan.json"),
     "plan its file": (*PLANNED, "--given", "plan.json"),
     "plan context": (*PLANNED, "--given", "dp=2,cp=4,microbatch_size=2,zero=3,sp=off"),
-    "plan shards": (*PLANNED, "--given", "dp=2,shards=4,microbatch_size=4,schedule=1f1b"),
+    "plan shards": (
+        *PLANNED,
+        "--given",
+        "dp=2,shards=4,microbatch_size=4,schedule=1f1b",
+    ),
     "plan captured table": (*PLANNED, "--given", "small.csv"),
-    "plan framework words": (*PRICED, "--framework", "megatron-lm", "--given", LARGE_WORDS),
-    "plan framework table": (*PRICED, "--framework", "nanotron", "--given", "table.csv"),
+    "plan framework words": (
+        *PRICED,
+        "--framework",
+        "megatron-lm",
+        "--given",
+        LARGE_WORDS,
+    ),
+    "plan framework table": (
+        *PRICED,
+        "--framework",
+        "nanotron",
+        "--given",
+        "table.csv",
+    ),
     "plan launch file": (*PRICED, "--given", "train.sh"),
     "plan launcher": (*PRICED, "--launcher", "nanotron"),
-    "convert to megatron-lm": ("convert", "plan.json", "--to", "megatron-lm", "-o", "written.sh"),
-    "convert to nanotron": ("convert", "plan.json", "--to", "nanotron", "-o", "written.yaml"),
+    "convert to megatron-lm": (
+        "convert",
+        "plan.json",
+        "--to",
+        "megatron-lm",
+        "-o",
+        "written.sh",
+    ),
+    "convert to nanotron": (
+        "convert",
+        "plan.json",
+        "--to",
+        "nanotron",
+        "-o",
+        "written.yaml",
+    ),
     "explain plan": ("explain", "plan.json", "--json"),
-    "explain launch file": ("explain", "train.sh", "--cluster", "dgx-h100-8x8", "--json"),
-    "costs": ("costs", "show", "--cluster", "dgx-h100-8x8", "--framework", "nanotron", "--json"),
+    "explain launch file": (
+        "explain",
+        "train.sh",
+        "--cluster",
+        "dgx-h100-8x8",
+        "--json",
+    ),
+    "costs": (
+        "costs",
+        "show",
+        "--cluster",
+        "dgx-h100-8x8",
+        "--framework",
+        "nanotron",
+        "--json",
+    ),
     "unknown placer": (*PLACED, "magic"),
-    "negative budget": ("place", "problem.json", "--budget", "-1", "-o", "placement.json"),
+    "negative budget": (
+        "place",
+        "problem.json",
+        "--budget",
+        "-1",
+        "-o",
+        "placement.json",
+    ),
     "broken file": ("simulate", "broken.json", "placement.json"),
     "unknown word": (*PLANNED, "--given", "dp=2,pipes=2"),
     "too many devices": (*PLANNED, "--given", "dp=8,tp=2"),
@@ -83,12 +144,16 @@ OF_THE_MACHINE = ("seconds", "machine", "op_placement")
 
 def answers(folder: Path) -> dict[str, Any]:
     """What the commands print and write, one after the other in a folder."""
-    write_problem(folder / "problem.json", random_problem(np.random.default_rng(5), 40, 3))
+    write_problem(
+        folder / "problem.json", random_problem(np.random.default_rng(5), 40, 3)
+    )
     (folder / "broken.json").write_text(
         '{"format": "gnnplace-problem", "version": 1, "devise": []}'
     )
     (folder / "table.csv").write_text(TABLE)
-    (folder / "small.csv").write_text("dp,tp,zero,recompute\n2,4,1,\n8,1,3,full\n3,1,,\n")
+    (folder / "small.csv").write_text(
+        "dp,tp,zero,recompute\n2,4,1,\n8,1,3,full\n3,1,,\n"
+    )
     (folder / "train.sh").write_text(MEGATRON)
     answer_of = {}
     with contextlib.chdir(folder):
@@ -103,7 +168,9 @@ def answers(folder: Path) -> dict[str, Any]:
                 text = Path(
                     arguments[-1] if arguments[0] == "convert" else "placement.json"
                 ).read_text()
-                written = {"text": text} if arguments[0] == "convert" else json.loads(text)
+                written = (
+                    {"text": text} if arguments[0] == "convert" else json.loads(text)
+                )
                 answer["answer"] = without_machine(written)
     return answer_of
 
@@ -139,7 +206,9 @@ def is_same(value: Any, golden: Any) -> bool:
             and len(value) == len(golden)
             and all(map(is_same, value, golden))
         )
-    return bool(value == (pytest.approx(golden, rel=1e-12) if type(golden) is float else golden))
+    return bool(
+        value == (pytest.approx(golden, rel=1e-12) if type(golden) is float else golden)
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -62,13 +62,21 @@ def sources_of(folder: Path, **files: str) -> list[Source]:
 
 def test_a_figure_above_its_row_fails_and_names_the_place():
     places = {VAGUE_NAMES: [Place("plans", "gnnplace/plans/a.py", 7, "own")] * 3}
-    assert find_excesses({"plans": figures(vague_names=3)}, {}, house(plans=ROW), places) == [
+    assert find_excesses(
+        {"plans": figures(vague_names=3)}, {}, house(plans=ROW), places
+    ) == [
         "plans: vague names 3, house.json allows 0; most of it: gnnplace/plans/a.py:7 own 3"
     ]
     assert not find_excesses(
-        {"plans": figures(vague_names=3)}, {}, house(plans=ROW | {VAGUE_NAMES: 3}), places
+        {"plans": figures(vague_names=3)},
+        {},
+        house(plans=ROW | {VAGUE_NAMES: 3}),
+        places,
     )
-    assert "does not have this room" in find_excesses({"launch": ROW}, {}, house(plans=ROW), {})[0]
+    assert (
+        "does not have this room"
+        in find_excesses({"launch": ROW}, {}, house(plans=ROW), {})[0]
+    )
 
 
 def test_a_busy_machine_may_cross_a_few_functions_more():
@@ -98,9 +106,9 @@ def test_lowering_writes_what_fell_and_raises_nothing():
 def test_a_figure_raised_by_hand_fails_unless_its_files_changed_rooms():
     before = house(plans=figures(D401=5), report=figures(D401=1))
     assert not find_raised(house(plans=figures(D401=4), launch=figures(D401=2)), before)
-    assert find_raised(house(plans=figures(D401=5), report=figures(D401=2)), before) == [
-        "D401: house.json was raised from 6 to 7"
-    ]
+    assert find_raised(
+        house(plans=figures(D401=5), report=figures(D401=2)), before
+    ) == ["D401: house.json was raised from 6 to 7"]
     denser = house(plans=figures(D401=5) | {DENSITY: 6.01}, report=figures(D401=1))
     assert find_raised(denser, before) == [
         "plans: tokens a code line of house.json was raised from 6 to 6.01"
@@ -110,11 +118,18 @@ def test_a_figure_raised_by_hand_fails_unless_its_files_changed_rooms():
 def test_tokens_are_counted_on_lines_with_code_alone(tmp_path):
     text = '"""Text."""\n\n# why\ndef f(x):\n    """Text."""\n    return x  # why\n'
     (source,) = sources_of(tmp_path, a__b=text)
-    assert count_standing([source])["a"] == {"files": 1, "lines": 6, "code lines": 2, "tokens": 8}
+    assert count_standing([source])["a"] == {
+        "files": 1,
+        "lines": 6,
+        "code lines": 2,
+        "tokens": 8,
+    }
 
 
 def test_ruff_counts_what_pyproject_ignores(tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[tool.ruff.lint]\nignore = ["PLR0913", "SLF001"]\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.ruff.lint]\nignore = ["PLR0913", "SLF001"]\n'
+    )
     text = "def f(a, b, c, d, e, f, g, h):\n    return a._b\n"
     offences = run_ruff(sources_of(tmp_path, a__b=text), tmp_path / "gnnplace")
     assert offences["PLR0913"] == [Place("a", "gnnplace/a/b.py", 1, "f", 8)]
@@ -127,7 +142,9 @@ def test_an_import_from_inside_another_room_goes_past_its_face(tmp_path):
     sources = sources_of(
         tmp_path, a__b="", c__d=text + "def f():\n    from gnnplace.a.b import g\n"
     )
-    assert find_imports_past_faces(sources) == [Place("c", "gnnplace/c/d.py", 2, "gnnplace.a.b.g")]
+    assert find_imports_past_faces(sources) == [
+        Place("c", "gnnplace/c/d.py", 2, "gnnplace.a.b.g")
+    ]
 
 
 def test_packages_are_the_faces_of_a_room_that_has_nothing_else(tmp_path):
@@ -189,7 +206,10 @@ def test_a_parameter_is_followed_through_functions_that_only_hand_it_on(tmp_path
 
 
 def test_the_worst_places_come_first():
-    places = [Place("a", "a.py", line, name) for line, name in enumerate(["own", "own", "made"], 1)]
+    places = [
+        Place("a", "a.py", line, name)
+        for line, name in enumerate(["own", "own", "made"], 1)
+    ]
     assert worst_places(VAGUE_NAMES, [Place("a", "b.py", 1, "rest"), *places], 1) == [
         Place("a", "a.py", 1, "own", 3)
     ]
@@ -203,17 +223,22 @@ def test_the_list_of_ignored_rules_only_shrinks():
     offences = {"a.py": ["D401", "SLF001"], "c.py": ["D401"]}
     shrunk = shrink_ignores(f"{BEGIN}\n{project}", offences)
     assert read_ignores(shrunk) == {"a.py": ["D401"]}
-    assert read_ignores(shrink_ignores(f"[tool.ruff.lint]\n{BEGIN}\n{END}", offences)) == offences
+    assert (
+        read_ignores(shrink_ignores(f"[tool.ruff.lint]\n{BEGIN}\n{END}", offences))
+        == offences
+    )
 
 
 def test_every_file_with_an_ignored_rule_breaks_it():
     by_path = [
-        Source(path, path.parent.name, "", ast.Module([], []), []) for path in PACKAGE.rglob("*.py")
+        Source(path, path.parent.name, "", ast.Module([], []), [])
+        for path in PACKAGE.rglob("*.py")
     ]
     broken = find_offences(run_ruff(by_path))
     ignored = read_ignores(PROJECT.read_text(encoding="utf-8"))
     unneeded = {
-        file: sorted(set(rules).difference(broken.get(file, ()))) for file, rules in ignored.items()
+        file: sorted(set(rules).difference(broken.get(file, ())))
+        for file, rules in ignored.items()
     }
     assert not any(unneeded.values()), "python -m tests.house --ignores"
 
@@ -221,7 +246,9 @@ def test_every_file_with_an_ignored_rule_breaks_it():
 def test_crossed_are_own_functions_and_not_imports():
     module = str(PACKAGE / "made_up.py")
     code = compile(
-        "def outer():\n    inner()\ndef inner():\n    len('')\nouter()\n", module, "exec"
+        "def outer():\n    inner()\ndef inner():\n    len('')\nouter()\n",
+        module,
+        "exec",
     )
     names: dict[str, object] = {}
     crossing = Crossing()
@@ -236,7 +263,9 @@ def test_crossed_are_own_functions_and_not_imports():
 
 
 OWNERS = ("simulation/transfer.py", "costs/")
-DIVIDED = re.compile(r"/ [\w.()\[\]]*(bandwidth|_shared|_together)|[sS]izes?\[\w+\] \* \w+\.pace")
+DIVIDED = re.compile(
+    r"/ [\w.()\[\]]*(bandwidth|_shared|_together)|[sS]izes?\[\w+\] \* \w+\.pace"
+)
 ALLOWED = {
     "problem/formats/attributed.py": "bytes of a device's own memory, which no link carries",
 }

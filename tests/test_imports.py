@@ -13,7 +13,13 @@ from gnnplace.problem import write_problem
 from tests.random_problems import random_problem
 
 MODELS = ("torch", "lightning", "torch_geometric", "transformers", "matplotlib")
-SCIPY = ("scipy.linalg", "scipy.sparse", "scipy.optimize", "scipy.stats", "scipy.spatial")
+SCIPY = (
+    "scipy.linalg",
+    "scipy.sparse",
+    "scipy.optimize",
+    "scipy.stats",
+    "scipy.spatial",
+)
 # Numba imports scipy's empty front page to learn its version, and nothing behind it.
 ALGORITHMS = ("networkx", *SCIPY, "ortools", "optuna", "pymetis", "sqlalchemy")
 HELP = (*MODELS, *ALGORITHMS, "scipy", "numba", "rich", "psutil")
@@ -59,7 +65,17 @@ def test_placing_with_the_network_imports_no_pyg(problem, tmp_path):
     """Torch's import makes it 4 s."""
     placement = str(tmp_path / "placement.json")
     heavy = tuple(name for name in MODELS if name != "torch")
-    run("place", problem, "--placer", "gnn", "--budget", "0", "-o", placement, heavy=heavy)
+    run(
+        "place",
+        problem,
+        "--placer",
+        "gnn",
+        "--budget",
+        "0",
+        "-o",
+        placement,
+        heavy=heavy,
+    )
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -21,7 +21,9 @@ def test_every_name_of_a_room_is_there(room):
     package = import_module(room)
     for name in dir(package):
         assert getattr(package, name, None) is not None or name.startswith("__")
-    with pytest.raises(AttributeError, match=f"module '{room}' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match=f"module '{room}' has no attribute 'nothing'"
+    ):
         _ = package.nothing
 
 
@@ -31,7 +33,9 @@ def test_no_name_of_a_room_is_that_of_a_file_in_it(room):
     folder = PACKAGE.parent / room.replace(".", "/")
     places = _imports_under_if(folder / "__init__.py")
     files = {path.stem for path in folder.iterdir()}
-    assert not {name for name, (module, _) in places.items() if name in files and module != room}
+    assert not {
+        name for name, (module, _) in places.items() if name in files and module != room
+    }
 
 
 def test_there_are_such_rooms():

@@ -25,7 +25,9 @@ gone = 1
 
 def test_missing_names_and_other_arguments_are_told() -> None:
     names = ("run", "_lib.Mode", "_lib.Mode.push", "_lib.gone", "_C.unknown")
-    report = compare([f"torch.{name}" for name in names], Sources(OLD.get), Sources(NEW.get))
+    report = compare(
+        [f"torch.{name}" for name in names], Sources(OLD.get), Sources(NEW.get)
+    )
     assert report.missing == ("torch._lib.Mode.push",)
     assert report.added == ("torch._lib.gone",)
     assert report.changed == ("torch.run: (fn, keep) is (fn, keep=)",)

@@ -47,7 +47,11 @@ def installed_names(requirements: list[str], folder: Path) -> set[str]:
 def needed(requirements: list[str], extra: str = "") -> list[Requirement]:
     """Return the requirements that hold here and, if an extra is named, those of it."""
     parsed = [Requirement(text) for text in requirements]
-    return [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return [
+        one
+        for one in parsed
+        if one.marker is None or one.marker.evaluate({"extra": extra})
+    ]
 
 
 def test_the_wheel_plans_a_known_model_with_its_base_packages(tmp_path):
@@ -65,7 +69,14 @@ def test_the_wheel_plans_a_known_model_with_its_base_packages(tmp_path):
     assert not {name.replace("-", "_") for name in names} & set(EXTRA_OF)
 
     # Isolated, and without the folders of installed packages: nothing but the linked ones is there.
-    question = ["plan", "Qwen/Qwen3-8B", "--cluster", "8xH100", "--launcher", "megatron-lm"]
+    question = [
+        "plan",
+        "Qwen/Qwen3-8B",
+        "--cluster",
+        "8xH100",
+        "--launcher",
+        "megatron-lm",
+    ]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", RUN, site, *question],
         cwd=tmp_path,

@@ -31,9 +31,15 @@ SPELLINGS = {
     "torch.utils.checkpoint._checkpoint_without_reentrant_generator": (
         "torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl",
     ),
-    "torch.distributed.all_gather_into_tensor": ("torch.distributed.all_gather_single",),
-    "torch.distributed.reduce_scatter_tensor": ("torch.distributed.reduce_scatter_single",),
-    "builtins.RuntimeError": ("torch._subclasses.fake_tensor.FakeTensorDeviceMismatchError",),
+    "torch.distributed.all_gather_into_tensor": (
+        "torch.distributed.all_gather_single",
+    ),
+    "torch.distributed.reduce_scatter_tensor": (
+        "torch.distributed.reduce_scatter_single",
+    ),
+    "builtins.RuntimeError": (
+        "torch._subclasses.fake_tensor.FakeTensorDeviceMismatchError",
+    ),
 }
 """Names in place of which another one is taken where a version has it (`gnnplace.torch_names`)."""
 
@@ -41,7 +47,9 @@ SPELLINGS = {
 def used_names() -> list[str]:
     """Return full paths of all names of torch that the package reaches through its list."""
     tree = ast.parse(NAMES_FILE.read_text(encoding="utf-8"))
-    listed = {local: path for local, path in imports_of(tree) if path.startswith("torch.")}
+    listed = {
+        local: path for local, path in imports_of(tree) if path.startswith("torch.")
+    }
     paths = set(listed.values())
     for file in sorted(PACKAGE.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
@@ -51,7 +59,8 @@ def used_names() -> list[str]:
         of_torch = {
             local: listed[path.removeprefix(f"{OWN_MODULE}.")]
             for local, path in imports_of(module)
-            if path.removeprefix(f"{OWN_MODULE}.") in listed and path.startswith(OWN_MODULE)
+            if path.removeprefix(f"{OWN_MODULE}.") in listed
+            and path.startswith(OWN_MODULE)
         }
         for node in ast.walk(module):
             root, _, attributes = dotted(node).partition(".")
@@ -88,7 +97,11 @@ class Sources:
         """Return the sources in a wheel."""
         with ZipFile(wheel) as archive:
             names = [n for n in archive.namelist() if n.startswith("torch/")]
-            texts = {n: archive.read(n).decode() for n in names if n.endswith((".py", ".pyi"))}
+            texts = {
+                n: archive.read(n).decode()
+                for n in names
+                if n.endswith((".py", ".pyi"))
+            }
         return cls(texts.get)
 
     def find(self, path: str) -> ast.AST | None:
@@ -103,7 +116,12 @@ class Sources:
     def module(self, parts: list[str]) -> ast.Module | None:
         """Return a module's tree; None if it has no file."""
         stem = "/".join(parts)
-        for name in (f"{stem}.py", f"{stem}/__init__.py", f"{stem}.pyi", f"{stem}/__init__.pyi"):
+        for name in (
+            f"{stem}.py",
+            f"{stem}/__init__.py",
+            f"{stem}.pyi",
+            f"{stem}/__init__.pyi",
+        ):
             if name not in self._trees:
                 text = self.read(name)
                 self._trees[name] = None if text is None else ast.parse(text)
@@ -111,7 +129,9 @@ class Sources:
                 return self._trees[name]
         return None
 
-    def find_in(self, owner: ast.AST, module: list[str], names: list[str]) -> ast.AST | None:
+    def find_in(
+        self, owner: ast.AST, module: list[str], names: list[str]
+    ) -> ast.AST | None:
         """Return the node of a dotted name in a module or a class."""
         if not names:
             return owner
@@ -123,10 +143,16 @@ class Sources:
                     return self.find_in(found, module, inner) if inner else found
             elif name in defined_names(node):
                 # What stands behind an assigned name is not followed.
-                return self.find_in(node, module, inner) if isinstance(node, ast.ClassDef) else node
+                return (
+                    self.find_in(node, module, inner)
+                    if isinstance(node, ast.ClassDef)
+                    else node
+                )
         return None
 
-    def find_imported(self, node: ast.ImportFrom, module: list[str], name: str) -> ast.AST | None:
+    def find_imported(
+        self, node: ast.ImportFrom, module: list[str], name: str
+    ) -> ast.AST | None:
         """Return what ``from ... import`` makes of a name; None if it is not among its names."""
         alias = next((a for a in node.names if name == (a.asname or a.name)), None)
         if alias is None and not any(a.name == "*" for a in node.names):
@@ -154,7 +180,11 @@ def defined_names(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.Import):
         return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [getattr(node, "target", None)]
+    )
     return {
         inner.id
         for target in targets
@@ -209,9 +239,18 @@ def download(version: str, folder: Path) -> Path:
     Raises:
         SystemExit: The package index has none.
     """
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     kind = ["--no-deps", "--only-binary=:all:", "--platform", PLATFORM]
-    done = subprocess.run([*pip, *kind, "--dest", folder, f"torch=={version}"], check=False)
+    done = subprocess.run(
+        [*pip, *kind, "--dest", folder, f"torch=={version}"], check=False
+    )
     wheels = sorted(folder.glob(f"torch-{version}-*.whl"))
     if done.returncode or not wheels:
         sys.exit(f"torch {version}: the package index has no wheel for {PLATFORM}")

@@ -25,14 +25,18 @@ def problem(num_ops: int) -> Problem:
     rng = np.random.default_rng(0)
     tensors = []
     for i in range(num_ops - 1):
-        consumers = np.unique(rng.integers(i + 1, min(num_ops, i + 40), rng.integers(1, 4)))
+        consumers = np.unique(
+            rng.integers(i + 1, min(num_ops, i + 40), rng.integers(1, 4))
+        )
         tensors.append((i, float(rng.integers(1, 10**6)), consumers.tolist()))
     graph = ComputationGraph.from_tensors([f"o{i}" for i in range(num_ops)], tensors)
     cost = rng.uniform(1e-5, 1e-3, num_ops)
     return build_problem("random", graph, preset("nvlink-a100-4"), {"a100": cost})
 
 
-def against(benchmark: Any, ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[Any, Any]:
+def against(
+    benchmark: Any, ours: Callable[[], Any], theirs: Callable[[], Any]
+) -> tuple[Any, Any]:
     """Times ``ours``, and ``theirs`` as the ratio ``times_as_fast``; both results.
 
     The best of ``ROUNDS`` of theirs counts against our median: the ratio is rather too low.
@@ -65,7 +69,9 @@ def step_time(problem: Problem, device: list[int], order: list[int]) -> float:  
     for op in order:
         queue[device[op]].append(op)
     place, free, busy = [0] * len(names), [True] * len(names), dict.fromkeys(link, 0.0)
-    events: list[tuple[float, int, int, int]] = []  # time, 0 finish or 1 arrival, op or tensor, at
+    events: list[
+        tuple[float, int, int, int]
+    ] = []  # time, 0 finish or 1 arrival, op or tensor, at
     now = 0.0
 
     def start(d: int) -> None:
@@ -92,14 +98,18 @@ def step_time(problem: Problem, device: list[int], order: list[int]) -> float:  
             arrive(tensor, d)
             for target in sorted({device[c] for c in consumers[tensor]} - {d}):
                 by = link[d, target]
-                end = max(busy[d, target], now) + float(graph.size[tensor]) / by.bandwidth
+                end = (
+                    max(busy[d, target], now) + float(graph.size[tensor]) / by.bandwidth
+                )
                 busy[d, target] = end
                 heapq.heappush(events, (end + by.latency, 1, tensor, target))
         start(d)
     return max(now, 0.0)
 
 
-def upward_rank(graph: ComputationGraph, cost: np.ndarray, edge_cost: np.ndarray) -> np.ndarray:
+def upward_rank(
+    graph: ComputationGraph, cost: np.ndarray, edge_cost: np.ndarray
+) -> np.ndarray:
     """Upward rank on a networkx graph."""
     made = nx.DiGraph()
     made.add_nodes_from(range(graph.num_ops))
@@ -108,12 +118,16 @@ def upward_rank(graph: ComputationGraph, cost: np.ndarray, edge_cost: np.ndarray
     made.add_weighted_edges_from(ends)
     rank: dict[int, float] = {}
     for op in reversed(list(nx.topological_sort(made))):
-        after = (data["weight"] + rank[to] for _, to, data in made.out_edges(op, data=True))
+        after = (
+            data["weight"] + rank[to] for _, to, data in made.out_edges(op, data=True)
+        )
         rank[op] = float(cost[op]) + max(after, default=0.0)
     return np.array([rank[op] for op in range(graph.num_ops)])
 
 
-def list_schedule(problem: Problem, device: list[int], priority: np.ndarray) -> list[int]:
+def list_schedule(
+    problem: Problem, device: list[int], priority: np.ndarray
+) -> list[int]:
     """Ops as a scheduler in plain Python starts them: ready ops by priority, transfers for free."""
     source, target, _ = problem.graph.edges
     waits, after = [0] * problem.num_ops, [[] for _ in range(problem.num_ops)]
@@ -143,7 +157,9 @@ def list_schedule(problem: Problem, device: list[int], priority: np.ndarray) -> 
                 heapq.heappush(ready[device[op]], (-float(priority[op]), op))
 
 
-def eliminate(costs: list[np.ndarray], pairs: list[tuple[int, int, np.ndarray]]) -> float:
+def eliminate(
+    costs: list[np.ndarray], pairs: list[tuple[int, int, np.ndarray]]
+) -> float:
     """Least sum of node and edge costs: variable elimination in NumPy, fewest neighbours first."""
     factors = [((i,), cost) for i, cost in enumerate(costs)]
     factors += [((u, v) if u < v else (v, u), c if u < v else c.T) for u, v, c in pairs]
@@ -157,6 +173,8 @@ def eliminate(costs: list[np.ndarray], pairs: list[tuple[int, int, np.ndarray]])
             moved = table.transpose(np.argsort([scope.index(i) for i in own]))
             shape = [sizes[i] if i in own else 1 for i in scope]
             total = total + moved.reshape(shape)
-        factors = [f for f in factors if x not in f[0]] + [(scope[:-1], total.min(axis=-1))]
+        factors = [f for f in factors if x not in f[0]] + [
+            (scope[:-1], total.min(axis=-1))
+        ]
         left.remove(x)
     return float(sum(table for _, table in factors))

@@ -23,7 +23,9 @@ def test_capture_against_export_alone(benchmark):
     module, inputs = model(), (torch.zeros(8, 64),)
     found, expected = against(
         benchmark,
-        lambda: gnnplace.capture(module, inputs, loss=lambda output: output.square().mean()),
+        lambda: gnnplace.capture(
+            module, inputs, loss=lambda output: output.square().mean()
+        ),
         lambda: torch.export.export(module, inputs, strict=False),
     )
     assert len(found.ops) > len(list(expected.graph.nodes))

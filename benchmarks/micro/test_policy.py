@@ -50,7 +50,10 @@ def test_encoder_against_plain_convolutions(benchmark, num_ops):
     """As many layers as wide of PyG's GCNConv, both ways along the edges: what attention to
     buckets, edge features and the whole graph cost beside it.
     """
-    episodes, network = Episodes(SearchSpace(problem(num_ops)), "upward-rank"), load_gnn()
+    episodes, network = (
+        Episodes(SearchSpace(problem(num_ops)), "upward-rank"),
+        load_gnn(),
+    )
     graph, encoder, inputs = episodes.graph, network.encoder, episodes.inputs
     hidden = network.states([inputs]).shape[1]
     depth = sum(1 for name, _ in encoder.named_modules() if name.endswith(".norm"))

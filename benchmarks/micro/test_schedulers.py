@@ -38,11 +38,16 @@ def test_an_order_against_python(benchmark, num_ops):
         lambda: list_schedule(made, device.tolist(), rank),
     )
     assert sorted(found.tolist()) == sorted(expected) == list(range(num_ops))
-    times = [simulator.run(device, np.array(o, np.int32)).step_time for o in (found, expected)]
+    times = [
+        simulator.run(device, np.array(o, np.int32)).step_time
+        for o in (found, expected)
+    ]
     assert 0.5 < times[0] / times[1] < 1.2
 
 
-@pytest.mark.parametrize("name", ["heft", "heft-contention", "etf", "contiguous", "portfolio"])
+@pytest.mark.parametrize(
+    "name", ["heft", "heft-contention", "etf", "contiguous", "portfolio"]
+)
 def test_placers(benchmark, name):
     space = SearchSpace(problem(1_000))
     result = benchmark(placer(name).place, space.problem, space=space)

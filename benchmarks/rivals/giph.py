@@ -42,7 +42,9 @@ from gnnplace.problem import Problem
 
 OUTPUT, HIDDEN = 10, 16  # sizes of the networks, by default in their main.py
 MILLISECONDS = 1e3
-ADDED_BYTES = 1.0  # of edges of source and sink: it divides by the largest bytes of a node
+ADDED_BYTES = (
+    1.0  # of edges of source and sink: it divides by the largest bytes of a node
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +106,20 @@ class Giph(Placer):
 
     name = "giph"
 
-    def __init__(self, clone: str, embedding: str, policy: str, moves: float = 2.0) -> None:
+    def __init__(
+        self, clone: str, embedding: str, policy: str, moves: float = 2.0
+    ) -> None:
         missing = [name for name in ("dgl", "simpy") if find_spec(name) is None]
         if missing:
             raise InputError(f"giph: {missing[0]} is missing; pip install dgl simpy")
         if not (Path(clone) / "experiment.py").is_file():
             raise InputError(f"giph: {clone} is no clone of uidmice/placement-rl")
-        self.clone, self.embedding, self.policy, self.moves = clone, embedding, policy, moves
+        self.clone, self.embedding, self.policy, self.moves = (
+            clone,
+            embedding,
+            policy,
+            moves,
+        )
 
     def supports(self, problem: Problem) -> str | None:
         if problem.num_units < problem.num_ops:
@@ -121,7 +130,9 @@ class Giph(Placer):
             return "some devices have no link"
         return None
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         tasks = task_graph(space.problem)
         record = self._episode(tasks, int(rng.integers(2**31)))
         latencies = record["latency_trace"]

@@ -21,7 +21,9 @@ from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.options import add_options
 from gnnplace.errors import GnnplaceError, InputError
 
-SUMMARY = "Runs an experiment again: traversal orders, or predictions against published runs."
+SUMMARY = (
+    "Runs an experiment again: traversal orders, or predictions against published runs."
+)
 PARTS = "seen,held-out,networks,searched,own"
 
 
@@ -123,7 +125,9 @@ def _plans(args: Namespace) -> int:
 def _published(args: Namespace) -> int:
     """Prints how far tables of plans are from thousands of published rows."""
     if not args.data:
-        raise InputError("study published: needs the folder of its sets; give one with --data")
+        raise InputError(
+            "study published: needs the folder of its sets; give one with --data"
+        )
     found = study_published(args.data, args.output, progress=say)
     sys.stdout.write("\n".join(page(found)) + "\n")
     return 0

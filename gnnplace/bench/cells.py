@@ -77,7 +77,9 @@ class CellTask:
         return CellTask(**{**data, "cell": Cell(**{**data["cell"], "problem": entry})})
 
 
-def tasks_of(suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = "") -> list[CellTask]:
+def tasks_of(
+    suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = ""
+) -> list[CellTask]:
     """Return tasks of cells of a suite whose files are relative to ``folder``."""
     where = str(folder.resolve())
     about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
@@ -109,7 +111,9 @@ def run_task(task: CellTask, begun: Begun | None = None) -> Row:
         with time_limit(task.timeout):
             outcome = problem.outcome(task.cell, task.mode, task.keep)
         row |= {"processor_seconds": time.process_time() - processor, **outcome}
-    except Exception as caught:  # whatever a placer of somebody else's raises is its row
+    except (
+        Exception
+    ) as caught:  # whatever a placer of somebody else's raises is its row
         spent = {
             "seconds": time.perf_counter() - begin,
             "processor_seconds": time.process_time() - processor,

@@ -29,7 +29,9 @@ from gnnplace.policy import (
 )
 from gnnplace.train import listed
 
-BLOCKS = Path(__file__).with_name("blocks.json")  # written by ``benchmarks/structure.py``
+BLOCKS = Path(__file__).with_name(
+    "blocks.json"
+)  # written by ``benchmarks/structure.py``
 WITH_POLICY = ("learned", "best")  # both ask the graph network on large problems, too
 WITH_NETWORK = "gnn"
 UNDECLARED = "undeclared"
@@ -51,7 +53,9 @@ class PlacerTraining:
     def columns(self) -> Data:
         """Return the part of a row that says what the placer was trained on."""
         families = {family for card in self.cards for family in card.trained.families}
-        problems = {name for card in self.cards for name in card.trained.problems.values()}
+        problems = {
+            name for card in self.cards for name in card.trained.problems.values()
+        }
         return {
             "parameters": sum(card.parameters for card in self.cards),
             "training_hours": round(sum(card.hours for card in self.cards), 3),
@@ -89,7 +93,11 @@ def training_of(placer: str) -> PlacerTraining:
         base, options = parse_name(placer)
         folder = options.get("checkpoint")
         if base in WITH_POLICY:
-            folders = [folder or POLICY] if "order" in options else [folder or POLICY, NETWORK]
+            folders = (
+                [folder or POLICY]
+                if "order" in options
+                else [folder or POLICY, NETWORK]
+            )
         elif base == WITH_NETWORK:
             folders = [folder or NETWORK]
         elif base in ROSTER:
@@ -100,7 +108,9 @@ def training_of(placer: str) -> PlacerTraining:
     except GnnplaceError:
         return PlacerTraining(declared=False)
     read = tuple(card for card in cards if card is not None)
-    return PlacerTraining(read, len(read) == len(cards) and all(card.complete for card in read))
+    return PlacerTraining(
+        read, len(read) == len(cards) and all(card.complete for card in read)
+    )
 
 
 def _declared_training(maker: object) -> PlacerTraining:
@@ -110,7 +120,9 @@ def _declared_training(maker: object) -> PlacerTraining:
         return PlacerTraining()
     card = None if folder == UNDECLARED else read_card(folder)
     return (
-        PlacerTraining(declared=False) if card is None else PlacerTraining((card,), card.complete)
+        PlacerTraining(declared=False)
+        if card is None
+        else PlacerTraining((card,), card.complete)
     )
 
 
@@ -146,7 +158,9 @@ def _blocks() -> dict[str, str]:
     """Return the block of structurally similar families of every family that was compared."""
     if not BLOCKS.is_file():
         return {}
-    blocks: dict[str, Sequence[str]] = json.loads(BLOCKS.read_text(encoding="utf-8"))["blocks"]
+    blocks: dict[str, Sequence[str]] = json.loads(BLOCKS.read_text(encoding="utf-8"))[
+        "blocks"
+    ]
     return {family: name for name, families in blocks.items() for family in families}
 
 

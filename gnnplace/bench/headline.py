@@ -36,7 +36,10 @@ def headline_grids(rows: Sequence[Row]) -> list[Grid]:
     machines = machines_of(rows)
     if not machines:
         return []
-    return [_short(rows, machines), *(_of_machine(own, name) for name, own in machines.items())]
+    return [
+        _short(rows, machines),
+        *(_of_machine(own, name) for name, own in machines.items()),
+    ]
 
 
 def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -57,14 +60,17 @@ def _times(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Return the step times in seconds, by method and problem."""
     methods = dict.fromkeys(str(row["placer"]) for row in rows)
     own = {who: [row for row in rows if row["placer"] == who] for who in methods}
-    return {who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()}
+    return {
+        who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()
+    }
 
 
 def _ratios(times: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the step time over data parallelism's, by method and problem that both solved."""
     base = times.get(PARALLEL, {})
     return {
-        who: {p: s / base[p] for p, s in own.items() if p in base} for who, own in times.items()
+        who: {p: s / base[p] for p, s in own.items() if p in base}
+        for who, own in times.items()
     }
 
 
@@ -75,10 +81,20 @@ def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
     for who in dict.fromkeys(str(row["placer"]) for row in every):
         mine = [row for row in every if row["placer"] == who]
         shown = [geometric_interval(list(one.get(who, {}).values())) for one in ratios]
-        whole = geometric_interval([r for one in ratios for r in one.get(who, {}).values()])
+        whole = geometric_interval(
+            [r for one in ratios for r in one.get(who, {}).values()]
+        )
         line = [who, *map(interval_text, shown), interval_text(whole), *_beside(mine)]
         lines.append((whole.mean if whole else np.inf, line))
-    heads = ("method", *machines, "all", "over its bound", "GB", "processor s", "failed")
+    heads = (
+        "method",
+        *machines,
+        "all",
+        "over its bound",
+        "GB",
+        "processor s",
+        "failed",
+    )
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
     return Grid("Step time over data parallelism, predicted", heads, ordered)
 
@@ -90,7 +106,11 @@ def _beside(rows: Sequence[Row]) -> list[str]:
     """
     fine = [row for row in rows if row["feasible"]]
     bound = geometric_interval(
-        [row["step_time"] / row["lower_bound"] for row in fine if row.get("lower_bound")]
+        [
+            row["step_time"] / row["lower_bound"]
+            for row in fine
+            if row.get("lower_bound")
+        ]
     )
     held = max((max(row.get("peak_memory") or [0.0]) for row in fine), default=0.0)
     spent = [row["processor_seconds"] for row in fine if "processor_seconds" in row]
@@ -112,7 +132,9 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
     for who, own in times.items():
         ratio = geometric_interval(list(ratios[who].values()))
         shown = [f"{1e3 * own[p]:.4g}" if p in own else "-" for p in models]
-        lines.append((ratio.mean if ratio else np.inf, [who, *shown, interval_text(ratio)]))
+        lines.append(
+            (ratio.mean if ratio else np.inf, [who, *shown, interval_text(ratio)])
+        )
     heads = ("method", *(names[p] for p in models), "over data parallelism")
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
     return Grid(f"Step times on {machine}, ms, predicted", heads, ordered)
@@ -120,7 +142,10 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
     """Return the name of each problem's model."""
-    return {r["problem"]: str(r.get("family", r["problem"])).removeprefix("hf:") for r in rows}
+    return {
+        r["problem"]: str(r.get("family", r["problem"])).removeprefix("hf:")
+        for r in rows
+    }
 
 
 def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
@@ -130,18 +155,26 @@ def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
     series = []
     for who in (name for name in DRAWN if name in ratios):
         points = [(r, models.index(p)) for p, r in ratios[who].items()]
-        told = [f"{who}, {names[models[k]]}: {r:.3f} of data parallelism" for r, k in points]
+        told = [
+            f"{who}, {names[models[k]]}: {r:.3f} of data parallelism" for r, k in points
+        ]
         x = [min(max(r, 1 / FARTHEST), FARTHEST) for r, _ in points]
-        series.append(Series(who, x, [float(k) for _, k in points], told=told, joined="none"))
+        series.append(
+            Series(who, x, [float(k) for _, k in points], told=told, joined="none")
+        )
     axes = (
         Axis("step time over data parallelism", logarithmic=True),
         Axis(
             "",
             limits=(-0.5, len(models) - 0.5),
             ticks=[float(k) for k in range(len(models))],
-            text=lambda k: names[models[round(k)]] if 0 <= round(k) < len(models) else "",
+            text=lambda k: (
+                names[models[round(k)]] if 0 <= round(k) < len(models) else ""
+            ),
         ),
     )
     return chart(
-        series, axes, title=f"Every method beside data parallelism on {machine}, predicted"
+        series,
+        axes,
+        title=f"Every method beside data parallelism on {machine}, predicted",
     )

@@ -66,7 +66,9 @@ class Joint:
 
     entry: ProblemEntry
     placed: dict[int, PlacedProblem] = field(default_factory=dict)
-    plans: dict[float, tuple[dict[str, Plan | None], Data]] = field(default_factory=dict)
+    plans: dict[float, tuple[dict[str, Plan | None], Data]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -92,7 +94,9 @@ class Joint:
             GnnplaceError: The ops cannot be captured, or the batch cannot be cut.
         """
         if microbatches not in self.placed:
-            program = _program(str(self.entry.model), microbatches, self.entry.accept_other_loss)
+            program = _program(
+                str(self.entry.model), microbatches, self.entry.accept_other_loss
+            )
             if isinstance(program, GnnplaceError):
                 raise program
             options = replace(self.entry.capture_options(), microbatches=microbatches)
@@ -110,12 +114,19 @@ class Joint:
         except GnnplaceError:
             told = ruled(f"{self.chain.fingerprint[:12]}-layers")
             devices = self.cluster.num_devices
-            return {"num_devices": devices, "digest": told, "clock": "predicted", **entry.labels}
+            return {
+                "num_devices": devices,
+                "digest": told,
+                "clock": "predicted",
+                **entry.labels,
+            }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """Return the outcome of the method; see ``kinds.Loaded``."""
         begin = time.perf_counter(), time.process_time()
-        found = self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
+        found = (
+            self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
+        )
         wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]
         return {**dict(zip(SPENT, (wall, processor), strict=True)), **found}
 
@@ -127,7 +138,9 @@ class Joint:
         for size in sizes:
             try:
                 own = self.problem(size).outcome(half, "", keep)
-                found.append({**own, "note": f"{size} micro-batches; {own['note']}".rstrip("; ")})
+                found.append(
+                    {**own, "note": f"{size} micro-batches; {own['note']}".rstrip("; ")}
+                )
             except GnnplaceError as error:
                 fault = error
         if not found:
@@ -155,20 +168,33 @@ class Joint:
         else:
             if cell.budget not in self.plans:
                 begin = time.perf_counter(), time.process_time()
-                found = find_baselines(self.chain, self.cluster, SearchOptions(budget=cell.budget))
+                found = find_baselines(
+                    self.chain, self.cluster, SearchOptions(budget=cell.budget)
+                )
                 spent = time.perf_counter() - begin[0], time.process_time() - begin[1]
                 self.plans[cell.budget] = found, dict(zip(SPENT, spent, strict=True))
             plans, told = self.plans[cell.budget]
             plan = plans[DDP if cell.placer == BARE else cell.placer]
         if plan is None or not plan.feasible:
-            raise InfeasibleError(plan.reason if plan and plan.reason else "no plan of it fits")
-        held = {name: sum(own.model_dump().values()) for name, own in plan.file.memory.items()}
-        hidden = hidden_by_backward(self.chain, self.cluster, plan) if cell.placer == DDP else 0.0
+            raise InfeasibleError(
+                plan.reason if plan and plan.reason else "no plan of it fits"
+            )
+        held = {
+            name: sum(own.model_dump().values())
+            for name, own in plan.file.memory.items()
+        }
+        hidden = (
+            hidden_by_backward(self.chain, self.cluster, plan)
+            if cell.placer == DDP
+            else 0.0
+        )
         return {
             "step_time": plan.step_time - hidden,
             "lower_bound": plan.file.lower_bound,
             "feasible": True,
-            "peak_memory": [held.get(device.name, 0.0) for device in self.cluster.devices],
+            "peak_memory": [
+                held.get(device.name, 0.0) for device in self.cluster.devices
+            ],
             "note": plan.shape,
             **told,
         }
@@ -185,7 +211,9 @@ class Joint:
 @lru_cache(maxsize=2)  # whole, and cut into micro-batches
 def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceError:
     """Return the step's ops, for any machine; or why they cannot be captured."""
-    options = CaptureOptions(optimizer="adamw", microbatches=microbatches, accept_other_loss=accept)
+    options = CaptureOptions(
+        optimizer="adamw", microbatches=microbatches, accept_other_loss=accept
+    )
     try:
         return capture_for(model, ELSEWHERE, options)
     except GnnplaceError as error:
@@ -196,7 +224,9 @@ def _program(model: str, microbatches: int, accept: bool) -> Program | GnnplaceE
 def _layers(model: str, accept: bool) -> Chain | GnnplaceError:
     """Return the step's layers with the known kernels, or why they cannot be planned."""
     try:
-        return chain_of(TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE))
+        return chain_of(
+            TrainingJob(model, accept_other_loss=accept), resolve_cluster(ELSEWHERE)
+        )
     except GnnplaceError as error:
         return error
 
@@ -220,10 +250,14 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
         return 0.0
     again = np.array([s.name in stage.recompute.modules for s in chain.segments])
     own = costs.parameters.copy()
-    for tied in chain.tied:  # its gradient is there when the first that reads it is done
+    for (
+        tied
+    ) in chain.tied:  # its gradient is there when the first that reads it is done
         own[list(tied.segments[1:])] -= tied.elements
     order = np.arange(len(own))[::-1]
     ready = np.cumsum((costs.backward + costs.weights + again * costs.forward)[order])
     seconds = partial(fabric.collective, ALL_REDUCE, members=members)
-    done, _ = reduced(np.stack([ready, width * np.maximum(own[order], 0.0)], 1), seconds)
+    done, _ = reduced(
+        np.stack([ready, width * np.maximum(own[order], 0.0)], 1), seconds
+    )
     return float(ready[-1]) + seconds(width * float(own.sum())) - max(done, ready[-1])

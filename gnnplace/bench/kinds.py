@@ -104,7 +104,9 @@ def training(kind: str, name: str) -> PlacerTraining:
     return training_of(name)
 
 
-def warm_up(kind: str, names: list[str], progress: Callable[[str], None] | None = None) -> None:
+def warm_up(
+    kind: str, names: list[str], progress: Callable[[str], None] | None = None
+) -> None:
     """Compile what cells run, so that no cell's seconds contain it.
 
     Errors are ignored here: the cell itself raises them again and records them.

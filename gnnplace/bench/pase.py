@@ -79,9 +79,13 @@ class WholeStep(CapturedProblem):
         assert self.source is not None
         chosen, calls = [], self.source.layers.calls.calls
         if not any("conv" in call.kind for call in calls):
-            raise InfeasibleError("one weird trick is a recipe for networks with convolutions")
+            raise InfeasibleError(
+                "one weird trick is a recipe for networks with convolutions"
+            )
         for call, op, options in zip(calls, self.graph.ops, self.options, strict=True):
-            outputs = op.shape.results[0][-1:] if call.kind in CONNECTED else (op.batch,)
+            outputs = (
+                op.shape.results[0][-1:] if call.kind in CONNECTED else (op.batch,)
+            )
             wanted = tuple(outputs)
             chosen.append(wanted if wanted in options else (None,))
         return completed(self, chosen)
@@ -106,11 +110,16 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     if len(kinds) > 1:
         raise InfeasibleError("equal parts of every call want devices of one kind")
     if chain.mixes or chain.batch % count:
-        why = chain.mixes or f"{chain.batch} examples are no equal parts for {count} devices"
+        why = (
+            chain.mixes
+            or f"{chain.batch} examples are no equal parts for {count} devices"
+        )
         raise InfeasibleError(f"the batch stays whole: {why}")
     machine = ShardMachine(fabric=MeshFabric(cluster), place=Mesh(0, 1, count))
     (kind,) = kinds
-    step = WholeStep(source.layers.operations, (count,), machine, source=source, kind=kind)
+    step = WholeStep(
+        source.layers.operations, (count,), machine, source=source, kind=kind
+    )
     if method == TRICK:
         chosen = step.trick()
     else:
@@ -125,7 +134,9 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     stored = source.parts.beside(source.stored(calls), kind)
     summed, updates = source.beside(calls, split, kind, ((count,), 1))
     kernels = found.compute + stored.kernels + summed.kernels
-    host = stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
+    host = (
+        stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
+    )
     seconds = max(kernels, host) + found.total - found.compute
     # The state is counted by the optimizer, in place of the sharding model's own estimate.
     own = _elements(step, split)

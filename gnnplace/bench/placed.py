@@ -52,9 +52,13 @@ class PlacedProblem:
         problem = anew(self.problem)
         with counted_steps() if cell.unit == STEPS else nullcontext():
             check_unit(cell)
-            result = place(problem, placer=cell.placer, budget=cell.budget, seed=cell.seed)
+            result = place(
+                problem, placer=cell.placer, budget=cell.budget, seed=cell.seed
+            )
         found = _placed(result) | {"seconds": time.perf_counter() - begin}
-        return result, found | (_kept(Path(keep), cell, self.problem, result) if keep else {})
+        return result, found | (
+            _kept(Path(keep), cell, self.problem, result) if keep else {}
+        )
 
 
 def check_unit(cell: Cell) -> None:
@@ -65,12 +69,16 @@ def check_unit(cell: Cell) -> None:
     """
     name = parse_name(cell.placer)[0]
     if cell.unit == STEPS and name in TIMED:
-        raise UnsupportedError(f"placer {name!r}: its solver is limited by seconds, not by steps")
+        raise UnsupportedError(
+            f"placer {name!r}: its solver is limited by seconds, not by steps"
+        )
 
 
 def anew(problem: Problem) -> Problem:
     """Return the same problem without what earlier placers have derived from it and left there."""
-    return replace(problem, graph=replace(problem.graph), cluster=replace(problem.cluster))
+    return replace(
+        problem, graph=replace(problem.graph), cluster=replace(problem.cluster)
+    )
 
 
 def _placed(result: Result) -> Data:

@@ -96,7 +96,9 @@ def _commit() -> str:
     folder = str(module.parent)
     try:
         _git(folder, "ls-files", "--error-unmatch", module.name)
-        status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        status = _git(
+            folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"
+        )
     except (OSError, subprocess.CalledProcessError):
         return _installed_commit() or f"files:{_hash_of_files(module.parents[1])}"
     lines = status.splitlines()
@@ -107,7 +109,9 @@ def _commit() -> str:
 
 def _git(folder: str, *arguments: str) -> str:
     command = ["git", "-C", folder, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _installed_commit() -> str | None:
@@ -165,7 +169,9 @@ def sole_writer(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(f"{path}: another run writes to it; give another folder") from None
+            raise InputError(
+                f"{path}: another run writes to it; give another folder"
+            ) from None
         yield
 
 
@@ -180,7 +186,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     *lines, last = path.read_bytes().split(b"\n")
-    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+    rows = [
+        _row(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)
+    ]
     if last.strip():
         with suppress(FormatError):
             rows.append(_row(last, str(path)))
@@ -261,7 +269,9 @@ def unit_of(row: Mapping[str, Any]) -> str:
     return str(row.get("unit", SECONDS))
 
 
-def results_file(folder: str | Path, suite: str, part: tuple[int, int] | None = None) -> Path:
+def results_file(
+    folder: str | Path, suite: str, part: tuple[int, int] | None = None
+) -> Path:
     """Return the path of the rows of a suite or of a part of it, and make its folder.
 
     A suite's first version has no number in the file's name.

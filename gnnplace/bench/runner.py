@@ -86,14 +86,22 @@ class Override:
 
     def __post_init__(self) -> None:
         if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
-            raise InputError(f"part {self.part[0]}/{self.part[1]}: give K/N with 1 <= K <= N")
+            raise InputError(
+                f"part {self.part[0]}/{self.part[1]}: give K/N with 1 <= K <= N"
+            )
 
     def apply(self, suite: SuiteFile) -> SuiteFile:
         """Return the suite with what is given here."""
         changed: dict[str, Any] = {}
         if self.placers:
-            known = {name: own for name, own in suite.methods.items() if name in self.placers}
-            changed |= {"placers": list(self.placers), "constructions": [], "methods": known}
+            known = {
+                name: own for name, own in suite.methods.items() if name in self.placers
+            }
+            changed |= {
+                "placers": list(self.placers),
+                "constructions": [],
+                "methods": known,
+            }
         if self.budgets or self.steps:
             changed |= {"budgets": list(self.budgets), "steps": list(self.steps)}
         if self.seeds:
@@ -153,7 +161,9 @@ def run_suite(
     return 0
 
 
-def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say) -> None:
+def _run_missing(
+    suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say
+) -> None:
     """Run the cells that have no row of their problem as it is now, and write a row each."""
     _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
     for _ in range(MAX_ROUNDS):
@@ -166,7 +176,9 @@ def _run_missing(suite: SuiteFile, rows_path: Path, folder: Path, where: Where, 
 
 def _missing_cells(suite: SuiteFile, rows_path: Path) -> list[Cell]:
     done = {identity(row) for row in read_rows(rows_path)}
-    return [cell for cell in cells(suite) if tuple(cell.identity().values()) not in done]
+    return [
+        cell for cell in cells(suite) if tuple(cell.identity().values()) not in done
+    ]
 
 
 def _run_cells(
@@ -182,7 +194,9 @@ def _run_cells(
     keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
     tasks = tasks_of(suite, missing, folder, keep)
     num_done = len(cells(suite)) - len(missing)
-    say(f"{suite.title}: {len(missing)} cells to run, {num_done} rows already in {rows_path}")
+    say(
+        f"{suite.title}: {len(missing)} cells to run, {num_done} rows already in {rows_path}"
+    )
     digests = {}
     for number, row in enumerate(run(tasks), 1):
         append(rows_path, row)
@@ -210,7 +224,8 @@ def _set_changed_aside(
     changed = [
         row
         for row in read_rows(rows_path)
-        if row.get("digest") and digests.get(row["problem"], row["digest"]) != row["digest"]
+        if row.get("digest")
+        and digests.get(row["problem"], row["digest"]) != row["digest"]
     ]
     if not changed:
         return False

@@ -26,7 +26,9 @@ from gnnplace.sharding import (
 )
 
 Data = dict[str, Any]
-PROPOSALS = 1_000_000  # of a random search for a split without a budget: less than a second
+PROPOSALS = (
+    1_000_000  # of a random search for a split without a budget: less than a second
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class NetworkTables:
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem."""
         hashed = hashlib.sha256()
-        for array in (*self.tables.cost, *(np.asarray(edge.cost) for edge in self.tables.edges)):
+        for array in (
+            *self.tables.cost,
+            *(np.asarray(edge.cost) for edge in self.tables.edges),
+        ):
             hashed.update(np.ascontiguousarray(array).tobytes())
         return {
             "num_ops": len(self.tables.names),
@@ -72,8 +77,12 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
     Raises:
         GnnplaceError: There is no such network.
     """
-    setting = Setting(build_network(str(entry.network)), entry.ways, Machine(), SplitSpace())
-    tables = sharding_problem(setting.network, entry.ways, setting.machine, space=SplitSpace())
+    setting = Setting(
+        build_network(str(entry.network)), entry.ways, Machine(), SplitSpace()
+    )
+    tables = sharding_problem(
+        setting.network, entry.ways, setting.machine, space=SplitSpace()
+    )
     return NetworkTables(setting, tables)
 
 

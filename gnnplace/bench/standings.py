@@ -99,7 +99,9 @@ def merged(
     result = dict(known)
     for row in rows:
         key = problem_id(row)
-        if row["feasible"] and (key not in result or row["step_time"] < result[key].step_time):
+        if row["feasible"] and (
+            key not in result or row["step_time"] < result[key].step_time
+        ):
             taken = {k: row[k] for k in ("step_time", "placer", "budget", "seed")}
             result[key] = BestKnown(digest=key[1], commit=row["commit"] or "", **taken)
     return result
@@ -112,10 +114,14 @@ def write_best_known(path: str | Path, known: Mapping[ProblemId, BestKnown]) -> 
         InputError: The file cannot be written.
     """
     entries = {key: best.model_dump_json() for (key, _), best in known.items()}
-    lines = [f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}" for key in sorted(entries)]
+    lines = [
+        f"{json.dumps(key, ensure_ascii=False)}: {entries[key]}"
+        for key in sorted(entries)
+    ]
     body = ",\n".join(lines)
     write_text(
-        path, f'{{"format": "gnnplace-best-known", "version": 1, "problems": {{\n{body}\n}}}}\n'
+        path,
+        f'{{"format": "gnnplace-best-known", "version": 1, "problems": {{\n{body}\n}}}}\n',
     )
 
 
@@ -126,7 +132,11 @@ def highest_bounds(rows: Iterable[Mapping[str, Any]]) -> dict[ProblemId, float]:
     """
     bounds: dict[ProblemId, float] = {}
     for row in rows:
-        if row["feasible"] and row.get("lower_bound") and not row["placer"].startswith("exact"):
+        if (
+            row["feasible"]
+            and row.get("lower_bound")
+            and not row["placer"].startswith("exact")
+        ):
             problem = problem_id(row)
             bounds[problem] = max(bounds.get(problem, 0.0), row["lower_bound"])
     return bounds
@@ -179,7 +189,9 @@ class Standing:
 
 
 def standings(
-    rows: Iterable[Mapping[str, Any]], best: Mapping[ProblemId, BestKnown], rival: str = RIVAL
+    rows: Iterable[Mapping[str, Any]],
+    best: Mapping[ProblemId, BestKnown],
+    rival: str = RIVAL,
 ) -> list[Standing]:
     """Return standings of all placers and budgets among ``rows``, by budget, the best ratio first.
 
@@ -221,7 +233,9 @@ def standings(
                 infeasible=sum(not row["feasible"] for row in mine),
             )
         )
-    return sorted(result, key=lambda s: (s.budget, s.ratio.mean if s.ratio else np.inf, s.placer))
+    return sorted(
+        result, key=lambda s: (s.budget, s.ratio.mean if s.ratio else np.inf, s.placer)
+    )
 
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
@@ -233,7 +247,9 @@ def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
     return {p: float(np.exp(np.mean(np.log(values)))) for p, values in found.items()}
 
 
-def _versus(mine: Times, rivals: Times, both: Iterable[ProblemId]) -> tuple[int, int, int]:
+def _versus(
+    mine: Times, rivals: Times, both: Iterable[ProblemId]
+) -> tuple[int, int, int]:
     """Return wins, losses and ties on the problems that both tried."""
     wins = losses = ties = 0
     for problem in both:

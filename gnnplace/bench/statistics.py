@@ -58,7 +58,9 @@ def geometric_interval(values: Sequence[float]) -> Interval | None:
     return _exponential(mean_interval(np.log(values).tolist()) if values else None)
 
 
-def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval | None:
+def nested_interval(
+    groups: Sequence[Sequence[float]], *, seed: int = 0
+) -> Interval | None:
     """Return the mean of the groups' means with its interval; None without groups.
 
     Args:
@@ -74,7 +76,9 @@ def nested_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Inte
     mean = float((values.sum(axis=1) / sizes).mean())
     rng = np.random.default_rng(seed)
     at_once = max(1, AT_ONCE // values.size)
-    counts = [min(at_once, NESTED_RESAMPLES - k) for k in range(0, NESTED_RESAMPLES, at_once)]
+    counts = [
+        min(at_once, NESTED_RESAMPLES - k) for k in range(0, NESTED_RESAMPLES, at_once)
+    ]
     means = np.concatenate([_resampled(values, sizes, count, rng) for count in counts])
     return _interval(mean, means, len(groups))
 
@@ -88,7 +92,9 @@ def _resampled(
     """
     group = rng.integers(len(sizes), size=(count, len(sizes)))
     size = sizes[group]
-    place = (rng.random((*group.shape, values.shape[1])) * size[..., None]).astype(np.int64)
+    place = (rng.random((*group.shape, values.shape[1])) * size[..., None]).astype(
+        np.int64
+    )
     used = np.arange(values.shape[1]) < size[..., None]
     drawn = np.where(used, values[group[..., None], place], 0.0)
     return np.asarray((drawn.sum(axis=2) / size).mean(axis=1))

@@ -28,7 +28,13 @@ from gnnplace.bench.suite import PLACE, ProblemEntry, SuiteFile, read_suite, sui
 from gnnplace.errors import FormatError, InputError
 from gnnplace.placers import parse_name
 from gnnplace.policy import CARD, ROSTER, read_card
-from gnnplace.problem import Placement, Problem, digest, placement_from_data, read_placement
+from gnnplace.problem import (
+    Placement,
+    Problem,
+    digest,
+    placement_from_data,
+    read_placement,
+)
 from gnnplace.simulation import simulate
 
 REQUIRED = (
@@ -71,7 +77,9 @@ def placement_of_row(row: Row, problem: Problem, where: str) -> Placement:
     data = row["placement"]
     if not isinstance(data, dict) or "format" in data:
         return placement_from_data(data, problem, where)
-    device = _whole_numbers(data.get("device"), problem.num_devices, f"{where}: placement.device")
+    device = _whole_numbers(
+        data.get("device"), problem.num_devices, f"{where}: placement.device"
+    )
     if len(device) != problem.num_ops:
         raise FormatError(
             f"{where}: placement.device: has {len(device)} ops, the problem {problem.num_ops}"
@@ -99,7 +107,9 @@ def _whole_numbers(values: object, limit: int, where: str) -> np.ndarray[Any, An
     """Return a list of whole numbers from 0 to below ``limit`` as an array."""
     is_list = isinstance(values, list)
     if not is_list or not all(type(v) is int and 0 <= v < limit for v in values):  # type: ignore[attr-defined]
-        raise FormatError(f"{where}: must be a list of whole numbers from 0 to {limit - 1}")
+        raise FormatError(
+            f"{where}: must be a list of whole numbers from 0 to {limit - 1}"
+        )
     return np.array(values, dtype=np.int32)
 
 
@@ -119,8 +129,13 @@ def read_submission(path: Path) -> list[Data]:
     lines = text.decode().splitlines()
     rows = [json.loads(line) for line in lines]
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not {"problem", "placer", "seed", "budget"} <= row.keys():
-            raise FormatError(f"{path}: line {number}: not a result row; mend or remove it")
+        if (
+            not isinstance(row, dict)
+            or not {"problem", "placer", "seed", "budget"} <= row.keys()
+        ):
+            raise FormatError(
+                f"{path}: line {number}: not a result row; mend or remove it"
+            )
     return rows
 
 
@@ -130,7 +145,9 @@ def write_submission(path: Path, rows: Sequence[Row]) -> None:
     Raises:
         InputError: It cannot be written.
     """
-    text = "".join(json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in rows)
+    text = "".join(
+        json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n" for row in rows
+    )
     data = text.encode()
     if path.suffix == COMPRESSED:
         data = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
@@ -172,7 +189,11 @@ def declaration_of(*, by: str, code: str, card: str, untrained: bool) -> Declara
         raise InputError("--card, --untrained: give one of them")
     training = None
     if untrained:
-        training = PlacerTraining().columns() | {"seen": False, "seen_how": "", "seen_block": False}
+        training = PlacerTraining().columns() | {
+            "seen": False,
+            "seen_how": "",
+            "seen_block": False,
+        }
     if card:
         read = read_card(card)
         if read is None:
@@ -192,12 +213,20 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
     for number, row in enumerate(read_rows(path), 1):
         where = f"{path}: line {number}"
         columns = {key: value for key, value in row.items() if key != "kept"}
-        submitted = columns | {"by": declaration.by, "code": _code(row, declaration, where)}
-        if row.get("trained_on", UNDECLARED) == UNDECLARED and declaration.training is not None:
+        submitted = columns | {
+            "by": declaration.by,
+            "code": _code(row, declaration, where),
+        }
+        if (
+            row.get("trained_on", UNDECLARED) == UNDECLARED
+            and declaration.training is not None
+        ):
             submitted |= declaration.training
         if row["feasible"] and "placement" not in row:
             if "kept" not in row:
-                raise InputError(f"{where}: {row['problem']}: no placement was kept; use --keep")
+                raise InputError(
+                    f"{where}: {row['problem']}: no placement was kept; use --keep"
+                )
             problem = problem_of(row, where)
             placement = read_placement(path.parent / "kept" / row["kept"], problem)
             submitted["placement"] = indexed_placement(placement)
@@ -211,7 +240,9 @@ def _code(row: Row, declaration: Declaration, where: str) -> str:
         return declaration.code
     if parse_name(row["placer"])[0] in ROSTER:
         return f"gnnplace@{row.get('commit') or 'unknown'}"
-    raise InputError(f"{where}: placer {row['placer']!r}: say where its code is: --code URL")
+    raise InputError(
+        f"{where}: placer {row['placer']!r}: say where its code is: --code URL"
+    )
 
 
 @cache
@@ -241,13 +272,17 @@ def problem_of(row: Row, where: str) -> Problem:
         taken = f"rows of {read_suite(path).title}, of kind place, are taken"
         raise InputError(f"{where}: suite {title!r}: {taken}")
     if suite.kind != PLACE:
-        raise InputError(f"{where}: suite {title!r}: rows of kind {suite.kind} are not taken")
+        raise InputError(
+            f"{where}: suite {title!r}: rows of kind {suite.kind} are not taken"
+        )
     for entry in suite.problems:
         if entry.key == row["problem"]:
             path = suite_path(suite.name)
             assert path is not None
             return _problem(entry.model_dump_json(), str(path.parent))
-    raise InputError(f"{where}: problem {row['problem']!r}: {suite.title} has no such problem")
+    raise InputError(
+        f"{where}: problem {row['problem']!r}: {suite.title} has no such problem"
+    )
 
 
 @lru_cache(maxsize=2)
@@ -266,7 +301,9 @@ def check_row(row: Row, where: str) -> None:
         raise InputError(f"{where}: {missing[0]!r} is missing; `pack` writes it")
     if not row["feasible"]:
         if row["step_time"] is not None:
-            raise InputError(f"{where}: an infeasible row has a step_time of {row['step_time']!r}")
+            raise InputError(
+                f"{where}: an infeasible row has a step_time of {row['step_time']!r}"
+            )
         return
     if "placement" not in row:
         raise InputError(f"{where}: 'placement' is missing; `pack` writes it")
@@ -297,7 +334,9 @@ def check_rows(rows: Sequence[Row], source: str) -> None:
             f"{source}: {cells[repeated[0]]} rows of one cell: {suite}, {problem}, {placer}, seed "
             f"{seed}; leave one"
         )
-    ordered = sorted(enumerate(rows, 1), key=lambda pair: (pair[1]["suite"], pair[1]["problem"]))
+    ordered = sorted(
+        enumerate(rows, 1), key=lambda pair: (pair[1]["suite"], pair[1]["problem"])
+    )
     for number, row in ordered:
         check_row(row, f"{source}: line {number}")
 
@@ -370,7 +409,9 @@ def coverage_of(rows: Sequence[Row]) -> list[Coverage]:
         if suite is None:
             reasons: tuple[str, ...] = (f"there is no suite {title}",)
         else:
-            cells = len(suite.problems) * len(_seeds(suite, members[0]["placer"], budget))
+            cells = len(suite.problems) * len(
+                _seeds(suite, members[0]["placer"], budget)
+            )
             reasons = tuple(_reasons(suite, members, budget, unit))
         result.append(
             Coverage(
@@ -394,7 +435,9 @@ def _seeds(suite: SuiteFile, placer: str, budget: float) -> Sequence[int]:
     return (method.seeds if method else None) or suite.seeds
 
 
-def _reasons(suite: SuiteFile, rows: Sequence[Row], budget: float, unit: str) -> Iterator[str]:
+def _reasons(
+    suite: SuiteFile, rows: Sequence[Row], budget: float, unit: str
+) -> Iterator[str]:
     """Yield why rows of one method with one budget are not ranked."""
     seeds = _seeds(suite, rows[0]["placer"], budget)
     budgets = suite.budgets if unit == SECONDS else suite.steps
@@ -409,7 +452,9 @@ def _reasons(suite: SuiteFile, rows: Sequence[Row], budget: float, unit: str) ->
         if (entry.key, seed) not in cells
     ]
     if missing:
-        problems = {entry.key for entry in suite.problems} - {row["problem"] for row in rows}
+        problems = {entry.key for entry in suite.problems} - {
+            row["problem"] for row in rows
+        }
         total = len(suite.problems) * len(seeds)
         text = f"{len(missing)} of {total} cells have no row"
         if problems:
@@ -422,5 +467,7 @@ def _reasons(suite: SuiteFile, rows: Sequence[Row], budget: float, unit: str) ->
         yield f"{unkept} of {len(rows)} rows keep no placement"
     if any(row.get("trained_on", []) == UNDECLARED for row in rows):
         yield "nothing says what it was trained on"
-    if any(str(row.get("seen_how", "")).startswith("trained on problem") for row in rows):
+    if any(
+        str(row.get("seen_how", "")).startswith("trained on problem") for row in rows
+    ):
         yield "it was trained on problems of the suite"

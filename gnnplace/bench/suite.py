@@ -59,7 +59,9 @@ from gnnplace.train.data.recipes import RECIPES, STORE
 if TYPE_CHECKING:
     from gnnplace.tracing import CaptureOptions
 
-FAMILY_OF = {m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models}
+FAMILY_OF = {
+    m.name: m.family for recipe in (STORE, *RECIPES.values()) for m in recipe.models
+}
 NonNegative = Annotated[float, Field(ge=0)]
 Steps = Annotated[int, Field(ge=1)]
 # In a checkout they stand beside the package, in a wheel inside of it.
@@ -140,9 +142,13 @@ class ProblemEntry(Schema):
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
         if self.constraints and self.network is not None:
-            raise ValueError("constraints: networks have layers to split and no ops to place")
+            raise ValueError(
+                "constraints: networks have layers to split and no ops to place"
+            )
         if as_constraints(self.constraints).max_devices is not None:
-            raise ValueError("constraints: max_devices is for place; give a smaller cluster")
+            raise ValueError(
+                "constraints: max_devices is for place; give a smaller cluster"
+            )
         return self
 
     def _sources(self) -> list[str]:
@@ -192,7 +198,9 @@ class ProblemEntry(Schema):
             InputError: The source is a network, which has no ops to place, or is not valid.
         """
         if self.network is not None:
-            raise InputError(f"network {self.network!r}: only suites of kind shard have networks")
+            raise InputError(
+                f"network {self.network!r}: only suites of kind shard have networks"
+            )
         asked = as_constraints(self.constraints)
         if self.model is not None:
             return limited(self._profiled(self.model), asked)
@@ -210,13 +218,19 @@ class ProblemEntry(Schema):
                 memory=self.memory,
             )
         problem = self._uncut(folder)
-        return problem if self.microbatches == 1 else with_microbatches(problem, self.microbatches)
+        return (
+            problem
+            if self.microbatches == 1
+            else with_microbatches(problem, self.microbatches)
+        )
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
         from gnnplace.costs.profiling.profiler import profile_model
 
-        return profile_model(model, self.cluster or "auto", options=self.capture_options())
+        return profile_model(
+            model, self.cluster or "auto", options=self.capture_options()
+        )
 
     def capture_options(self) -> CaptureOptions:
         """Return the capture options of a suite's model."""
@@ -278,7 +292,11 @@ def check_suite_name(name: str) -> str:
         ValueError: It cannot be printed, begins with a dot, or has an "@", which stands before the
             version, or a slash, which would leave the folder.
     """
-    if not name.isprintable() or name.startswith(".") or any(sign in name for sign in "@/\\"):
+    if (
+        not name.isprintable()
+        or name.startswith(".")
+        or any(sign in name for sign in "@/\\")
+    ):
         raise ValueError(
             f"{name!r} names the file of rows: leave out '@', '/' and '\\', and do not begin with "
             "a dot"
@@ -321,7 +339,9 @@ class SuiteFile(Schema):
     def _problems_of_kind(self) -> SuiteFile:
         for i, problem in enumerate(self.problems):
             if (problem.network is not None) != (self.kind == SHARD):
-                raise ValueError(f"problems[{i}]: networks are for kind shard, and it is for them")
+                raise ValueError(
+                    f"problems[{i}]: networks are for kind shard, and it is for them"
+                )
             if self.kind in (EXECUTE, JOINT) and problem.model is None:
                 raise ValueError(f"problems[{i}]: kind {self.kind} needs models")
         return self
@@ -411,4 +431,6 @@ def cells(suite: SuiteFile) -> list[Cell]:
         budgets += [(float(number), STEPS) for number in steps]
         seeds = method.seeds or suite.seeds
         crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]
-    return [Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)]
+    return [
+        Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)
+    ]

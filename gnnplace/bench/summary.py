@@ -97,7 +97,9 @@ def quality_plot(found: Sequence[Standing], title: str) -> Figure:
     for standing in sorted(found, key=lambda s: s.seconds):
         if standing.ratio is not None and standing.ratio.mean <= HIGHEST:
             lines.setdefault(standing.placer, []).append((standing, standing.ratio))
-    highest = max((ratio.high for line in lines.values() for _, ratio in line), default=1.1)
+    highest = max(
+        (ratio.high for line in lines.values() for _, ratio in line), default=1.1
+    )
     limits = (1.0, max(1.05, min(HIGHEST, highest)))
     axes = (
         Axis("seconds of search (mean)", logarithmic=True),
@@ -111,7 +113,10 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
         placer,
         [max(standing.seconds, SHORTEST) for standing, _ in line],
         [ratio.mean for _, ratio in line],
-        told=[f"{placer}, {standing.budget:g} s: {ratio.mean:.3f}" for standing, ratio in line],
+        told=[
+            f"{placer}, {standing.budget:g} s: {ratio.mean:.3f}"
+            for standing, ratio in line
+        ],
         low=[ratio.low for _, ratio in line],
         high=[ratio.high for _, ratio in line],
     )
@@ -119,9 +124,15 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
 
 def profile_plot(found: Sequence[Profile], title: str) -> Figure:
     """Plot the share of problems against the factor of the best known, of each largest budget."""
-    shown = {profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)}
+    shown = {
+        profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)
+    }
     axes = (
-        Axis("step time over best known, at most", limits=(1.0, HIGHEST), text="{:.1f}".format),
+        Axis(
+            "step time over best known, at most",
+            limits=(1.0, HIGHEST),
+            text="{:.1f}".format,
+        ),
         Axis("share of problems", limits=(0.0, 1.0), text="{:.0%}".format),
     )
     best_first = sorted(shown.values(), key=lambda profile: -profile.share(CLOSE))
@@ -132,7 +143,9 @@ def _steps(profile: Profile) -> Series:
     """Return a line that rises where a problem is solved."""
     factors = sorted({1.0, HIGHEST, *(r for r in profile.ratios if 1.0 < r <= HIGHEST)})
     name = f"{profile.placer} {profile.budget:g} s"
-    told = f"{profile.placer}, {profile.budget:g} s: {profile.share(CLOSE):.0%} within 5 %"
+    told = (
+        f"{profile.placer}, {profile.budget:g} s: {profile.share(CLOSE):.0%} within 5 %"
+    )
     shares = [profile.share(factor) for factor in factors]
     return Series(name, factors, shares, told=[told], joined="steps", dots=False)
 
@@ -140,7 +153,10 @@ def _steps(profile: Profile) -> Series:
 Row = Mapping[str, Any]
 Best = Mapping[ProblemId, BestKnown]
 WIDEST = 10
-HELD_OUT = {"seen": "held-out", "seen_block": "new-structure"}  # parts of a suite by column
+HELD_OUT = {
+    "seen": "held-out",
+    "seen_block": "new-structure",
+}  # parts of a suite by column
 NOTE = (
     "Over best known: geometric mean of step times. Gap closed: (portfolio - placer) / "
     "(portfolio - best known), mean, and pooled over logarithms, where portfolio and best known "
@@ -170,7 +186,9 @@ class SummaryOptions:
     dirty: bool = False
 
 
-def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None = None) -> int:
+def summarise(
+    files: Sequence[str], out: Console, options: SummaryOptions | None = None
+) -> int:
     """Print standings of all rows of result files.
 
     Args:
@@ -193,10 +211,14 @@ def summarise(files: Sequence[str], out: Console, options: SummaryOptions | None
     rows = [row for path in files for row in _clean(path, options.dirty)]
     best = merged(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
-        write_best_known(best_known, {p: found for p, found in best.items() if not was_run(p)})
+        write_best_known(
+            best_known, {p: found for p, found in best.items() if not was_run(p)}
+        )
     shown = [row for row in rows if only in row["problem"]]
     if not rows and not only:
-        raise InputError("bench summary: no file has a row; give files of rows, as bench writes")
+        raise InputError(
+            "bench summary: no file has a row; give files of rows, as bench writes"
+        )
     if not shown:
         raise InputError(f"bench summary: no row's problem contains {only!r}")
     print_standings(shown, out, best, options.rival, options.folder)
@@ -225,10 +247,15 @@ def _check_digests(rows: Sequence[Row]) -> None:
     known: dict[tuple[str, str], Row] = {}
     for row in rows:
         first = (
-            known.setdefault((_suite(row), problem_id(row)[0]), row) if row.get("digest") else row
+            known.setdefault((_suite(row), problem_id(row)[0]), row)
+            if row.get("digest")
+            else row
         )
         if first.get("digest") != row.get("digest") and _clock(first) == _clock(row):
-            told = [f"{r['digest']} of commit {str(r.get('commit'))[:10]}" for r in (first, row)]
+            told = [
+                f"{r['digest']} of commit {str(r.get('commit'))[:10]}"
+                for r in (first, row)
+            ]
             raise InputError(
                 f"{_suite(row)}: {row['problem']}: it says something else in two rows, {told[0]} "
                 f"and {told[1]}; leave the older rows out, or raise the suite's version"
@@ -254,7 +281,9 @@ def print_standings(
     _check_digests(rows)
     best = merged({}, rows) if best is None else best
     drawn = folder is not None
-    sections = [_section(name, part, best, rival, drawn) for name, part in parts(rows).items()]
+    sections = [
+        _section(name, part, best, rival, drawn) for name, part in parts(rows).items()
+    ]
     for section in sections:
         for grid in section.grids:
             if len(grid.headings) <= WIDEST:
@@ -264,19 +293,30 @@ def print_standings(
         _write(Path(folder), sections, _origin(rows))
 
 
-def _section(name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool) -> Section:
+def _section(
+    name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool
+) -> Section:
     found = standings(rows, best, rival)
     title = f"{name}: {describe(rows, found)}"
     if name.endswith(tuple(HELD_OUT.values())):
         heading = f"{title}; against {rival}"
         grid = standings_grid(found, rival, heading, unit_of_rows(rows))
         return Section(name, title, [grid, *headline_grids(rows)[:1]], {})
-    grids = [*tables(rows, best, rival, f"{title}; against {rival}"), *headline_grids(rows)]
+    grids = [
+        *tables(rows, best, rival, f"{title}; against {rival}"),
+        *headline_grids(rows),
+    ]
     if not drawn:
         return Section(name, title, grids, {})
     profiles = profile_plot(performance_profiles(rows, best), title)
-    machines = {name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()}
-    plots = {"seconds": svg(quality_plot(found, title)), "profiles": svg(profiles), **machines}
+    machines = {
+        name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()
+    }
+    plots = {
+        "seconds": svg(quality_plot(found, title)),
+        "profiles": svg(profiles),
+        **machines,
+    }
     return Section(name, title, grids, plots)
 
 
@@ -303,7 +343,13 @@ def _origin(rows: Sequence[Row]) -> str:
         if "machine" in row
     }
     days = sorted(str(row["when"])[:10] for row in rows if "when" in row)
-    span = "" if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    span = (
+        ""
+        if not days
+        else days[0]
+        if days[0] == days[-1]
+        else f"{days[0]} to {days[-1]}"
+    )
     told = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
     return "; ".join(part for part in (told, span, *sorted(machines)) if part) + "."
 
@@ -344,7 +390,9 @@ def by_clock(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """
     result: dict[str, list[Row]] = {}
     for title, members in _by_clock(rows).items():
-        stepped = [row for row in members if unit_of(row) == STEPS or row["budget"] == 0]
+        stepped = [
+            row for row in members if unit_of(row) == STEPS or row["budget"] == 0
+        ]
         timed = [row for row in members if unit_of(row) != STEPS]
         if timed:
             result[title] = timed

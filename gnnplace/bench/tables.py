@@ -61,16 +61,26 @@ def breakdown(
         best: Best known step times; at least those of the rows.
         label: One of ``LABELS``.
     """
-    found: dict[str, Groups] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    found: dict[str, Groups] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
     for row in rows:
         if row["feasible"] and label in row:
             ratio = row["step_time"] / best[problem_id(row)].step_time
-            found[row[label]][row["placer"], row["budget"]][problem_id(row)].append(ratio)
+            found[row[label]][row["placer"], row["budget"]][problem_id(row)].append(
+                ratio
+            )
     means = {
-        value: {who: nested_geometric_interval(list(own.values())) for who, own in groups.items()}
+        value: {
+            who: nested_geometric_interval(list(own.values()))
+            for who, own in groups.items()
+        }
         for value, groups in sorted(found.items())
     }
-    return {v: {w: one for w, one in own.items() if one is not None} for v, own in means.items()}
+    return {
+        v: {w: one for w, one in own.items() if one is not None}
+        for v, own in means.items()
+    }
 
 
 Seeds = dict[int, float]
@@ -112,12 +122,18 @@ def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
         both = [p for p in mine if p in theirs]
         ratio = nested_geometric_interval([_ratios(mine[p], theirs[p]) for p in both])
         if ratio is not None:
-            result.append(Pairing(placer, budget, ratio, len(mine.keys() ^ theirs.keys())))
-    return sorted(result, key=lambda pairing: (pairing.budget, pairing.ratio.mean, pairing.placer))
+            result.append(
+                Pairing(placer, budget, ratio, len(mine.keys() ^ theirs.keys()))
+            )
+    return sorted(
+        result, key=lambda pairing: (pairing.budget, pairing.ratio.mean, pairing.placer)
+    )
 
 
 def _by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
-    found: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for row in rows:
         if row["feasible"]:
             mine = found[row["placer"], row["budget"]]
@@ -169,9 +185,13 @@ def controls(rows: Iterable[Row]) -> list[Control]:
             if placer not in LEARNED or not (same or alone):
                 continue
             ratios: dict[str, list[float]] = defaultdict(list)
-            for problem in times[placer, budget].keys() & times[control, control_budget].keys():
+            for problem in (
+                times[placer, budget].keys() & times[control, control_budget].keys()
+            ):
                 logs = np.log(list(times[placer, budget][problem].values())).mean()
-                logs -= np.log(list(times[control, control_budget][problem].values())).mean()
+                logs -= np.log(
+                    list(times[control, control_budget][problem].values())
+                ).mean()
                 ratios[families[problem]].append(float(np.exp(logs)))
             groups = [ratios[family] for family in sorted(ratios)]
             ratio = nested_geometric_interval(groups)
@@ -204,7 +224,9 @@ def tables(rows: Sequence[Row], best: Best, rival: str, heading: str) -> list[Gr
         heading: Title of the standings.
     """
     grids = [
-        standings_grid(standings(rows, best, rival), rival, heading, unit_of_rows(rows)),
+        standings_grid(
+            standings(rows, best, rival), rival, heading, unit_of_rows(rows)
+        ),
         _pairing_grid(rows, rival),
         control_grid(rows),
         _profile_grid(rows, best),
@@ -220,7 +242,9 @@ def unit_of_rows(rows: Iterable[Row]) -> str:
     return STEPS if any(unit_of(row) == STEPS for row in rows) else "s"
 
 
-def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: str = "s") -> Grid:
+def standings_grid(
+    found: Sequence[Standing], rival: str, heading: str, unit: str = "s"
+) -> Grid:
     """Return the table of everybody against the best known and the portfolio.
 
     Args:
@@ -229,9 +253,17 @@ def standings_grid(found: Sequence[Standing], rival: str, heading: str, unit: st
         heading: The title.
         unit: The unit of budgets.
     """
-    headings: tuple[str, ...] = ("placer", "budget", "over best known", "gap closed", "pooled")
+    headings: tuple[str, ...] = (
+        "placer",
+        "budget",
+        "over best known",
+        "gap closed",
+        "pooled",
+    )
     headings += (f"won/lost/tied ({rival})", "infeasible", "seconds")
-    return Grid(heading, headings, [_standing_line(standing, unit) for standing in found])
+    return Grid(
+        heading, headings, [_standing_line(standing, unit) for standing in found]
+    )
 
 
 def _standing_line(standing: Standing, unit: str) -> list[str]:
@@ -250,7 +282,14 @@ def _standing_line(standing: Standing, unit: str) -> list[str]:
 
 def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
     title = f"Paired: step time over {rival}'s at the same budget"
-    headings = ("placer", "budget", "ratio", "problems", "only one solved", "step times are")
+    headings = (
+        "placer",
+        "budget",
+        "ratio",
+        "problems",
+        "only one solved",
+        "step times are",
+    )
     unit = unit_of_rows(rows)
     lines = [
         [
@@ -279,8 +318,16 @@ def control_grid(rows: Sequence[Row]) -> Grid:
         ]
         for control in controls(rows)
     ]
-    headings = ("placer", "budget", "control", "step time over the control's", "families")
-    return Grid("Beside the controls, paired and bootstrapped over families", headings, lines)
+    headings = (
+        "placer",
+        "budget",
+        "control",
+        "step time over the control's",
+        "families",
+    )
+    return Grid(
+        "Beside the controls, paired and bootstrapped over families", headings, lines
+    )
 
 
 def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
@@ -319,7 +366,14 @@ def _fidelity_grid(rows: Sequence[Row]) -> Grid:
         if row["feasible"] and "predicted" in row:
             pairs[row["problem"]].append((row["predicted"], row["step_time"]))
     title = "Predicted against run"
-    headings = ("problem", "placements", "Spearman", "mean error", "bias", "predicted best misses")
+    headings = (
+        "problem",
+        "placements",
+        "Spearman",
+        "mean error",
+        "bias",
+        "predicted best misses",
+    )
     lines = []
     for problem, own in pairs.items():
         if len(own) >= FEWEST:
@@ -331,15 +385,24 @@ def _fidelity_grid(rows: Sequence[Row]) -> Grid:
 
 
 def _failure_grid(rows: Sequence[Row]) -> Grid:
-    reasons = Counter((row["placer"], _short(row["error"])) for row in rows if row.get("error"))
-    lines = [[placer, reason, str(count)] for (placer, reason), count in sorted(reasons.items())]
+    reasons = Counter(
+        (row["placer"], _short(row["error"])) for row in rows if row.get("error")
+    )
+    lines = [
+        [placer, reason, str(count)]
+        for (placer, reason), count in sorted(reasons.items())
+    ]
     return Grid("Failed cells", ("placer", "reason", "cells"), lines)
 
 
 def _short(text: str) -> str:
     """Return ``text``, or its begin and end: a file's name and the reason stand there."""
     begin = LONGEST // 4
-    return text if len(text) <= LONGEST else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
+    return (
+        text
+        if len(text) <= LONGEST
+        else f"{text[:begin]}…{text[begin + 1 - LONGEST :]}"
+    )
 
 
 @dataclass(frozen=True)
@@ -373,7 +436,9 @@ class Grid:
 
     def html(self) -> Html:
         """Return a heading and a table as HTML."""
-        return Html(heading(self.title, level=3) + "\n" + table(self.headings, self.lines))
+        return Html(
+            heading(self.title, level=3) + "\n" + table(self.headings, self.lines)
+        )
 
 
 def interval_text(interval: Interval | None, form: str = ".3f") -> str:
@@ -426,7 +491,12 @@ def performance_profiles(
         cells[row["placer"], row["budget"]].append(row)
     found = []
     for who, mine in cells.items():
-        ratios = [seconds / best[p].step_time for p, seconds in step_times(mine).items()]
+        ratios = [
+            seconds / best[p].step_time for p, seconds in step_times(mine).items()
+        ]
         tried = {problem_id(row) for row in mine}
         found.append(Profile(*who, tuple(sorted(ratios)), len(tried)))
-    return sorted(found, key=lambda profile: (profile.budget, -profile.share(1.05), profile.placer))
+    return sorted(
+        found,
+        key=lambda profile: (profile.budget, -profile.share(1.05), profile.placer),
+    )

@@ -32,7 +32,9 @@ from gnnplace.processes import ends_with_this, exit_text
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = {
+    name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+}
 Runner = Callable[[Sequence[CellTask]], Iterator[Row]]
 Say = Callable[[str], None]
 
@@ -58,7 +60,9 @@ class CellWorker:
         while True:
             text = self._answer(begin + limit - time.perf_counter())
             if not text:
-                return failed(task, known, time.perf_counter() - begin, self._end(limit))
+                return failed(
+                    task, known, time.perf_counter() - begin, self._end(limit)
+                )
             answer: Row = json.loads(text)
             if not answer.pop("begun", False):
                 return answer
@@ -83,13 +87,19 @@ class CellWorker:
             self._start()
         assert self.process is not None
         assert self.process.stdin is not None
-        with suppress(OSError):  # a worker that is gone gives no answer, which is noticed
+        with suppress(
+            OSError
+        ):  # a worker that is gone gives no answer, which is noticed
             self.process.stdin.write(text + "\n")
             self.process.stdin.flush()
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "gnnplace.bench.workers", *self.names]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+        }
         # A session of its own: Ctrl-C is for the process that writes the rows.
         self.process = subprocess.Popen(
             command,
@@ -100,7 +110,9 @@ class CellWorker:
             preexec_fn=ends_with_this(),
         )
         self.answers = queue.SimpleQueue()
-        threading.Thread(target=_listen, args=(self.process, self.answers), daemon=True).start()
+        threading.Thread(
+            target=_listen, args=(self.process, self.answers), daemon=True
+        ).start()
 
     def _answer(self, seconds: float) -> str:
         """Return the next line; empty if the worker is gone or too late."""
@@ -208,13 +220,20 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
         client = Client(address, timeout=10)
     except (OSError, ValueError) as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"--dask {address!r}: no scheduler answers there ({why})") from None
+        raise InputError(
+            f"--dask {address!r}: no scheduler answers there ({why})"
+        ) from None
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         with client:
             lines = [task.to_json() for task in tasks]
             futures = client.map(
-                run_on_dask, lines, names=list(names), folder=os.getcwd(), pure=False, retries=0
+                run_on_dask,
+                lines,
+                names=list(names),
+                folder=os.getcwd(),
+                pure=False,
+                retries=0,
             )
             origin = dict(zip((f.key for f in futures), tasks, strict=True))
             for future in done(futures):
@@ -228,7 +247,9 @@ def _row_of(future: Any, task: CellTask) -> Row:
     error = future.exception()
     if error is None:
         return json.loads(future.result())
-    return failed(task, None, 0.0, f"Dask worker failed: {type(error).__name__}: {error}")
+    return failed(
+        task, None, 0.0, f"Dask worker failed: {type(error).__name__}: {error}"
+    )
 
 
 _of_thread = threading.local()
@@ -263,7 +284,11 @@ def serve(names: Sequence[str]) -> None:
         warm_up(names[0], list(names[1:]))
     with suppress(BrokenPipeError):
         for line in sys.stdin:
-            answer(run_task(CellTask.from_json(line), lambda row: answer({**row, "begun": True})))
+            answer(
+                run_task(
+                    CellTask.from_json(line), lambda row: answer({**row, "begun": True})
+                )
+            )
 
 
 if __name__ == "__main__":

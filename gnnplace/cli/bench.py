@@ -48,7 +48,9 @@ def run(args: Namespace) -> int:
     if args.suite == CHECK:
         return _check(args)
     if args.files:
-        raise InputError("bench: give one suite, or: gnnplace bench summary|pack|check FILE...")
+        raise InputError(
+            "bench: give one suite, or: gnnplace bench summary|pack|check FILE..."
+        )
     override = Override(
         tuple(names_in(args.placers)),
         numbers(args.budgets, float, "--budgets", BUDGET),
@@ -59,7 +61,9 @@ def run(args: Namespace) -> int:
     )
     where = Where(args.processes, args.dask, args.keep)
     folder = RESULTS if args.output is None else args.output
-    return gnnplace.run_suite(_suite_file(args.suite), folder, console(), say, override, where)
+    return gnnplace.run_suite(
+        _suite_file(args.suite), folder, console(), say, override, where
+    )
 
 
 def _suite_file(name: str) -> str:
@@ -100,7 +104,9 @@ def _check(args: Namespace) -> int:
     return 0
 
 
-def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[Number, ...]:
+def numbers(
+    text: str, kind: type[Number], what: str, allowed: Range
+) -> tuple[Number, ...]:
     """Return the comma-separated numbers of a text.
 
     Raises:
@@ -109,7 +115,9 @@ def numbers(text: str, kind: type[Number], what: str, allowed: Range) -> tuple[N
     try:
         found = tuple(kind(part) for part in text.split(",") if part)
     except ValueError:
-        raise InputError(f"{what} {text!r}: give numbers with commas between them") from None
+        raise InputError(
+            f"{what} {text!r}: give numbers with commas between them"
+        ) from None
     for value in found:
         check_number(what, value, allowed)
     return found

@@ -36,7 +36,9 @@ def run(args: Namespace) -> int:
         with suppress(MissingExtraError):  # its row says so
             gnnplace.make_placer(name)  # a wrong name shows before the work
     if args.objective not in (gnnplace.TIME, gnnplace.THROUGHPUT):
-        raise InputError(f"objective {args.objective!r}: must be 'time' or 'throughput'")
+        raise InputError(
+            f"objective {args.objective!r}: must be 'time' or 'throughput'"
+        )
     problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
     problem = gnnplace.limited(problem, asked)
     gnnplace.warm(names or None, progress=say, num_ops=problem.num_ops)
@@ -56,7 +58,10 @@ def run(args: Namespace) -> int:
     print_answer(
         args,
         lambda: {"problem": problem.name, "rows": [row.data() for row in rows]},
-        lambda: [comparison_table(rows, title), *summary_lines(rows, may_split=may_split)],
+        lambda: [
+            comparison_table(rows, title),
+            *summary_lines(rows, may_split=may_split),
+        ],
     )
     return 0
 
@@ -80,15 +85,24 @@ def _write_views(
         gnnplace.write_page(args.html, problem, results)
     if args.trace is not None:
         found = [result for result in results if isinstance(result, gnnplace.Result)]
-        write_trace(args.trace, [from_simulation(problem, r.simulation, r.placer) for r in found])
+        write_trace(
+            args.trace,
+            [from_simulation(problem, r.simulation, r.placer) for r in found],
+        )
 
 
 def _compare_intervals(
-    problem: Problem, names: list[str], args: Namespace, title: str, asked: gnnplace.Constraints
+    problem: Problem,
+    names: list[str],
+    args: Namespace,
+    title: str,
+    asked: gnnplace.Constraints,
 ) -> int:
     gnnplace.warm(["best"], gnnplace.THROUGHPUT, say)
     how: dict[str, Any] = {"budget": args.budget, "seed": args.seed, "progress": say}
-    results = gnnplace.compare_intervals(problem, names or None, constraints=asked, **how)
+    results = gnnplace.compare_intervals(
+        problem, names or None, constraints=asked, **how
+    )
     rows = [interval_row(result) for result in results]
     data = {"problem": problem.name, "rows": rows}
     print_answer(args, lambda: data, lambda: [interval_table(results, title)])
@@ -101,7 +115,9 @@ def _compare_plans(args: Namespace) -> int:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
     asked = constraints_of(args)
     if asked.patterns or asked.max_devices is not None:
-        raise InputError("compare --plans: baselines obey no pins; give constraints to plan")
+        raise InputError(
+            "compare --plans: baselines obey no pins; give constraints to plan"
+        )
     found = gnnplace.compare_plans(
         args.what,
         args.cluster,

@@ -64,7 +64,9 @@ def changes_said() -> Iterator[None]:
         warnings.simplefilter("always", ChangedWarning)
         original = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        def show(
+            message: Warning | str, category: type[Warning], *rest: Any, **more: Any
+        ) -> None:
             if not issubclass(category, ChangedWarning):
                 original(message, category, *rest, **more)
             elif str(message) not in said:
@@ -81,7 +83,9 @@ def print_json(data: Any) -> None:
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
-def print_answer(args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]) -> None:
+def print_answer(
+    args: Namespace, data: Callable[[], Any], lines: Callable[[], Any]
+) -> None:
     """Print an answer: its data where ``--json`` asks for them, else its lines and tables."""
     if args.json:
         print_json(data())
@@ -114,9 +118,13 @@ def check_output(*paths: str | None) -> None:
             raise InputError(f"output {path!r}: is a folder; name a file")
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
-            raise InputError(f"output {path!r}: the folder {str(folder)!r} does not exist")
+            raise InputError(
+                f"output {path!r}: the folder {str(folder)!r} does not exist"
+            )
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise InputError(f"output {path!r}: the folder {str(folder)!r} cannot be written to")
+            raise InputError(
+                f"output {path!r}: the folder {str(folder)!r} cannot be written to"
+            )
 
 
 def output_folder(path: str) -> Path:
@@ -247,10 +255,14 @@ class Bar:
                 self.drawn.start()
             found = COUNT.search(self.line)
             counts = found.groups() if found else ("0", None)
-            done, total = (None if text is None else int(text.replace(",", "")) for text in counts)
+            done, total = (
+                None if text is None else int(text.replace(",", "")) for text in counts
+            )
             task = self.drawn.tasks[0]
             task.start_time = self.drawn.get_time() - (time.monotonic() - self.since)
-            self.drawn.update(task.id, description=self.line, completed=done, total=total)
+            self.drawn.update(
+                task.id, description=self.line, completed=done, total=total
+            )
             self.drawn.refresh()
 
     def _keep(self) -> None:
@@ -274,7 +286,10 @@ class _State:
 
     shown = True
     bar: Bar | None = None
-    counted = ("", 0.0)  # the last line that counts, without its count, and when it was printed
+    counted = (
+        "",
+        0.0,
+    )  # the last line that counts, without its count, and when it was printed
 
 
 def show_progress(shown: bool) -> None:
@@ -332,7 +347,13 @@ def pause() -> None:
 
 
 def _made(console: Console) -> Progress:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     return Progress(
         SpinnerColumn(),
@@ -365,4 +386,6 @@ def _in_child() -> None:
     _State.bar = None
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+)

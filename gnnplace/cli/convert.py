@@ -22,7 +22,9 @@ def run(args: Namespace) -> int:
     check_launch_output(args.output, args.launcher)
     if args.launcher is not None:
         if args.format is not None and args.format not in READ_NAMES:
-            raise InputError(f"--from {args.format}: --to goes with {', '.join(READ_NAMES)}")
+            raise InputError(
+                f"--from {args.format}: --to goes with {', '.join(READ_NAMES)}"
+            )
         if args.format is not None or gnnplace.is_launch_file(args.file):
             return _convert(args)
         return _export(args)
@@ -49,12 +51,16 @@ def run(args: Namespace) -> int:
 def _export(args: Namespace) -> int:
     """Write a plan as a launcher's file."""
     plan = gnnplace.read_plan(args.file)
-    made = gnnplace.export_plan(plan, args.launcher, model=args.model, cluster=args.cluster)
+    made = gnnplace.export_plan(
+        plan, args.launcher, model=args.model, cluster=args.cluster
+    )
     if made.beside is not None:
         path = Path(args.output).with_suffix(".csv")
         check_output(str(path))
         if path == Path(args.output):
-            raise InputError(f"output {args.output!r}: is the schedule's name; end it with .py")
+            raise InputError(
+                f"output {args.output!r}: is the schedule's name; end it with .py"
+            )
         write_text(path, made.beside)
     write_text(args.output, made.text)
     from gnnplace.report.launch import launch_lines
@@ -84,7 +90,9 @@ def _import(args: Namespace) -> int:
         )
     given, _ = read_launch_file(args, args.file, args.format)
     print_lines(f"{Path(args.file).name}: {given.words or 'says nothing of a plan'}")
-    (plan,) = gnnplace.plan(args.model, args.cluster, batch=args.batch, given=given, progress=say)
+    (plan,) = gnnplace.plan(
+        args.model, args.cluster, batch=args.batch, given=given, progress=say
+    )
     plan.save(args.output)
     from gnnplace.report.plans import plan_lines
 

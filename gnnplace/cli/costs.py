@@ -19,7 +19,9 @@ def run(args: Namespace) -> int:
     from gnnplace.report.priced import constant_lines
 
     if args.action != "show":
-        raise InputError(f"costs: action {args.action!r} is unknown; use: gnnplace costs show")
+        raise InputError(
+            f"costs: action {args.action!r} is unknown; use: gnnplace costs show"
+        )
     constants = list(assumed(args.framework, args.environment))
     cluster = resolve_cluster(args.cluster)
     if args.json:

@@ -17,7 +17,9 @@ def run(args: Namespace) -> int:
         return 0
     if args.action == "collect":
         if args.source_clone is None:
-            raise InputError("data: collect: say --from CLONE, a clone of the set's repository")
+            raise InputError(
+                "data: collect: say --from CLONE, a clone of the set's repository"
+            )
         count = gnnplace.collect_data(args.folder, args.source_clone)
         say(f"{args.folder}: {count} files, as their checksums say")
         return 0
@@ -27,5 +29,7 @@ def run(args: Namespace) -> int:
             "FOLDER"
         )
     models = names_in(args.models)
-    gnnplace.build_data(args.folder, recipe_name=args.recipe, models=models, progress=say)
+    gnnplace.build_data(
+        args.folder, recipe_name=args.recipe, models=models, progress=say
+    )
     return 0

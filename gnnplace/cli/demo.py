@@ -39,7 +39,9 @@ def run(args: Namespace) -> int:
     road.write(folder)
     took = time.perf_counter() - begin
     out = console()
-    out.print(f"wrote {folder}/report.html and {folder}/trace.json (open it in ui.perfetto.dev)")
+    out.print(
+        f"wrote {folder}/report.html and {folder}/trace.json (open it in ui.perfetto.dev)"
+    )
     out.print(f"done in {took:.0f} s")
     return 0 if road.passed else 1
 
@@ -58,7 +60,13 @@ def _print(road: Road) -> None:
     eager = [eager_line(road.eager)] if road.eager else []
     caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
     told = [f"not to be compared: {caveat}" for caveat in caveats]
-    for line in [*summary_lines(road.rows), *_verdict(road), *_whole(road), *eager, *told]:
+    for line in [
+        *summary_lines(road.rows),
+        *_verdict(road),
+        *_whole(road),
+        *eager,
+        *told,
+    ]:
         out.print(line, soft_wrap=True)
 
 

@@ -27,7 +27,10 @@ def run(args: Namespace) -> int:
         return _plans(args)
     first, before, asked = read_placed(args, args.before)
     second, after, other = read_placed(args, args.after)
-    first, second = gnnplace.constrained(first, asked), gnnplace.constrained(second, other)
+    first, second = (
+        gnnplace.constrained(first, asked),
+        gnnplace.constrained(second, other),
+    )
     found = gnnplace.difference(first, before, after, second)
     if args.html is not None or args.trace is not None:
         _write_views(args, first, before, second, after)
@@ -53,7 +56,11 @@ def _plans(args: Namespace) -> int:
 
 
 def _write_views(
-    args: Namespace, first: Problem, before: Placement, second: Problem, after: Placement
+    args: Namespace,
+    first: Problem,
+    before: Placement,
+    second: Problem,
+    after: Placement,
 ) -> None:
     """Write both steps beside each other as a page and as a trace, if these are asked for."""
     timelines = [

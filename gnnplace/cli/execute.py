@@ -39,7 +39,9 @@ from gnnplace.report.units import bytes_text, eager_line, seconds_text
 if TYPE_CHECKING:
     from gnnplace.run.workers import Hosts
 
-RUN_WORDS = "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
+RUN_WORDS = (
+    "wall: the clock; virtual: the workers' own processor time, undisturbed by others"
+)
 
 
 def run(args: Namespace) -> int:
@@ -101,7 +103,9 @@ def run(args: Namespace) -> int:
 def _dry_run(args: Namespace) -> int:
     """Print whether GPUs could run a placement."""
     options = placed_options(args, read_json(args.placement))
-    found = gnnplace.dry_run(args.model, args.placement, options=options, claim=args.dry_run)
+    found = gnnplace.dry_run(
+        args.model, args.placement, options=options, claim=args.dry_run
+    )
     if args.json:
         print_json({**asdict(found), "passed": found.passed})
     else:
@@ -150,7 +154,9 @@ def _help(args: Namespace, hosts: Hosts) -> int:
     return 0
 
 
-def _execution_options(args: Namespace, hosts: Hosts | None) -> gnnplace.ExecutionOptions:
+def _execution_options(
+    args: Namespace, hosts: Hosts | None
+) -> gnnplace.ExecutionOptions:
     """Return the options of workers.
 
     On several hosts, `auto` means to measure, because each host has cores of its own.
@@ -191,7 +197,9 @@ def _print_run(
             "predicted_peak_memory": memory,
             "memory": {name: asdict(each) for name, each in execution.memory.items()},
             "loss": execution.first.loss if execution.first else None,
-            "eager_step_time": {str(cores): seconds for cores, seconds in eager.items()},
+            "eager_step_time": {
+                str(cores): seconds for cores, seconds in eager.items()
+            },
         }
         print_json(answer)
         return
@@ -239,7 +247,9 @@ def run_plan(args: Namespace) -> int:
     plan = read_plan(args.placement)
     check_cluster(plan.file, args.placement)
     if os.environ.get("RANK", "0") == "0":
-        say(f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches")
+        say(
+            f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches"
+        )
     found = gnnplace.run_plan(
         plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout
     )

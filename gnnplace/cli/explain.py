@@ -38,7 +38,9 @@ def run(args: Namespace) -> int:
         constraints=asked,
         loosen=search if args.loosen else None,
     )
-    print_answer(args, lambda: explanation_data(found), lambda: explanation_parts(found))
+    print_answer(
+        args, lambda: explanation_data(found), lambda: explanation_parts(found)
+    )
     return 0
 
 
@@ -67,7 +69,9 @@ def _explain_plan(args: Namespace) -> int:
 
     if gnnplace.is_launch_file(args.what):
         if args.cluster is None:
-            raise InputError("--cluster: is needed to price a launch file, such as dgx-h100-8x8")
+            raise InputError(
+                "--cluster: is needed to price a launch file, such as dgx-h100-8x8"
+            )
         plan, name = read_launch_file(args, args.what, args.source_launcher)
         priced = gnnplace.price_launch_plan(
             plan,
@@ -89,8 +93,14 @@ def _explain_plan(args: Namespace) -> int:
         progress=say,
     )
     if isinstance(found, LaunchExplanation):
-        lines = launch_explanation_lines(found, args.what, found.answer.setting.cluster.name)
+        lines = launch_explanation_lines(
+            found, args.what, found.answer.setting.cluster.name
+        )
         print_answer(args, lambda: launch_explanation_data(found), lambda: lines)
         return 0
-    print_answer(args, lambda: plan_explanation_data(found), lambda: plan_explanation_lines(found))
+    print_answer(
+        args,
+        lambda: plan_explanation_data(found),
+        lambda: plan_explanation_lines(found),
+    )
     return 0

@@ -5,7 +5,14 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import console, names_in, open_store, output_folder, print_json, say
+from gnnplace.cli.console import (
+    console,
+    names_in,
+    open_store,
+    output_folder,
+    print_json,
+    say,
+)
 from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import (
     capture_options,
@@ -15,7 +22,12 @@ from gnnplace.foreign import check_installed
 
 def run(args: Namespace) -> int:
     """Measure placements, compare them with predictions, calibrate, print and write."""
-    from gnnplace.report.fidelity import study_data, study_lines, study_table, write_study
+    from gnnplace.report.fidelity import (
+        study_data,
+        study_lines,
+        study_table,
+        write_study,
+    )
     from gnnplace.run.measuring import FidelityOptions
 
     check_installed("torch", "matplotlib")  # its page has pictures

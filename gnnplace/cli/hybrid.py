@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def run(args: Namespace) -> int:
     """Print every split of N devices, the cross-over and the recommendation."""
     if args.execute and args.html is not None:
-        raise InputError("--html: shows the splits of a study; --execute runs one of them")
+        raise InputError(
+            "--html: shows the splits of a study; --execute runs one of them"
+        )
     return _execute(args) if args.execute else _study(args)
 
 
@@ -69,7 +71,9 @@ def _execute(args: Namespace) -> int:
         raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
     counts = microbatch_counts(args.microbatches or "1")
     if len(counts) > 1:
-        raise InputError(f"--microbatches {args.microbatches!r}: --execute runs one number of them")
+        raise InputError(
+            f"--microbatches {args.microbatches!r}: --execute runs one number of them"
+        )
     running = Running(
         groups=args.replicas,
         devices=args.group_devices,
@@ -106,5 +110,7 @@ def microbatch_counts(text: str) -> list[int]:
     words = [word for word in words if word]
     are_positive = all(word.isdecimal() and int(word) > 0 for word in words)
     if not words or not are_positive:
-        raise InputError(f"--microbatches {text!r}: must be positive numbers, comma-separated")
+        raise InputError(
+            f"--microbatches {text!r}: must be positive numbers, comma-separated"
+        )
     return sorted({int(word) for word in words})

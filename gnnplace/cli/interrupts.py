@@ -16,9 +16,15 @@ import sys
 import threading
 from types import FrameType
 
-AGAIN = 0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
+AGAIN = (
+    0.02  # seconds until an interrupt that was lost, or had to wait, is raised again
+)
 MOST_WAITS = 100  # an interrupt that has waited so often is raised wherever it is
-QUEUE, PUT, CALLERS = "/queue.py", "put", 4  # frames at most from an interrupt up to ``Queue.put``
+QUEUE, PUT, CALLERS = (
+    "/queue.py",
+    "put",
+    4,
+)  # frames at most from an interrupt up to ``Queue.put``
 GLUE = ("numba/core/serialize.py", "numba/core/typing/typeof.py")
 _state = {"interrupted": False}
 _waits = [0]
@@ -64,7 +70,11 @@ def _ignore(lost: sys.UnraisableHookArgs) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _state["interrupted"] = True
-    if frame is not None and _waits[0] < MOST_WAITS and (_in_glue(frame) or _in_put(frame)):
+    if (
+        frame is not None
+        and _waits[0] < MOST_WAITS
+        and (_in_glue(frame) or _in_put(frame))
+    ):
         _waits[0] += 1
         _again()
         return
@@ -73,7 +83,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _in_glue(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name.endswith(GLUE) or (name.startswith("<") and not name.startswith("<frozen"))
+    return name.endswith(GLUE) or (
+        name.startswith("<") and not name.startswith("<frozen")
+    )
 
 
 def _in_put(frame: FrameType) -> bool:

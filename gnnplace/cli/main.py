@@ -25,7 +25,9 @@ from gnnplace.cli import interrupts
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.foreign import missing_extra
 
-if TYPE_CHECKING:  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
+if (
+    TYPE_CHECKING
+):  # imported when a command is parsed: Ctrl-C meanwhile is one line as well
     from jsonargparse import ArgumentParser, Namespace
 
 ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="utf-8"))
@@ -120,9 +122,15 @@ def _told(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in FULL:
         _forget_stdout()
         where = error.filename or "what it writes to"
-        return f"{where}: cannot be written: {error.strerror}; make room and run it again", 2
+        return (
+            f"{where}: cannot be written: {error.strerror}; make room and run it again",
+            2,
+        )
     if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
-        return f"out of memory ({str(error)[:200]}); end other programs, or take a smaller case", 1
+        return (
+            f"out of memory ({str(error)[:200]}); end other programs, or take a smaller case",
+            1,
+        )
     from argparse import ArgumentError  # the parser's
 
     if not isinstance(error, ArgumentError):
@@ -145,7 +153,10 @@ def _parser_fault(told: str) -> str:
     unknown = re.search(r"Problem with given class_path '.*?':\s*(.*)", told)
     if unknown is not None:
         return f"{option}: {unknown[1]}"
-    kinds = [KINDS.get(kind, kind) for kind in re.findall(r"Expected a <class '(\w+)'>", told)]
+    kinds = [
+        KINDS.get(kind, kind)
+        for kind in re.findall(r"Expected a <class '(\w+)'>", told)
+    ]
     kinds = [f"a {kind}" for kind in re.findall(r"a subclass of (\w+)", told)] + kinds
     return f"{option}: must be {' or '.join(dict.fromkeys(kinds))}" if kinds else told
 
@@ -169,12 +180,16 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
-        raise InputError(f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}")
+        raise InputError(
+            f"command {name!r}: unknown; commands: {', '.join(COMMANDS)}{near}"
+        )
     from gnnplace.cli.console import changes_said, show_progress, working
 
     show_progress("--quiet" not in rest)
     if "--quiet" in rest:
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns of configurations
+        os.environ.setdefault(
+            "TRANSFORMERS_VERBOSITY", "error"
+        )  # it warns of configurations
     rest = [argument for argument in rest if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train
@@ -225,7 +240,9 @@ def _fail(message: str, code: int, faults: Sequence[str] = ()) -> int:
     if len(faults) > MOST_FAULTS:
         lines.append(f"and {len(faults) - MOST_FAULTS} more faults")
     with suppress(OSError):  # stderr may be as full as what this is about
-        sys.stderr.write("".join(f"gnnplace: {_line(text)}\n" for text in lines if text))
+        sys.stderr.write(
+            "".join(f"gnnplace: {_line(text)}\n" for text in lines if text)
+        )
     return code
 
 

@@ -65,7 +65,9 @@ def _list(store: MeasurementStore, runs: list[StoredRun], *, as_json: bool) -> i
         for run in runs:
             print_json(asdict(run) | {"step_time": run.step_time})
         return 0
-    console().print(runs_table(runs, f"{len(runs)} runs in {store.url}, the newest first"))
+    console().print(
+        runs_table(runs, f"{len(runs)} runs in {store.url}, the newest first")
+    )
     return 0
 
 
@@ -106,7 +108,9 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
     """Fit one calibration to all runs on this machine and show its error on held-out runs."""
     output = args.output or "calibration.json"
     check_output(output)
-    found = gnnplace.calibrate(store, selection, clock=args.clock, seed=args.seed, progress=say)
+    found = gnnplace.calibrate(
+        store, selection, clock=args.clock, seed=args.seed, progress=say
+    )
     out = console(output)
     out.print(calibration_table(found))
     out.print(f"calibration: {found.calibration}", soft_wrap=True)

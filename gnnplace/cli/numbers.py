@@ -39,7 +39,11 @@ class Range:
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
         if self.least is not None and value < self.least:
-            return "must not be negative" if self.least == 0 else f"must be at least {self.least:g}"
+            return (
+                "must not be negative"
+                if self.least == 0
+                else f"must be at least {self.least:g}"
+            )
         if self.above is not None and value <= self.above:
             return f"must be more than {self.above:g}"
         if self.most is not None and value > self.most:
@@ -97,7 +101,10 @@ KINDS: Mapping[str, tuple[Any, Range]] = {
     "steps": (int, Range(least=1, most=MOST_STEPS)),
     "seed": (int, SEED),
     "microbatches": (int, Range(least=1, most=MOST_MICROBATCHES)),
-    "microbatches or auto": (int | Literal["auto"], Range(least=1, most=MOST_MICROBATCHES)),
+    "microbatches or auto": (
+        int | Literal["auto"],
+        Range(least=1, most=MOST_MICROBATCHES),
+    ),
     "budget": (float, BUDGET),
     "seconds": (float, SECONDS),
     "positive": (float, POSITIVE),

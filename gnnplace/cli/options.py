@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from gnnplace.sharding import SplitOptions
 
 AUTO, PLACER = "auto", "@placer"
-CAPTURE = ("optimizer", "dtype", "forward_only", "groups", "microbatches", "accept_other_loss")
+CAPTURE = (
+    "optimizer",
+    "dtype",
+    "forward_only",
+    "groups",
+    "microbatches",
+    "accept_other_loss",
+)
 _WORKLOADS = Path(gnnplace.__file__).with_name("zoo") / "workloads.json"
 ZOO = tuple(sorted(json.loads(_WORKLOADS.read_text())))
 """Names of the zoo, for the help: to ask the zoo itself would import torch."""
@@ -91,7 +98,9 @@ def _listed(module: str, names: str) -> tuple[str, ...]:
 def _catalogue() -> tuple[str, ...]:
     """Return the names of models, with and without their owners, and those of the zoo."""
     names = import_module("gnnplace.models").model_names()
-    return (*dict.fromkeys((*names, *(name.rpartition("/")[2] for name in names), *ZOO)),)
+    return (
+        *dict.fromkeys((*names, *(name.rpartition("/")[2] for name in names), *ZOO)),
+    )
 
 
 NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
@@ -124,7 +133,9 @@ def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
     With ``--microbatches auto`` they are those of the whole batch.
     """
     given = {key: getattr(args, key) for key in CAPTURE} | changed
-    given["microbatches"] = 1 if given["microbatches"] == AUTO else given["microbatches"]
+    given["microbatches"] = (
+        1 if given["microbatches"] == AUTO else given["microbatches"]
+    )
     return gnnplace.CaptureOptions(**given)
 
 

@@ -25,7 +25,14 @@ from gnnplace.cli.options import (
     placer_options,
 )
 from gnnplace.errors import GnnplaceError, InputError
-from gnnplace.files import in_place, read_json, read_text, uncollected, write_json, write_text
+from gnnplace.files import (
+    in_place,
+    read_json,
+    read_text,
+    uncollected,
+    write_json,
+    write_text,
+)
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import Problem, problem_to_data
 from gnnplace.problem.placement import (
@@ -60,7 +67,9 @@ def check_device_map(args: Namespace) -> None:
         return
     check_output(args.device_map)
     if gnnplace.is_problem_file(args.what):
-        raise InputError("--device-map: names modules; give the model, not its problem file")
+        raise InputError(
+            "--device-map: names modules; give the model, not its problem file"
+        )
     if args.microbatches != 1:
         raise InputError(
             "--device-map: accelerate runs the batch as a whole; leave --microbatches out"
@@ -74,11 +83,17 @@ def check_start(args: Namespace) -> None:
         InputError: The objective is not time, or `--max-devices` or `--microbatches auto` is given.
     """
     if args.objective != gnnplace.TIME:
-        raise InputError("--start: searches for --objective time start from it; leave it out")
+        raise InputError(
+            "--start: searches for --objective time start from it; leave it out"
+        )
     if args.max_devices is not None:
-        raise InputError("--start: not with --max-devices; give a smaller --cluster instead")
+        raise InputError(
+            "--start: not with --max-devices; give a smaller --cluster instead"
+        )
     if args.microbatches == AUTO:
-        raise InputError("--start: give the number of --microbatches that it was made with")
+        raise InputError(
+            "--start: give the number of --microbatches that it was made with"
+        )
 
 
 def device_map_of(
@@ -94,9 +109,13 @@ def device_map_of(
     if program is None:
         return None
     found = gnnplace.device_map(program, problem, placement)
-    unchecked = gnnplace.check_device_map(args.what, found, forward_only=args.forward_only)
+    unchecked = gnnplace.check_device_map(
+        args.what, found, forward_only=args.forward_only
+    )
     if unchecked:
-        say(f"note: the device map was not checked by running the model's code: {unchecked}")
+        say(
+            f"note: the device map was not checked by running the model's code: {unchecked}"
+        )
     return found
 
 
@@ -168,7 +187,9 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
         from gnnplace.report.timeline import from_simulation
         from gnnplace.report.trace import write_trace
 
-        write_trace(args.trace, [from_simulation(problem, result.simulation, result.placer)])
+        write_trace(
+            args.trace, [from_simulation(problem, result.simulation, result.placer)]
+        )
     if args.chakra is not None:
         from gnnplace.report.chakra import write_chakra
 
@@ -194,7 +215,9 @@ def _lines(
 
 def can_cut(args: Namespace, constraints: gnnplace.Constraints, count: int) -> bool:
     """Return whether the model of a command can be captured in so many micro-batches."""
-    options = capture_options(args, constraints=constraints.patterns, microbatches=count)
+    options = capture_options(
+        args, constraints=constraints.patterns, microbatches=count
+    )
     try:
         gnnplace.capture(args.what, options=options)
     except GnnplaceError:
@@ -222,7 +245,9 @@ def _placed(
         place = partial(place, space=gnnplace.space_with_start(problem, start))
     with _meanwhile(args, options, problem.num_ops), uncollected():
         space = SearchSpace(problem)
-        gnnplace.warm([args.placer], args.objective, say, problem.num_ops, args.budget, space)
+        gnnplace.warm(
+            [args.placer], args.objective, say, problem.num_ops, args.budget, space
+        )
         gc.freeze()  # what the compiler made stays: to look for garbage in it takes a second
     if args.budget >= LONG or problem.num_ops >= MANY_OPS:
         say(
@@ -239,8 +264,14 @@ def _meanwhile(
 
     It does nothing if the kernels are compiled already or the answer needs more than the file.
     """
-    changed = args.calibration is not None or bool(constraints_of(args)) or args.start is not None
-    plain = args.objective == gnnplace.TIME and not changed and not in_place(args.output)
+    changed = (
+        args.calibration is not None
+        or bool(constraints_of(args))
+        or args.start is not None
+    )
+    plain = (
+        args.objective == gnnplace.TIME and not changed and not in_place(args.output)
+    )
     known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
         [args.placer], num_ops=num_ops, budget=args.budget, tight=False
     )
@@ -249,7 +280,9 @@ def _meanwhile(
     from gnnplace.policy import writing_first_answer
 
     extra = captured_as(args, options)
-    return writing_first_answer(args.what, args.cluster, options.microbatches, args.output, extra)
+    return writing_first_answer(
+        args.what, args.cluster, options.microbatches, args.output, extra
+    )
 
 
 def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, Any]:
@@ -277,13 +310,17 @@ def read_problem_of(
         program: The model, if it has been captured already.
     """
     if program is not None:
-        return gnnplace.profile(program, args.cluster or AUTO, options=options, progress=say)
+        return gnnplace.profile(
+            program, args.cluster or AUTO, options=options, progress=say
+        )
     if gnnplace.is_problem_file(args.what):
         with suppress(OSError):  # it is said where it is read
             size = os.stat(args.what).st_size
             if size >= LARGE_FILE:
                 say(f"reading {args.what}: {bytes_text(size)}")
-        problem = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
+        problem = gnnplace.read_on_cluster(
+            args.what, args.cluster, options.microbatches
+        )
         say_idle(problem)
         return gnnplace.constrained(problem, options.constraints, say)
     return gnnplace.read_or_profile(args.what, args.cluster, options, say)

@@ -12,10 +12,17 @@ from gnnplace.cli.options import CAPTURE
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import Problem
-from gnnplace.problem.placement import CLUSTER_KEY, CONSTRAINTS_KEY, OPTIONS_KEY, Placement
+from gnnplace.problem.placement import (
+    CLUSTER_KEY,
+    CONSTRAINTS_KEY,
+    OPTIONS_KEY,
+    Placement,
+)
 
 
-def read_placed(args: Namespace, path: str) -> tuple[Problem, Placement, gnnplace.Constraints]:
+def read_placed(
+    args: Namespace, path: str
+) -> tuple[Problem, Placement, gnnplace.Constraints]:
     """Return the problem of a placement, the placement, and the constraints that it was made with.
 
     Raises:
@@ -40,8 +47,12 @@ def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     given = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
-        given.update({key: stored[key] for key in (*CAPTURE, "constraints") if key in stored})
-    given["microbatches"] = max(given["microbatches"], gnnplace.placed_microbatches(data))
+        given.update(
+            {key: stored[key] for key in (*CAPTURE, "constraints") if key in stored}
+        )
+    given["microbatches"] = max(
+        given["microbatches"], gnnplace.placed_microbatches(data)
+    )
     return gnnplace.CaptureOptions(**given)
 
 
@@ -59,7 +70,9 @@ def cluster_of(data: Any) -> str:
     sequence = data.get("sequence") if isinstance(data, dict) else None
     devices = data.get("device") if isinstance(data, dict) else None
     names = list(sequence) if isinstance(sequence, dict) else []
-    names = names or sorted(set(devices.values())) if isinstance(devices, dict) else names
+    names = (
+        names or sorted(set(devices.values())) if isinstance(devices, dict) else names
+    )
     kinds = {str(name).partition(":")[0] for name in names}
     if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
         raise MismatchError(

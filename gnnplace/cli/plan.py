@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
+from gnnplace.cli.console import (
+    check_output,
+    print_answer,
+    print_json,
+    print_lines,
+    say,
+)
 from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.cli.numbers import from_args
 from gnnplace.cli.options import constraints_of
@@ -63,11 +69,19 @@ if TYPE_CHECKING:
     from gnnplace.plans import LaunchAnswer, Plan
 
 AUTO = "auto"
-GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = "time", "gpus", "memory", "cost", "epochs"
+GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = (
+    "time",
+    "gpus",
+    "memory",
+    "cost",
+    "epochs",
+)
 TRIES = 3
 
 
-def is_priced_by_row(given: str, framework: str | None, environment: str | None) -> bool:
+def is_priced_by_row(
+    given: str, framework: str | None, environment: str | None
+) -> bool:
     """Return whether a table of plans is asked for, or words at a framework's constants.
 
     Raises:
@@ -78,15 +92,21 @@ def is_priced_by_row(given: str, framework: str | None, environment: str | None)
     if framework in (None, "pytorch") and environment is None:
         return False
     if "=" not in given:
-        raise InputError(f"--given {given}: a file says its framework; leave --framework out")
+        raise InputError(
+            f"--given {given}: a file says its framework; leave --framework out"
+        )
     return True
 
 
 def _price(args: Namespace, headroom: str | float) -> int:
     """Price every plan of a table, print the best first, and write them in their order."""
-    odd = next((n for n in ("html", "trace", "table") if getattr(args, n) is not None), None)
+    odd = next(
+        (n for n in ("html", "trace", "table") if getattr(args, n) is not None), None
+    )
     if odd is not None or args.tries:
-        raise InputError(f"--{odd or 'try'}: is of one plan; leave it out with a table of plans")
+        raise InputError(
+            f"--{odd or 'try'}: is of one plan; leave it out with a table of plans"
+        )
     priced = gnnplace.price_plans(
         args.what,
         args.cluster,
@@ -159,7 +179,9 @@ def _price_launch_file(
 
 def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan]:
     """Search the fastest plan for one of several clusters, or batches, that options describe."""
-    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    asked = constraints_of(
+        args, headroom=None if args.headroom == AUTO else args.headroom
+    )
     return list(
         gnnplace.plan(
             args.what,
@@ -232,19 +254,36 @@ def _compare_machines(args: Namespace) -> int:
         InputError: An option is for one cluster alone, or a price is missing.
     """
     clusters = [name.strip() for name in args.cluster.split(",")]
-    for name in ("given", "launcher", "framework", "environment", "html", "trace", "table"):
+    for name in (
+        "given",
+        "launcher",
+        "framework",
+        "environment",
+        "html",
+        "trace",
+        "table",
+    ):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: is of one cluster; give --cluster one name")
     is_other_goal = args.goal not in (TIME, CHEAPEST)
-    if args.tries or is_other_goal or "" in clusters or len(set(clusters)) < len(clusters):
+    if (
+        args.tries
+        or is_other_goal
+        or "" in clusters
+        or len(set(clusters)) < len(clusters)
+    ):
         raise InputError(
             f"--cluster {args.cluster}: several clusters must have names of their own, and are "
             "compared by time or cost, without --try"
         )
     devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
-    prices = None if args.price is None else read_prices(args.price, list(devices.values()))
+    prices = (
+        None if args.price is None else read_prices(args.price, list(devices.values()))
+    )
     tokens = None if args.tokens is None else token_count(args.tokens)
-    plans = {cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters}
+    plans = {
+        cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
+    }
     costs: dict[str, PlanCost] = {}
     if prices is not None:
         costs = costs_of_plans(plans, devices, prices, tokens)
@@ -332,21 +371,29 @@ def _fits(args: Namespace) -> int:
         name = unused or ("try" if args.tries else "runnable")
         raise InputError(f"--{name}: is of a plan's times; leave it out with --fits")
     if args.given is not None and args.given.endswith(".csv"):
-        raise InputError("--fits: is of one plan; give it in words, or leave --fits out")
+        raise InputError(
+            "--fits: is of one plan; give it in words, or leave --fits out"
+        )
     if args.modes is not None and args.given is not None:
         raise InputError(
             f"--modes {args.modes}: are words of plans that are searched; a plan that "
             "is given says them itself"
         )
     source = _given(args)
-    answer = _launch_file_fit(args) if isinstance(source, LaunchPlan) else _plan_fit(args, source)
+    answer = (
+        _launch_file_fit(args)
+        if isinstance(source, LaunchPlan)
+        else _plan_fit(args, source)
+    )
     print_answer(args, lambda: fit_data(answer), lambda: fit_lines(answer))
     return 0 if answer.fits else 3
 
 
 def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     """Return whether a plan fits that is searched, or given in words or by its file."""
-    constraints = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    constraints = constraints_of(
+        args, headroom=None if args.headroom == AUTO else args.headroom
+    )
     job = TrainingJob(
         args.what,
         batch=args.batch,
@@ -362,7 +409,9 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
         environment=args.environment,
         modes=None if args.modes is None else parse_spec(args.modes, "modes"),
     )
-    cluster = plan_devices(args.cluster, args.memory_limit, constraints.headroom or args.headroom)
+    cluster = plan_devices(
+        args.cluster, args.memory_limit, constraints.headroom or args.headroom
+    )
     plan = None if source is None else read_given(source)
     assert not isinstance(plan, LaunchPlan)
     return fit_plan(job, cluster, plan, options, say)
@@ -381,8 +430,12 @@ def _priced_launch_file(args: Namespace) -> LaunchAnswer:
         InputError: Adapters are asked for, which the file itself says.
     """
     if args.lora is not None:
-        raise InputError(f"--lora {args.lora}: is of a plan in words; the launch file says its own")
-    plan, launcher = read_launch_file(args, args.given, args.source_launcher or args.launcher)
+        raise InputError(
+            f"--lora {args.lora}: is of a plan in words; the launch file says its own"
+        )
+    plan, launcher = read_launch_file(
+        args, args.given, args.source_launcher or args.launcher
+    )
     return gnnplace.price_launch_plan(
         plan,
         launcher,
@@ -403,16 +456,24 @@ def _check_goal(args: Namespace, rate: float | None) -> None:
     """
     if args.goal not in GOALS:
         raise InputError(f"--goal {args.goal}: must be one of {', '.join(GOALS)}")
-    if rate is not None and (args.goal not in (FEWEST, LEANEST) or args.given is not None):
-        raise InputError("--rate: is for --goal gpus and memory, which search for fewer of these")
+    if rate is not None and (
+        args.goal not in (FEWEST, LEANEST) or args.given is not None
+    ):
+        raise InputError(
+            "--rate: is for --goal gpus and memory, which search for fewer of these"
+        )
     if args.pareto is not None and (args.given is not None or "," in args.cluster):
         raise InputError("--pareto: is of plans that are searched, on one cluster")
     for name in ("examples", "epochs_table", "least_epochs", "critical_batch"):
         if getattr(args, name) is not None and args.goal != EPOCHS:
             option = name.replace("_", "-")
-            raise InputError(f"--{option}: is for --goal epochs, which alone asks for it")
+            raise InputError(
+                f"--{option}: is for --goal epochs, which alone asks for it"
+            )
     if args.goal == CHEAPEST and args.price is None:
-        raise InputError("--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49")
+        raise InputError(
+            "--goal cost: needs --price, USD a GPU-hour by kind, as h100=2.49"
+        )
 
 
 def run(args: Namespace) -> int:
@@ -432,7 +493,9 @@ def run(args: Namespace) -> int:
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
-    asked = constraints_of(args, headroom=None if args.headroom == AUTO else args.headroom)
+    asked = constraints_of(
+        args, headroom=None if args.headroom == AUTO else args.headroom
+    )
     if args.fits:
         return _fits(args)
     launched = args.given is not None and _is_launch_file(args)
@@ -442,7 +505,9 @@ def run(args: Namespace) -> int:
         and is_priced_by_row(args.given, args.framework, args.environment)
     )
     if args.imbalance != 1.0 and (launched or by_row):
-        raise InputError("--imbalance: is of plans of a captured model, searched or in words")
+        raise InputError(
+            "--imbalance: is of plans of a captured model, searched or in words"
+        )
     if launched:
         return _price_launch_file(args, prices, tokens)
     if by_row and prices is not None:

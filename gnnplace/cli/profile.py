@@ -24,7 +24,9 @@ def run(args: Namespace) -> int:
     correct = correction(args.calibration)
     asked = constraints_of(args)
     if asked.max_devices is not None:
-        raise InputError(f"{args.constraints}: max_devices: is for place; a problem has no limit")
+        raise InputError(
+            f"{args.constraints}: max_devices: is for place; a problem has no limit"
+        )
     options = capture_options(args, constraints=asked.patterns)
     profiled = gnnplace.profile(
         args.model,
@@ -37,7 +39,9 @@ def run(args: Namespace) -> int:
     problem = gnnplace.limited(correct(profiled), asked)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
-    origin = "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
+    origin = (
+        "measured" if share == 0 else "estimated" if share == 1 else "partly estimated"
+    )
     single = np.where(np.isfinite(problem.times), problem.times, 0).sum(axis=0).min()
     console(args.output).print(
         f"{problem.name}: {problem.num_ops} ops, {seconds_text(float(single))} of work on one "

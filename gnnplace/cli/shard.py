@@ -5,7 +5,13 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 import gnnplace
-from gnnplace.cli.console import check_output, print_answer, print_json, print_lines, say
+from gnnplace.cli.console import (
+    check_output,
+    print_answer,
+    print_json,
+    print_lines,
+    say,
+)
 from gnnplace.cli.options import (
     constraints_of,
     split_options,
@@ -58,9 +64,13 @@ def _check(args: Namespace) -> None:
     """Refuse options that would have no effect."""
     has_goal = args.goal != TIME or args.time_limit is not None
     if has_goal and args.pareto:
-        raise InputError("--goal, --time-limit: --pareto finds every trade; leave them out")
+        raise InputError(
+            "--goal, --time-limit: --pareto finds every trade; leave them out"
+        )
     if has_goal and args.executable:
-        raise InputError("--goal, --time-limit: not with --executable, which is for --goal time")
+        raise InputError(
+            "--goal, --time-limit: not with --executable, which is for --goal time"
+        )
     if args.epsilon and not args.pareto:
         raise InputError("--epsilon: only --pareto has an error to allow")
     if args.output is not None and not (args.pareto or args.executable):
@@ -79,7 +89,9 @@ def _best(args: Namespace, goal: SplitGoal) -> int:
     if args.tables is not None:
         write_sharding(args.tables, tables.problem)
     if args.html is not None:
-        write_text(args.html, split_page(tables.problem, tables.setting, result, goal.name))
+        write_text(
+            args.html, split_page(tables.problem, tables.setting, result, goal.name)
+        )
     if args.json:
         data = split_data(tables.problem, result, tables.setting)
         if goal.name != TIME:
@@ -98,7 +110,9 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
         raise InputError(
             "--output, --html: a problem without memory tables has no frontier to draw"
         )
-    answer = shard_frontier(tables, epsilon=args.epsilon, memory_limit=args.memory_limit)
+    answer = shard_frontier(
+        tables, epsilon=args.epsilon, memory_limit=args.memory_limit
+    )
     network = tables.setting is not None
     if args.html is not None:
         write_text(args.html, frontier_page(tables.problem, answer, network=network))
@@ -112,7 +126,9 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
 def _executable(args: Namespace) -> int:
     """Plan, save and print a strategy that DTensor can run."""
     check_output(args.output)
-    made = gnnplace.plan_shard(args.what, split_options(args), memory_limit=args.memory_limit)
+    made = gnnplace.plan_shard(
+        args.what, split_options(args), memory_limit=args.memory_limit
+    )
     assert made.split is not None  # it was searched here
     if args.tables is not None:
         write_sharding(args.tables, made.split.problem)

@@ -17,17 +17,23 @@ from gnnplace.simulation import Simulation
 def run(args: Namespace) -> int:
     """Predict a placement's step."""
     check_output(args.html, args.trace)
-    placement, problem = gnnplace.read_placement_for(args.placement, read_problem(args.problem))
+    placement, problem = gnnplace.read_placement_for(
+        args.placement, read_problem(args.problem)
+    )
     say_idle(problem)
     simulation = gnnplace.simulate(problem, placement)
-    _write_views(args, problem, simulation, placement.placer or Path(args.placement).stem)
+    _write_views(
+        args, problem, simulation, placement.placer or Path(args.placement).stem
+    )
     finite = np.isfinite(simulation.step_time)
     if args.json:
         names = [device.name for device in problem.cluster.devices]
         print_json(
             {
                 "step_time": simulation.step_time if finite else None,
-                "peak_memory": dict(zip(names, simulation.peak_memory.tolist(), strict=True)),
+                "peak_memory": dict(
+                    zip(names, simulation.peak_memory.tolist(), strict=True)
+                ),
                 "feasible": simulation.feasible,
             }
         )
@@ -36,13 +42,17 @@ def run(args: Namespace) -> int:
 
     out = console()
     out.print(simulation_table(problem, simulation))
-    out.print(f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}")
+    out.print(
+        f"predicted step time: {seconds_text(simulation.step_time) if finite else 'none'}"
+    )
     for fault in simulation.faults:
         out.print(f"infeasible: {fault}", soft_wrap=True)
     return 0
 
 
-def _write_views(args: Namespace, problem: Problem, simulation: Simulation, name: str) -> None:
+def _write_views(
+    args: Namespace, problem: Problem, simulation: Simulation, name: str
+) -> None:
     """Write the simulated step as a Chakra trace, a page and a trace, if these are asked for."""
     if args.chakra is not None:
         from gnnplace.report.chakra import write_chakra

@@ -13,7 +13,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.collectives import gradient_seconds as gradient_seconds
     from gnnplace.costs.collectives import ring_seconds as ring_seconds
     from gnnplace.costs.collectives import share as share
-    from gnnplace.costs.frameworks.constants import DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK
+    from gnnplace.costs.frameworks.constants import (
+        DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK,
+    )
     from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
@@ -26,12 +28,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.frameworks.framework import Framework as Framework
     from gnnplace.costs.frameworks.framework import ReplicaExchanges as ReplicaExchanges
     from gnnplace.costs.frameworks.framework import ReplicaGroup as ReplicaGroup
-    from gnnplace.costs.frameworks.framework import ReplicatedParameters as ReplicatedParameters
+    from gnnplace.costs.frameworks.framework import (
+        ReplicatedParameters as ReplicatedParameters,
+    )
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import Seconds as Seconds
-    from gnnplace.costs.frameworks.framework import running_framework as running_framework
+    from gnnplace.costs.frameworks.framework import (
+        running_framework as running_framework,
+    )
     from gnnplace.costs.frameworks.framework import tested_words as tested_words
-    from gnnplace.costs.frameworks.framework import untested_properties as untested_properties
+    from gnnplace.costs.frameworks.framework import (
+        untested_properties as untested_properties,
+    )
     from gnnplace.costs.frameworks.offloading import NOTHING as NOTHING
     from gnnplace.costs.frameworks.offloading import PATTERN as PATTERN
     from gnnplace.costs.frameworks.offloading import beyond as beyond

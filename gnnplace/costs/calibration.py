@@ -28,7 +28,9 @@ from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.tables import CostTables, Surface, shipped
 from gnnplace.problem.cluster.gpus import figures, known_kind
 
-NINETY = 1.645  # standard deviations on either side that hold nine in ten of a normal law
+NINETY = (
+    1.645  # standard deviations on either side that hold nine in ten of a normal law
+)
 LEAST = 3  # rows of a surface that is tried
 LEAST_ERROR, MOST_ERROR = 0.02, 1.5
 ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
@@ -67,7 +69,10 @@ class Evidence:
         """Return the errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
-        typed = {n: [0.0, e] for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()}
+        typed = {
+            n: [0.0, e]
+            for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()
+        }
         return {
             "local": _local(self.parts["local"]),
             "gpu": _gpu(self.parts["gpu"]),
@@ -94,7 +99,9 @@ def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
     """Return tables in which a user's own rows replace those of their kinds."""
     named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
     errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
-    return CostTables({**tables.rows, **named}, tables.errors, {**tables.given, **errors})
+    return CostTables(
+        {**tables.rows, **named}, tables.errors, {**tables.given, **errors}
+    )
 
 
 def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
@@ -114,7 +121,9 @@ def gather(rows: Mapping[str, Rows]) -> Evidence:
         if len(surface.at) >= 2 * LEAST:
             value, distance = surface(surface.at, own=True)
             near = float(np.median(distance))
-            parts["local"].append(Residuals(kind, op, "", actual - value, distance=near))
+            parts["local"].append(
+                Residuals(kind, op, "", actual - value, distance=near)
+            )
         kin = found.get((kind, kin_of(op), dtype))
         if kin is not None:
             residual = actual - kin(surface.at)[0]
@@ -122,7 +131,9 @@ def gather(rows: Mapping[str, Rows]) -> Evidence:
         for other in OTHER_TYPES.get(dtype, ()):
             theirs = found.get((kind, op, other))
             if theirs is not None:
-                parts["dtype"].append(Residuals(kind, op, other, actual - theirs(surface.at)[0]))
+                parts["dtype"].append(
+                    Residuals(kind, op, other, actual - theirs(surface.at)[0])
+                )
         parts["gpu"] += _on_others(found, kind, op, dtype)
     return Evidence({name: tuple(mine) for name, mine in parts.items()})
 
@@ -131,7 +142,9 @@ def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
     tables = CostTables(rows, {})
     found: dict[tuple[str, str, str], Surface] = {}
     for kind, mine in rows.items():
-        for op, dtype in sorted(set(zip(mine.op.tolist(), mine.dtype.tolist(), strict=True))):
+        for op, dtype in sorted(
+            set(zip(mine.op.tolist(), mine.dtype.tolist(), strict=True))
+        ):
             for name in (op, *_parents(op)):
                 surface = tables.surface(kind, name, dtype)
                 if surface is not None and len(surface.at) >= LEAST:
@@ -145,7 +158,9 @@ def _on_others(found: Surfaces, kind: str, op: str, dtype: str) -> list[Residual
     for (other, name, of), theirs in found.items():
         if other != kind and name == op and of == dtype:
             residual = surface.log_ratio - theirs(surface.at)[0]
-            made.append(Residuals(kind, op, other, residual, apart(kind, other, op, dtype)))
+            made.append(
+                Residuals(kind, op, other, residual, apart(kind, other, op, dtype))
+            )
     return made
 
 
@@ -234,12 +249,16 @@ def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
 
 
 def _biased(
-    parts: Iterable[Residuals], names: Callable[[Residuals], set[str]], bias: float | None = None
+    parts: Iterable[Residuals],
+    names: Callable[[Residuals], set[str]],
+    bias: float | None = None,
 ) -> dict[str, list[float]]:
     """Return bias and error by name. A bias that is given is not fitted."""
     result = {}
     for name, mine in _named(parts, names).items():
-        alone = len({part.op for part in mine}) == 1  # of one op: other GPUs are the others
+        alone = (
+            len({part.op for part in mine}) == 1
+        )  # of one op: other GPUs are the others
         owner = [part.kind if alone else part.op for part in mine]
         median = np.array([np.median(part.residual) for part in mine])
         mean = float(median.mean()) if bias is None else bias

@@ -97,7 +97,9 @@ class Group:
     @property
     def fabrics(self) -> frozenset[str]:
         """Return the fabrics that a collective of the group goes over."""
-        return frozenset(name for name in (self.inside, self.between) if name is not None)
+        return frozenset(
+            name for name in (self.inside, self.between) if name is not None
+        )
 
 
 def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
@@ -119,7 +121,9 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
             names[ends] = link.fabric
     if len(names) < len(chosen) * (len(chosen) - 1) or None in names.values():
         return None
-    inner = {pair: name for pair, name in names.items() if name and not is_between(name)}
+    inner = {
+        pair: name for pair, name in names.items() if name and not is_between(name)
+    }
     outer = {name for pair, name in names.items() if pair not in inner}
     servers = _servers(members, inner)
     sizes = {len(server) for server in servers}
@@ -129,7 +133,9 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
     return Group(inside, next(iter(outer), None), len(servers), sizes.pop())
 
 
-def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[set[int]]:
+def _servers(
+    members: Sequence[int], inner: dict[tuple[int, int], str]
+) -> list[set[int]]:
     """Return the members of a group by the server that they are in."""
     servers: list[set[int]] = []
     for member in members:
@@ -141,7 +147,9 @@ def _servers(members: Sequence[int], inner: dict[tuple[int, int], str]) -> list[
     return servers
 
 
-def collective(op: str, size: float, group: Group, table: LinkTable | None = None) -> Estimate:
+def collective(
+    op: str, size: float, group: Group, table: LinkTable | None = None
+) -> Estimate:
     """Return the seconds of a collective on an idle fabric.
 
     Args:
@@ -154,7 +162,9 @@ def collective(op: str, size: float, group: Group, table: LinkTable | None = Non
         InputError: The collective or a fabric is unknown, or a size is negative.
     """
     if op not in COLLECTIVES:
-        raise InputError(f"collective {op!r}: unknown; use one of {', '.join(COLLECTIVES)}")
+        raise InputError(
+            f"collective {op!r}: unknown; use one of {', '.join(COLLECTIVES)}"
+        )
     if not 0 <= size < np.inf:
         raise InputError(f"{op} of {size} bytes: must be a number from 0 on")
     table = table or shipped()
@@ -163,7 +173,9 @@ def collective(op: str, size: float, group: Group, table: LinkTable | None = Non
     seconds, provenance = _stages(op, np.array(size), group, table)
     named = ", ".join(name for name in (group.inside, group.between) if name)
     error = ERRORS[provenance]
-    return Estimate(float(seconds), provenance, error, f"{named}: {_sources(group, table)}")
+    return Estimate(
+        float(seconds), provenance, error, f"{named}: {_sources(group, table)}"
+    )
 
 
 def collective_seconds(
@@ -180,7 +192,9 @@ def _sources(group: Group, table: LinkTable) -> str:
     return "; ".join(dict.fromkeys(table.source.get(name, "formula") for name in names))
 
 
-def _stages(op: str, sizes: FloatArray, group: Group, table: LinkTable) -> tuple[FloatArray, str]:
+def _stages(
+    op: str, sizes: FloatArray, group: Group, table: LinkTable
+) -> tuple[FloatArray, str]:
     """Return the seconds of a collective and their weakest provenance. [shape of ``sizes``]"""
     if group.servers == 1:
         return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
@@ -205,7 +219,11 @@ def _plan(op: str, group: Group) -> Iterator[tuple[str, float, bool]]:
     """
     part = 1.0 / group.each
     if op == ALL_REDUCE:
-        yield from ((REDUCE_SCATTER, 1.0, True), (ALL_REDUCE, part, False), (ALL_GATHER, 1.0, True))
+        yield from (
+            (REDUCE_SCATTER, 1.0, True),
+            (ALL_REDUCE, part, False),
+            (ALL_GATHER, 1.0, True),
+        )
     elif op == ALL_TO_ALL:
         yield from ((ALL_TO_ALL, 1.0 / group.servers, True), (ALL_TO_ALL, 1.0, False))
     else:
@@ -218,18 +236,24 @@ def _named(fabric: str | None) -> str:
     return fabric
 
 
-def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[FloatArray, str]:
+def _level(
+    key: Key, sizes: FloatArray, fabric: str, table: LinkTable
+) -> tuple[FloatArray, str]:
     """Return the seconds on one fabric and their provenance. [shape of ``sizes``]
 
     Raises:
         InputError: The table does not know the fabric.
     """
     if fabric not in table.latency:
-        raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
+        raise InputError(
+            f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"
+        )
     own = table.of(fabric)
     floor = hops(key.op, key.devices) * table.latency[fabric]
     if key in own:
-        near = own[key].covers(float(np.min(sizes))) and own[key].covers(float(np.max(sizes)))
+        near = own[key].covers(float(np.min(sizes))) and own[key].covers(
+            float(np.max(sizes))
+        )
         return own[key].at(sizes, floor), MEASURED if near else NEIGHBOUR
     for op, part in ((key.op, 1.0), *RELATIVES.get(key.op, ())):
         alike = Key(op, key.servers, key.each)
@@ -239,7 +263,9 @@ def _level(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> tuple[
         same = (k for k in own if k.each == alike.each or k.servers == alike.servers)
         others = sorted((k for k in same if k.op == alike.op), key=lambda k: k.devices)
         if others:
-            return part * _between(alike, sizes, floor, {k: own[k] for k in others}), NEIGHBOUR
+            return part * _between(
+                alike, sizes, floor, {k: own[k] for k in others}
+            ), NEIGHBOUR
     return _ring(key, sizes, fabric, table), FORMULA
 
 
@@ -262,7 +288,9 @@ def _between(
     return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
 
 
-def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries) -> FloatArray:
+def _scaled(
+    key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSeries
+) -> FloatArray:
     """Return the seconds of a group, scaled from the measured series of another group.
 
     The time of the smallest message scales by hops, the rest by shares of bytes.
@@ -277,7 +305,9 @@ def _scaled(key: Key, near: Key, sizes: FloatArray, floor: float, series: SizeSe
 def _ring(key: Key, sizes: FloatArray, fabric: str, table: LinkTable) -> FloatArray:
     """Return the seconds by the ring formula, at the fabric's measured bus bandwidth."""
     latency = hops(key.op, key.devices) * table.latency[fabric]
-    return ring_seconds(key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency)
+    return ring_seconds(
+        key.op, key.devices, sizes, bus_bandwidth(fabric, table), latency
+    )
 
 
 def bus_bandwidth(fabric: str, table: LinkTable) -> float:
@@ -384,7 +414,9 @@ class Exchange:
         if count <= self.whole.each:
             return Group(self.whole.inside, None, 1, count)
         servers = -(-count // self.whole.each)
-        return Group(self.whole.inside, self.whole.between, servers, -(-count // servers))
+        return Group(
+            self.whole.inside, self.whole.between, servers, -(-count // servers)
+        )
 
     def bucketed(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
         """Return the seconds of collectives that share buckets with others.
@@ -394,7 +426,9 @@ class Exchange:
         Arguments are those of ``seconds``.
         """
         part = np.minimum(sizes / BUCKET, 1.0)
-        return part * self.seconds(op, counts, np.where(sizes > 0, np.maximum(sizes, BUCKET), 0.0))
+        return part * self.seconds(
+            op, counts, np.where(sizes > 0, np.maximum(sizes, BUCKET), 0.0)
+        )
 
     def seconds(self, op: str, counts: FloatArray, sizes: FloatArray) -> FloatArray:
         """Return the seconds of collectives; none for one device, or of no bytes.

@@ -82,7 +82,10 @@ class Kernels:
             return
         m, n, k = np.array([shape for shape, _ in missing], dtype=np.float64).T
         many, none = np.full(len(missing), max(batch, 1.0)), np.zeros(len(missing))
-        op, dtype = np.full(len(missing), "bmm" if batch else "matmul"), np.full(m.size, HALF)
+        op, dtype = (
+            np.full(len(missing), "bmm" if batch else "matmul"),
+            np.full(m.size, HALF),
+        )
         moved = 2.0 * many * (m * k + k * n + m * n)
         rows = Rows(op, dtype, np.stack([many, m, n, k, none], axis=1), moved, none)
         seconds = predict(rows, self.kind, shipped()).seconds
@@ -160,5 +163,8 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
     found["products_bytes"] = rates["products_bytes"]
     found["workspace"] = rates.of("workspace", kind)
     if attention != PRODUCTS:
-        found |= {name: rates.of(f"{attention}_{name}", kind) for name in ("rate", "half", "head")}
+        found |= {
+            name: rates.of(f"{attention}_{name}", kind)
+            for name in ("rate", "half", "head")
+        }
     return Kernels(kind, attention, found)

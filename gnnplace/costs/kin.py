@@ -21,11 +21,45 @@ POOL = "pointwise"  # all pointwise ops of a GPU together
 POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))
 # Ops of vectors that are not pointwise: they reduce, gather, scatter or walk windows.
 _POOLS = (
-    *("_softmax", "native_layer_norm", "embedding", "embedding_dense_backward", "sum", "mean"),
-    *("amax", "amin", "var", "linalg_vector_norm", "max_pool2d_with_indices", "avg_pool2d"),
-    *("max_pool2d_with_indices_backward", "avg_pool2d_backward", "depthwise", "depthwise.input"),
-    *("depthwise.weight", "index", "index_put", "index_add", "gather", "scatter", "scatter_add"),
-    *("cumsum", "sort", "topk", "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward"),
+    *(
+        "_softmax",
+        "native_layer_norm",
+        "embedding",
+        "embedding_dense_backward",
+        "sum",
+        "mean",
+    ),
+    *(
+        "amax",
+        "amin",
+        "var",
+        "linalg_vector_norm",
+        "max_pool2d_with_indices",
+        "avg_pool2d",
+    ),
+    *(
+        "max_pool2d_with_indices_backward",
+        "avg_pool2d_backward",
+        "depthwise",
+        "depthwise.input",
+    ),
+    *(
+        "depthwise.weight",
+        "index",
+        "index_put",
+        "index_add",
+        "gather",
+        "scatter",
+        "scatter_add",
+    ),
+    *(
+        "cumsum",
+        "sort",
+        "topk",
+        "nll_loss_forward",
+        "nll_loss_backward",
+        "nll_loss2d_forward",
+    ),
     "nll_loss2d_backward",
 )
 SPECIAL: Mapping[str, str] = {
@@ -110,7 +144,9 @@ def tensor_types(kind: str, op: str, dtype: str, other: str) -> tuple[str, ...]:
     if class_of(op) != "products" or not on_tensor_cores(kind, dtype):
         return ()
     alike = (dtype, *same_speed(other, dtype))
-    return tuple(t for t in TENSOR_TYPES if t not in alike and on_tensor_cores(other, t))
+    return tuple(
+        t for t in TENSOR_TYPES if t not in alike and on_tensor_cores(other, t)
+    )
 
 
 def apart(first: str, second: str, op: str, dtype: str, its: str = "") -> float:

@@ -80,11 +80,15 @@ class SizeSeries:
     def at(self, size: FloatArray, floor: float = 0.0) -> FloatArray:
         """Return the seconds of so many bytes; no bytes take ``floor``, or less. [any shape]"""
         safe = np.maximum(size, 1e-9)
-        inside = np.exp(np.interp(np.log(safe), np.log(self.bytes), np.log(self.seconds)))
+        inside = np.exp(
+            np.interp(np.log(safe), np.log(self.bytes), np.log(self.seconds))
+        )
         above = self.seconds[-1] * np.maximum(safe / self.bytes[-1], 1.0)
         fixed = min(floor, self.seconds[0])
         below = fixed + (self.seconds[0] - fixed) * safe / self.bytes[0]
-        return np.where(safe > self.bytes[-1], above, np.where(safe < self.bytes[0], below, inside))
+        return np.where(
+            safe > self.bytes[-1], above, np.where(safe < self.bytes[0], below, inside)
+        )
 
     def covers(self, size: float) -> bool:
         """Return whether so many bytes are within a factor of two of what was measured."""
@@ -153,7 +157,9 @@ def message(fabric: str, size: float) -> Estimate:
     """
     table = shipped()
     if fabric not in table.latency:
-        raise InputError(f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}")
+        raise InputError(
+            f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"
+        )
     if not 0 <= size < np.inf:
         raise InputError(f"a message of {size} bytes: must be a number from 0 on")
     found = [s for key, s in table.of(fabric).items() if key.op == P2P]
@@ -162,4 +168,6 @@ def message(fabric: str, size: float) -> Estimate:
         provenance = MEASURED if found[0].covers(size) else NEIGHBOUR
         return Estimate(seconds, provenance, ERRORS[provenance], table.source[fabric])
     seconds = table.latency[fabric] + size / table.bandwidth[fabric]
-    return Estimate(seconds, FORMULA, ERRORS[FORMULA], "latency and bandwidth of the fabric")
+    return Estimate(
+        seconds, FORMULA, ERRORS[FORMULA], "latency and bandwidth of the fabric"
+    )

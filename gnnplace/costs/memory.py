@@ -85,10 +85,14 @@ def state_terms(
         InputError: A word is unknown, or a number is out of range.
     """
     if precision not in PARAMETER:
-        raise InputError(f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}")
+        raise InputError(
+            f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}"
+        )
     if zero not in range(4) or replicas < 1 or parameters < 0:
         told = f"zero={zero}, replicas={replicas}, parameters={parameters:g}"
-        raise InputError(f"{told}: a stage from 0 to 3, one replica and 0 parameters at least")
+        raise InputError(
+            f"{told}: a stage from 0 to 3, one replica and 0 parameters at least"
+        )
     width, gradient, moment = PARAMETER[precision]
     optimizer_bytes = optimizer_kind(optimizer).kept_bytes(moment)
     optimizer_bytes += moment * precision.endswith("-master")

@@ -78,7 +78,10 @@ class ServerNetwork:
             return self.dispatch(count, size, size, members, own["card_all_to_all"])
         rate = min(own["server_links"], self.card * own["card_gather"] * members)
         within = self._within(op, members, size) if members > 1 else 0.0
-        return max(within, (count - 1) / count * size / rate) + (count - 1) * own["ring_latency"]
+        return (
+            max(within, (count - 1) / count * size / rate)
+            + (count - 1) * own["ring_latency"]
+        )
 
     def dispatch(
         self, count: int, size: float, leaving: float, members: int, attained: float
@@ -120,7 +123,9 @@ class ServerNetwork:
         They are the table's for the next larger group that it has.
         """
         if self.fabric is None:
-            return ring_seconds(op, count, size, self.inside, self.latency * (count - 1))
+            return ring_seconds(
+                op, count, size, self.inside, self.latency * (count - 1)
+            )
         known = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
         return collective(op, size, Group(self.fabric, each=known)).seconds
 

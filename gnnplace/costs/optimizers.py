@@ -120,7 +120,9 @@ def optimizer_kind(name: str) -> OptimizerKind:
         InputError: There is no such optimizer; the message lists the names.
     """
     if name not in OPTIMIZERS:
-        raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")
+        raise InputError(
+            f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}"
+        )
     return OPTIMIZERS[name]
 
 
@@ -130,5 +132,9 @@ def newton_schulz_shapes(rows: int, columns: int) -> list[tuple[int, int, int]]:
     An iteration makes A = X X', B = b A + c A A and a X + B X, of X with no more rows than columns.
     """
     narrow, wide = sorted((rows, columns))
-    products = [(narrow, narrow, wide), (narrow, narrow, narrow), (narrow, wide, narrow)]
+    products = [
+        (narrow, narrow, wide),
+        (narrow, narrow, narrow),
+        (narrow, wide, narrow),
+    ]
     return products * NEWTON_SCHULZ_STEPS

@@ -21,7 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, hops, share
+from gnnplace.costs.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    hops,
+    share,
+)
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, Link
@@ -69,7 +75,9 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
         where = _links_of(cluster, fabric == OWN_BETWEEN)
         if not where:
             told = "between servers" if fabric == OWN_BETWEEN else "inside a server"
-            raise InputError(f"{path}: it measured links {told}, and the cluster has none")
+            raise InputError(
+                f"{path}: it measured links {told}, and the cluster has none"
+            )
         op, latency, bandwidth = _figures(own)
         table = _with(table, fabric, own, latency, bandwidth, str(path))
         update = {"latency": latency, "bandwidth": bandwidth, "fabric": fabric}
@@ -97,7 +105,9 @@ def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
     by_op: Mapping[str, Run] = {run.op: run for run in runs}
     op = next((name for name in RELIED_ON if name in by_op), None)
     if op is None:
-        raise InputError("an all-to-all alone does not say what a link takes: run sendrecv_perf")
+        raise InputError(
+            "an all-to-all alone does not say what a link takes: run sendrecv_perf"
+        )
     run = by_op[op]
     count = run.servers * run.each
     part, latencies = (1.0, 1.0) if op == P2P else (share(op, count), hops(op, count))
@@ -135,5 +145,9 @@ def _note(
 ) -> str:
     where = "between servers" if fabric == OWN_BETWEEN else "inside of servers"
     figures = f"{latency * 1e6:.3g} us and {bandwidth / 1e9:.3g} GB/s"
-    how = "messages" if op == P2P else f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
+    how = (
+        "messages"
+        if op == P2P
+        else f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
+    )
     return f"{count} links {where} take {figures}, from {how} in {path}"

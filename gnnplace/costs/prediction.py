@@ -44,7 +44,9 @@ CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
 MULTIPLE = 8
-TENSOR_STEP = 0.3  # error from one type on tensor cores to another: assumed, no op has both
+TENSOR_STEP = (
+    0.3  # error from one type on tensor cores to another: assumed, no op has both
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,10 @@ class OpEstimates:
     def take(self, index: NDArray[np.intp]) -> OpEstimates:
         """Return the estimates of some of the ops, or of one several times."""
         return OpEstimates(
-            self.seconds[index], self.error[index], self.provenance[index], self.source[index]
+            self.seconds[index],
+            self.error[index],
+            self.provenance[index],
+            self.source[index],
         )
 
 
@@ -159,7 +164,12 @@ def _distinct(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     Layers repeat, so that few are distinct.
     """
     numbers: dict[tuple[object, ...], int] = {}
-    columns = (rows.op.tolist(), rows.dtype.tolist(), *rows.sizes.T.tolist(), rows.bytes.tolist())
+    columns = (
+        rows.op.tolist(),
+        rows.dtype.tolist(),
+        *rows.sizes.T.tolist(),
+        rows.bytes.tolist(),
+    )
     same = [numbers.setdefault(key, len(numbers)) for key in zip(*columns, strict=True)]
     number = np.array(same, dtype=np.intp)
     first = np.zeros(len(numbers), dtype=np.intp)
@@ -174,7 +184,9 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
     provenance, source = np.zeros(count, dtype=np.int8), np.zeros(count, dtype=np.intp)
     base, at = roofline(kind, rows), rows.at
     sources: list[str] = []
-    keys, inverse = np.unique(np.stack([rows.op, rows.dtype]), axis=1, return_inverse=True)
+    keys, inverse = np.unique(
+        np.stack([rows.op, rows.dtype]), axis=1, return_inverse=True
+    )
     for number, (op, dtype) in enumerate(keys.T.tolist()):
         index = np.flatnonzero(inverse.ravel() == number)
         key = (kind, op, dtype)
@@ -197,7 +209,9 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
     slow = misaligned(rows)
     seconds = base * np.exp(log) * np.where(slow, MISALIGNED, 1.0)
     error = np.where(slow, np.hypot(error, 0.4), error)
-    return OpEstimates(seconds, error, provenance, np.array(sources, dtype=np.str_)[source])
+    return OpEstimates(
+        seconds, error, provenance, np.array(sources, dtype=np.str_)[source]
+    )
 
 
 def as_computed(rows: Rows, kind: str, families: Sequence[str]) -> Rows:
@@ -215,7 +229,9 @@ def misaligned(rows: Rows) -> BoolArray:
 
     They are about three times slower.
     """
-    product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(rows.dtype, ("float16", "bfloat16"))
+    product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(
+        rows.dtype, ("float16", "bfloat16")
+    )
     odd = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
     return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
 
@@ -240,11 +256,15 @@ def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, 
     The first that is known holds: the op's own, its group's, its class's, or any op's.
     """
     known = tables.errors_of(kind, what)
-    first, second = next(known[n] for n in (op, group_of(op), class_of(op), "all") if n in known)
+    first, second = next(
+        known[n] for n in (op, group_of(op), class_of(op), "all") if n in known
+    )
     return first, second
 
 
-def candidates(tables: CostTables, kind: str, op: str, dtype: str) -> Iterator[Relation]:
+def candidates(
+    tables: CostTables, kind: str, op: str, dtype: str
+) -> Iterator[Relation]:
     """Yield the tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
     others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
@@ -285,14 +305,24 @@ def _line(op: str) -> list[str]:
 
 
 def _on(
-    tables: CostTables, kind: str, other: str, op: str, dtype: str, best: str, only: str = ""
+    tables: CostTables,
+    kind: str,
+    other: str,
+    op: str,
+    dtype: str,
+    best: str,
+    only: str = "",
 ) -> Iterator[Relation]:
     """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, before = 0.0, 0.0, op
     for name in _line(op):
         if name != op:
             errors = tables.errors_of(other, "kin")
-            step = errors.get(f"{before}<{name}") or errors.get(group_of(before)) or errors["all"]
+            step = (
+                errors.get(f"{before}<{name}")
+                or errors.get(group_of(before))
+                or errors["all"]
+            )
             bias, error = bias + step[0], float(np.hypot(error, step[1]))
         before = name
         if only and name != only:

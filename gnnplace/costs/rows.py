@@ -113,7 +113,9 @@ class Rows:
     def family(self) -> Names:
         """Return the family of each op. [rows]"""
         names, inverse = np.unique(self.op, return_inverse=True)
-        return np.array([FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_)[inverse]
+        return np.array(
+            [FAMILY.get(str(name), VECTOR) for name in names], dtype=np.str_
+        )[inverse]
 
     @cached_property
     def flops(self) -> FloatArray:
@@ -130,7 +132,9 @@ class Rows:
         """Return the exponentials of attention, one a score; 0 of other ops. [rows]"""
         batch, m, n, _, window = self.sizes.T
         seen = np.where(window > 0, 0.5, 1.0)
-        return np.asarray(np.where(self.family == "attention", seen * batch * m * n, 0.0))
+        return np.asarray(
+            np.where(self.family == "attention", seen * batch * m * n, 0.0)
+        )
 
     @property
     def _stride(self) -> FloatArray:
@@ -150,7 +154,14 @@ class Rows:
         batch, m, n, k, window = np.log2(np.maximum(self.sizes, 1.0)).T
         causal = 4.0 * (self.sizes[:, 4] > 0)
         zero = np.zeros(len(self))
-        vector = [np.log2(np.maximum(self.bytes, 1.0)), ROW_WEIGHT * n, window, zero, zero, zero]
+        vector = [
+            np.log2(np.maximum(self.bytes, 1.0)),
+            ROW_WEIGHT * n,
+            window,
+            zero,
+            zero,
+            zero,
+        ]
         by_family = {
             "attention": [batch, m, k, causal, zero, zero],
             "convolution": [m, n, k, window, batch, self._stride],
@@ -169,7 +180,9 @@ def from_records(records: Iterable[Record]) -> Rows:
     return Rows(
         np.array([row.op for row in kept], dtype=np.str_),
         np.array([row.dtype for row in kept], dtype=np.str_),
-        np.array([[getattr(r, s) for s in SIZES] for r in kept], dtype=float).reshape(-1, 5),
+        np.array([[getattr(r, s) for s in SIZES] for r in kept], dtype=float).reshape(
+            -1, 5
+        ),
         np.array([row.bytes for row in kept], dtype=np.float64),
         np.array([row.seconds for row in kept], dtype=np.float64),
     )

@@ -85,7 +85,11 @@ class CostTables:
         mine = rows.take(index)
         log_ratio = np.log(mine.seconds / roofline(kind, mine))
         base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
-        return Surface(mine.at, log_ratio) if base is None else Correction(mine.at, log_ratio, base)
+        return (
+            Surface(mine.at, log_ratio)
+            if base is None
+            else Correction(mine.at, log_ratio, base)
+        )
 
 
 @cache
@@ -122,7 +126,9 @@ class Surface:
 
         return cKDTree(self.at)
 
-    def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, query: FloatArray, *, own: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
         """Return log ratios at other places, and how far the nearest points are.
 
         Args:
@@ -140,7 +146,9 @@ class Surface:
         value = self._fit(query, distance, index)
         return value, distance[:, : min(3, count)].mean(axis=1)
 
-    def _fit(self, query: FloatArray, distance: FloatArray, index: NDArray[np.intp]) -> FloatArray:
+    def _fit(
+        self, query: FloatArray, distance: FloatArray, index: NDArray[np.intp]
+    ) -> FloatArray:
         weight = (distance**2 + NEAR) ** -2.0
         offset = np.clip(self.at[index] - query[:, None, :], -REACH, REACH)
         design = np.concatenate([np.ones((*index.shape, 1)), offset], axis=2)
@@ -171,7 +179,9 @@ class Correction(Surface):
         """Return the surface of what the base does not explain."""
         return Surface(self.at, self.log_ratio - self.base(self.at)[0])
 
-    def __call__(self, query: FloatArray, *, own: bool = False) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, query: FloatArray, *, own: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
         """Return log ratios and distances at other places, as a surface does."""
         off, distance = self.residual(query, own=own)
         return self.base(query)[0] + off, distance

@@ -31,7 +31,9 @@ from gnnplace.graph.computation_graph import ComputationGraph
 ROUNDS = 24
 FIRST_CAP = 0.25  # of the mean cost of a wished group
 RIDERS = 1.3  # of its costliest op's cost: a group of one costly op and light ones
-UNITING = 1 / 64  # of the cap: the most loss at which two units are united; tuned on the zoo
+UNITING = (
+    1 / 64
+)  # of the cap: the most loss at which two units are united; tuned on the zoo
 UNIT_GROUPS = 4.0  # a unit should be worth so many groups: forward, backward, update
 FAR = 0.05  # weight of a delay in another phase; tuned on the zoo
 WINDOW = 4096  # positions between two groups beyond which a merge is not tried
@@ -67,7 +69,12 @@ def coarsen(
     n = graph.num_ops
     if target < 1:
         raise InputError(f"coarsening: target is {target}; give at least 1")
-    for what, array in (("cost", cost), ("unit", unit), ("phase", phase), ("attach", attach)):
+    for what, array in (
+        ("cost", cost),
+        ("unit", unit),
+        ("phase", phase),
+        ("attach", attach),
+    ):
         if array is not None and len(array) != n:
             raise InputError(f"coarsening: {what} has {len(array)} entries, not {n}")
     phase = np.zeros(n, dtype=np.int8) if phase is None else phase
@@ -115,14 +122,18 @@ def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) ->
         other = a if b == group else b
         loss = groups.loss(a, b)
         if _worth(groups, group, other, loss, cap):
-            options.append((loss, not _same(groups, group, other), groups.cost[other], other, a, b))
+            options.append(
+                (loss, not _same(groups, group, other), groups.cost[other], other, a, b)
+            )
     for *_, other, a, b in sorted(options):
         if groups.compatible(group, other, unit_cap) and groups.merge(a, b):
             return True
     return False
 
 
-def _worth(groups: Contraction, group: int, other: int, loss: float, cap: float) -> bool:
+def _worth(
+    groups: Contraction, group: int, other: int, loss: float, cap: float
+) -> bool:
     """Return whether a merge is worth it: its loss and the cost of the result stay low.
 
     A group that is light beside a costly op may always join it.
@@ -197,7 +208,11 @@ class Contraction:
 
     def ordered(self, one: int, other: int) -> tuple[int, int]:
         """Return two groups in their order."""
-        return (one, other) if self._position[one] < self._position[other] else (other, one)
+        return (
+            (one, other)
+            if self._position[one] < self._position[other]
+            else (other, one)
+        )
 
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
         """Yield the edges to and from groups of the same phase, as (before, after)."""
@@ -229,7 +244,10 @@ class Contraction:
 
         Their phases must be equal, and their units equal or become one of at most `cap` seconds.
         """
-        return self._phase[one] == self._phase[other] and self._units.joined_cost(one, other) <= cap
+        return (
+            self._phase[one] == self._phase[other]
+            and self._units.joined_cost(one, other) <= cap
+        )
 
     def merge(self, one: int, other: int) -> bool:
         """Merge `other` into `one`, which comes first in the order. Return whether it was done.
@@ -250,7 +268,11 @@ class Contraction:
         if behind is None:
             return False
         window = [g for g in self._at[first + 1 : last] if g >= 0]
-        order = [g for g in window if g not in behind] + [one] + [g for g in window if g in behind]
+        order = (
+            [g for g in window if g not in behind]
+            + [one]
+            + [g for g in window if g in behind]
+        )
         padding = [-1] * (last - first + 1 - len(order))
         self._at[first : last + 1] = order + padding
         for i, group in enumerate(order, first):
@@ -305,7 +327,9 @@ class Contraction:
         """Return the group of each op, numbered by the order of the groups. [num_ops]"""
         order = [g for g in self._at if g >= 0 and self.is_alive(g)]
         number = {group: i for i, group in enumerate(order)}
-        return np.array([number[self.find(i)] for i in range(len(self._root))], dtype=np.int32)
+        return np.array(
+            [number[self.find(i)] for i in range(len(self._root))], dtype=np.int32
+        )
 
 
 class _Units:

@@ -61,13 +61,17 @@ class ComputationGraph:
     ) -> ComputationGraph:
         """Build a graph from ``(producer, bytes, consumers)`` triples of op indices."""
         triples = list(tensors)
-        counts = np.array([0, *(len(consumers) for _, _, consumers in triples)], dtype=np.int64)
+        counts = np.array(
+            [0, *(len(consumers) for _, _, consumers in triples)], dtype=np.int64
+        )
         return cls(
             names=tuple(names),
             producer=np.array([producer for producer, _, _ in triples], dtype=np.int32),
             size=np.array([size for _, size, _ in triples], dtype=np.float64),
             consumer_offset=np.cumsum(counts).astype(np.int32),
-            consumer=np.array([c for _, _, consumers in triples for c in consumers], np.int32),
+            consumer=np.array(
+                [c for _, _, consumers in triples for c in consumers], np.int32
+            ),
         )
 
     def _check_names(self) -> None:
@@ -82,10 +86,14 @@ class ComputationGraph:
     def _check_tensors(self) -> None:
         for what, ends in (("producer", self.producer), ("consumers", self.consumer)):
             if ends.size and (ends.min() < 0 or ends.max() >= self.num_ops):
-                raise InputError(f"tensors: a {what} index is outside 0..{self.num_ops - 1}")
+                raise InputError(
+                    f"tensors: a {what} index is outside 0..{self.num_ops - 1}"
+                )
         bad = np.flatnonzero(~((self.size >= 0) & (self.size <= MOST)))
         if bad.size:
-            raise InputError(f"tensors[{bad[0]}].bytes: must be a number, 0 to {MOST:g}")
+            raise InputError(
+                f"tensors[{bad[0]}].bytes: must be a number, 0 to {MOST:g}"
+            )
         self._check_consumers()
 
     def _check_consumers(self) -> None:
@@ -115,7 +123,9 @@ class ComputationGraph:
     @cached_property
     def consumption_tensor(self) -> IntArray:
         """Return the tensor of each entry of ``consumer``."""
-        return np.repeat(np.arange(self.num_tensors, dtype=np.int32), np.diff(self.consumer_offset))
+        return np.repeat(
+            np.arange(self.num_tensors, dtype=np.int32), np.diff(self.consumer_offset)
+        )
 
     @cached_property
     def op_tensor(self) -> IntArray:
@@ -138,7 +148,11 @@ class ComputationGraph:
         unique, inverse = np.unique(key, return_inverse=True)
         total = np.bincount(inverse, self.size[self.consumption_tensor], len(unique))
         pair = np.divmod(unique, max(1, self.num_ops))
-        return pair[0].astype(np.int32), pair[1].astype(np.int32), total.astype(np.float64)
+        return (
+            pair[0].astype(np.int32),
+            pair[1].astype(np.int32),
+            total.astype(np.float64),
+        )
 
     @cached_property
     def successor(self) -> IntArray:
@@ -190,11 +204,15 @@ class ComputationGraph:
 
     def predecessors(self, op: int) -> IntArray:
         """Return the distinct predecessors of ``op``, ascending."""
-        return self.predecessor[self.predecessor_offset[op] : self.predecessor_offset[op + 1]]
+        return self.predecessor[
+            self.predecessor_offset[op] : self.predecessor_offset[op + 1]
+        ]
 
     def consumers(self, tensor: int) -> IntArray:
         """Return the consumers of ``tensor`` in listing order."""
-        return self.consumer[self.consumer_offset[tensor] : self.consumer_offset[tensor + 1]]
+        return self.consumer[
+            self.consumer_offset[tensor] : self.consumer_offset[tensor + 1]
+        ]
 
     def to_networkx(self) -> nx.DiGraph:
         """Return the graph with op names as nodes and bytes between two ops as edge ``bytes``."""
@@ -293,7 +311,10 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
 
     # Labels and groups are nodes of one graph, whose components are the united classes.
     num_labels = int(label.max()) + 1
-    source, target = label[has].astype(np.int32), (num_labels + group[has]).astype(np.int32)
+    source, target = (
+        label[has].astype(np.int32),
+        (num_labels + group[has]).astype(np.int32),
+    )
     component = components(source, target, num_labels + count)
     least = np.full(int(component.max()) + 1, num_labels)
     np.minimum.at(least, component[:num_labels], np.arange(num_labels))

@@ -73,7 +73,9 @@ def kernels_stamp(room: str) -> str:
         for path in sorted((PACKAGE / below).rglob("*.py")):
             text = path.read_bytes()
             if b"numba" in text or b"graph.jit" in text:
-                digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + text)
+                digest.update(
+                    path.relative_to(PACKAGE).as_posix().encode() + b"\0" + text
+                )
     return digest.hexdigest()
 
 
@@ -92,7 +94,8 @@ class QuickFlags(Flags):  # type: ignore[misc]
             return False
         mine, others = self._values, other._values
         return mine == others or all(
-            getattr(self, name) == getattr(other, name) for name in mine.keys() | others.keys()
+            getattr(self, name) == getattr(other, name)
+            for name in mine.keys() | others.keys()
         )
 
 
@@ -177,7 +180,9 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
 
     def __init__(self, *args: object) -> None:
         typing, target, library, kinds, result, flags, local = args
-        super().__init__(typing, target, library, kinds, result, QuickFlags(flags), local)
+        super().__init__(
+            typing, target, library, kinds, result, QuickFlags(flags), local
+        )
 
     def define_pipelines(self) -> Any:
         """Return numba's passes, which compile into a library of this package."""
@@ -224,9 +229,17 @@ class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
 
     def rebuild(self, target_context: Any, payload: Any) -> Any:
         """Rebuild a compiled function as numba does, from bitcode instead of machine code."""
-        (name, _, bitcode), fndesc, env, signature, objectmode, lifted, annotation, init, envs = (
-            payload
-        )
+        (
+            (name, _, bitcode),
+            fndesc,
+            env,
+            signature,
+            objectmode,
+            lifted,
+            annotation,
+            init,
+            envs,
+        ) = payload
         for run in init:
             run()
         library = InnerLibrary(target_context.codegen(), name)
@@ -259,7 +272,11 @@ class InnerCache(KernelCache):
 
 
 Function = Callable[..., Any]
-FLAGS: dict[str, Any] = {"boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+FLAGS: dict[str, Any] = {
+    "boundscheck": False,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
 KERNELS: list[Any] = []  # all that are imported
 
 
@@ -319,7 +336,9 @@ def inner(**flags: object) -> Callable[[Function], Any]:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        made = InnerKernel(function, targetoptions=options, pipeline_class=InnerCompiler)
+        made = InnerKernel(
+            function, targetoptions=options, pipeline_class=InnerCompiler
+        )
         made._cache = InnerCache(function)
         KERNELS.append(made)
         return made
@@ -332,7 +351,9 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     array = context.make_array(signature.args[0])(context, builder, args[0])
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     stride = builder.extract_value(array.strides, 0)
-    step = builder.mul(context.cast(builder, args[1], signature.args[1], types.intp), stride)
+    step = builder.mul(
+        context.cast(builder, args[1], signature.args[1], types.intp), stride
+    )
     address = builder.gep(builder.bitcast(array.data, byte), [step])
     kinds = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kinds)

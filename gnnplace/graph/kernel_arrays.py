@@ -23,7 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.arrays import BoolArray, FloatArray, IndexArray, IntArray, LongArray, SingleArray
+from gnnplace.arrays import (
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    IntArray,
+    LongArray,
+    SingleArray,
+)
 from gnnplace.graph.jit import inner
 
 # To a type checker an index is a whole number like any other.
@@ -344,7 +351,8 @@ def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
         left = base + below
         right = left + ONE
         if below + ONE < last and (
-            keys[right] < keys[left] or (keys[right] == keys[left] and items[right] < items[left])
+            keys[right] < keys[left]
+            or (keys[right] == keys[left] and items[right] < items[left])
         ):
             below += ONE
         other = keys[base + below]

@@ -247,7 +247,11 @@ def depth_first(
 
 @kernel
 def longest_after(
-    order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    cost: FloatArray,
+    edge_cost: FloatArray,
 ) -> FloatArray:
     """Return the longest path from each op's finish to the end; ``order`` is topological. [n]"""
     after = zero_floats(len(order))
@@ -261,7 +265,11 @@ def longest_after(
 
 @kernel
 def longest_before(
-    order: IntArray, offset: IntArray, successor: IntArray, cost: FloatArray, edge_cost: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    cost: FloatArray,
+    edge_cost: FloatArray,
 ) -> FloatArray:
     """Return the longest path from the beginning to each op's start.
 
@@ -304,7 +312,11 @@ def sum_of_finite(rows: FloatArray) -> FloatArray:
 
 @kernel
 def follow_forward(
-    order: IntArray, offset: IntArray, predecessor: IntArray, forward: BoolArray, place: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    predecessor: IntArray,
+    forward: BoolArray,
+    place: FloatArray,
 ) -> FloatArray:
     """Return the coordinates of all ops, from those of forward ops in ``place``. [n]
 

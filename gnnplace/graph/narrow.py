@@ -58,7 +58,9 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
     ends = np.concatenate(([0], cut, [len(work)]))
     chosen = _cheapest_cuts(total[ends] / mean, price, min(count, len(ends) - 1))
     inner_ends = ends[chosen]
-    return np.searchsorted(inner_ends, np.arange(len(work)), side="right").astype(np.int32)
+    return np.searchsorted(inner_ends, np.arange(len(work)), side="right").astype(
+        np.int32
+    )
 
 
 def _candidates(total: FloatArray, crossing: FloatArray, bins: int) -> LongArray:
@@ -130,7 +132,11 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
 
 @kernel
 def beside_consumers(
-    order: IntArray, offset: IntArray, successor: IntArray, movable: BoolArray, place: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    movable: BoolArray,
+    place: FloatArray,
 ) -> FloatArray:
     """Return `place` with ops moved to their first consumer. [n]
 
@@ -155,7 +161,11 @@ def beside_consumers(
 
 @kernel
 def not_before_followers(
-    order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, place: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    backward: BoolArray,
+    place: FloatArray,
 ) -> FloatArray:
     """Return `place`, changed so that no backward op is before one that takes its gradient. [n]
 
@@ -174,7 +184,11 @@ def not_before_followers(
 
 @kernel
 def leads_elsewhere(
-    order: IntArray, offset: IntArray, successor: IntArray, backward: BoolArray, segment: IntArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    backward: BoolArray,
+    segment: IntArray,
 ) -> BoolArray:
     """Return whether a path of backward ops leads from each backward op to another segment. [n]"""
     result = backward.copy()
@@ -219,7 +233,9 @@ def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> I
         taken: Consumers of each tensor, one tensor after the other, ascending.
         count: How many each has. [T]
     """
-    number = np.random.default_rng(0).integers(2**63, size=graph.num_ops, dtype=np.uint64)
+    number = np.random.default_rng(0).integers(
+        2**63, size=graph.num_ops, dtype=np.uint64
+    )
     summed = np.concatenate(([np.uint64(0)], np.cumsum(number[taken], dtype=np.uint64)))
     code = summed[graph.consumer_offset[1:]] - summed[graph.consumer_offset[:-1]]
     by_code = np.lexsort((code, count, graph.producer))
@@ -254,7 +270,11 @@ def split_cycles(graph: ComputationGraph, group: IntArray) -> IntArray:
 
 @kernel
 def _depths(
-    order: IntArray, offset: IntArray, successor: IntArray, group: IntArray, part: IntArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    group: IntArray,
+    part: IntArray,
 ) -> IntArray:
     """Return the most changes of group on a path to each op inside its component. [n]"""
     depth = zero_ints(len(order))
@@ -262,5 +282,7 @@ def _depths(
         for j in range(offset[op], offset[op + 1]):
             other = successor[j]
             if part[other] == part[op]:
-                depth[other] = max(depth[other], depth[op] + int(group[other] != group[op]))
+                depth[other] = max(
+                    depth[other], depth[op] + int(group[other] != group[op])
+                )
     return depth

@@ -36,7 +36,9 @@ Rank = Callable[[ComputationGraph, FloatArray, FloatArray], FloatArray]
 Order = Callable[[ComputationGraph, FloatArray, FloatArray, int], IntArray]
 
 
-def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+def upward_rank(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+) -> FloatArray:
     """Return the longest path from each op's start to the end, in seconds. [n]
 
     ``edge_cost`` goes with ``graph.edges``.
@@ -44,7 +46,9 @@ def upward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
     return cost + rank_after(graph, cost, edge_cost)
 
 
-def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+def rank_after(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+) -> FloatArray:
     """Return the longest path from each op's finish to the end: upward rank without the op. [n]"""
     from gnnplace.graph.kernels import longest_after
 
@@ -52,7 +56,9 @@ def rank_after(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray)
     return np.asarray(longest_after(*arrays, cost, edge_cost))
 
 
-def downward_rank(graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray) -> FloatArray:
+def downward_rank(
+    graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray
+) -> FloatArray:
     """Return the longest path from the beginning to each op's start. [n]"""
     from gnnplace.graph.kernels import longest_before
 
@@ -114,7 +120,9 @@ def depth_first_rank(
     return np.ascontiguousarray(_depth_first(graph, key)[1][::-1])
 
 
-def _depth_first(graph: ComputationGraph, key: NDArray[Any]) -> tuple[IntArray, IntArray]:
+def _depth_first(
+    graph: ComputationGraph, key: NDArray[Any]
+) -> tuple[IntArray, IntArray]:
     """Return pre- and post-order; of sources and of an op's successors the least key first."""
     from gnnplace.graph.kernels import depth_first as depth_first_kernel
 
@@ -146,7 +154,8 @@ def breadth_first_sources(graph: ComputationGraph, *_: object) -> IntArray:
     num_inputs = np.diff(graph.predecessor_offset)
     sources = by_name[num_inputs[by_name] == 0]
     return np.asarray(
-        breadth_first_kernel(graph.successor_offset, graph.successor, sources), dtype=np.int32
+        breadth_first_kernel(graph.successor_offset, graph.successor, sources),
+        dtype=np.int32,
     )
 
 
@@ -180,10 +189,14 @@ def reverse_upward_rank_order(
 
 def random_order(graph: ComputationGraph, seed: int) -> IntArray:
     """List producers first, among the ready ops the one with the least random number. [n]"""
-    return _least_first(graph, np.argsort(np.random.default_rng(seed).random(graph.num_ops)))
+    return _least_first(
+        graph, np.argsort(np.random.default_rng(seed).random(graph.num_ops))
+    )
 
 
-def _least_first(graph: ComputationGraph, preferred: NDArray[np.integer[Any]]) -> IntArray:
+def _least_first(
+    graph: ComputationGraph, preferred: NDArray[np.integer[Any]]
+) -> IntArray:
     from gnnplace.graph.kernels import least_first
 
     op_of = preferred.astype(np.int32)
@@ -214,19 +227,28 @@ class OrderRow(NamedTuple):
     alone: str = ""
 
 
-IN_TIME, EARLY, COORDINATE, LEARNED = "in-time", "earliest-start", "coordinate", "learned-order"
+IN_TIME, EARLY, COORDINATE, LEARNED = (
+    "in-time",
+    "earliest-start",
+    "coordinate",
+    "learned-order",
+)
 _FORTH, _BACK, _NEITHER = Direction.PRODUCERS, Direction.CONSUMERS, Direction.NEITHER
 _HEFT = "Topcuoglu et al. (2002)"
 _WANG = "Wang et al. (2022)"
 _QUEUE = "the placer learned alone, which finds it as it places; gnn takes an order beforehand"
 ORDERS: dict[str, OrderRow] = {
     "topological": OrderRow("the stable order", _FORTH, topological),
-    "reverse-topological": OrderRow("the stable order from its end", _BACK, reverse_topological),
+    "reverse-topological": OrderRow(
+        "the stable order from its end", _BACK, reverse_topological
+    ),
     "breadth-first": OrderRow("Kahn (1962), with a queue", _FORTH, breadth_first),
     "depth-first-pre": OrderRow(
         "as a depth-first search first meets ops", _NEITHER, depth_first_pre
     ),
-    "depth-first-post": OrderRow("an op after all its successors", _BACK, depth_first_post),
+    "depth-first-post": OrderRow(
+        "an op after all its successors", _BACK, depth_first_post
+    ),
     "lexicographic": OrderRow("of the ready ops the least name", _FORTH, lexicographic),
     "alpha": OrderRow(f"{_WANG}: all names sorted", _NEITHER, alpha),
     "breadth-first-sources": OrderRow(
@@ -242,9 +264,15 @@ ORDERS: dict[str, OrderRow] = {
     "reverse-upward-rank": OrderRow(
         "upward rank in the reversed graph", _BACK, reverse_upward_rank_order
     ),
-    "random": OrderRow("a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)),
-    IN_TIME: OrderRow("of the ready ops the one whose time is shortest", _FORTH, alone=_QUEUE),
-    EARLY: OrderRow("of the ready ops the one that can start first", _FORTH, alone=_QUEUE),
+    "random": OrderRow(
+        "a seed", _FORTH, lambda g, cost, edge, seed: random_order(g, seed)
+    ),
+    IN_TIME: OrderRow(
+        "of the ready ops the one whose time is shortest", _FORTH, alone=_QUEUE
+    ),
+    EARLY: OrderRow(
+        "of the ready ops the one that can start first", _FORTH, alone=_QUEUE
+    ),
     COORDINATE: OrderRow(
         "by layer, a layer's ops of all phases together",
         _NEITHER,
@@ -294,7 +322,9 @@ def check_network_order(name: str, *also: str) -> None:
         InputError: The order is none, as ``check_order`` finds.
     """
     base = base_of(name)
-    check_order(name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,)))
+    check_order(
+        name if base is None else base, *also, COORDINATE, *(() if base else (LEARNED,))
+    )
 
 
 def _own(name: str) -> Order:
@@ -314,7 +344,11 @@ def direction(graph: ComputationGraph, order: IntArray) -> Direction:
 
 
 def traversal(
-    name: str, graph: ComputationGraph, cost: FloatArray, edge_cost: FloatArray, seed: int
+    name: str,
+    graph: ComputationGraph,
+    cost: FloatArray,
+    edge_cost: FloatArray,
+    seed: int,
 ) -> IntArray:
     """Return the ops of ``graph`` in the traversal order ``name``. [n]
 
@@ -338,7 +372,11 @@ def traversal(
     except Exception as error:
         raise InputError(f"order {name!r}: it failed: {said(error)}") from None
     ops = np.arange(graph.num_ops)
-    if order.shape != ops.shape or order.dtype.kind not in "iu" or (np.sort(order) != ops).any():
+    if (
+        order.shape != ops.shape
+        or order.dtype.kind not in "iu"
+        or (np.sort(order) != ops).any()
+    ):
         raise InputError(
             f"order {name!r}: it gave no permutation of the graph's {graph.num_ops} ops; return "
             "each of their numbers once, as integers"

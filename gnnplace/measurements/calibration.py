@@ -28,16 +28,33 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_json, write_json
 from gnnplace.measurements import MeasurementStore, Selection
-from gnnplace.measurements.samples import CLOCKS, Sample, least_disturbed, stored_samples, thinned
+from gnnplace.measurements.samples import (
+    CLOCKS,
+    Sample,
+    least_disturbed,
+    stored_samples,
+    thinned,
+)
 from gnnplace.problem import Cluster, Placement, Problem
 from gnnplace.problem.cluster.machine import machine
-from gnnplace.simulation import RECEIVES, SENDS, Links, Simulation, Simulator, with_overheads
+from gnnplace.simulation import (
+    RECEIVES,
+    SENDS,
+    Links,
+    Simulation,
+    Simulator,
+    with_overheads,
+)
 
 UNIT = np.array([5e-6, 1e-5, 1e-5, 0.02, 0.02])
 """Steps in which parameters are searched: seconds, seconds, seconds, two shares."""
 LOWEST = np.array([-2e-5, -1e-3, -1e-3, -0.5, -0.5])
 HIGHEST = np.array([1e-3, 1e-2, 1e-2, 2.0, 2.0])
-STARTS = ((0.0, 0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 1.0, 1.0, 1.0), (0.0, 2.0, 2.0, 0.0, 5.0))
+STARTS = (
+    (0.0, 0.0, 0.0, 0.0, 0.0),
+    (2.0, 1.0, 1.0, 1.0, 1.0),
+    (0.0, 2.0, 2.0, 0.0, 5.0),
+)
 """In these steps. A step time is a longest path, so that the error has several low points."""
 ROUNDS = 60
 """Of the search from each start."""
@@ -74,7 +91,10 @@ class Calibration:
     slowdown: float = 0.0
 
     def __str__(self) -> str:
-        micro = [1e6 * t for t in (self.op_overhead, self.send_overhead, self.receive_overhead)]
+        micro = [
+            1e6 * t
+            for t in (self.op_overhead, self.send_overhead, self.receive_overhead)
+        ]
         return (
             f"ops {self.slowdown:+.1%} and {micro[0]:+.1f} us each, message {micro[1]:+.1f} us on "
             f"the sender and {micro[2]:+.1f} us on the receiver, contention "
@@ -95,7 +115,9 @@ class CalibrationFile(Schema):
     overlap: Annotated[float, Field(ge=0)] = 0.0
 
 
-def write_calibration(path: str | Path, calibration: Calibration, overlap: float) -> None:
+def write_calibration(
+    path: str | Path, calibration: Calibration, overlap: float
+) -> None:
     """Write a calibration and the usual overlap that goes with it; see `calibrated`."""
     head = {"format": "gnnplace-calibration", "version": 1}
     write_json(path, head | asdict(calibration) | {"overlap": overlap})
@@ -129,7 +151,8 @@ class Forward:
         slower = 1.0 + c.contention * self.overlap[:, None]
         links = plain.links
         self._simulator.compiled = plain._replace(
-            times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0) * slower,
+            times=np.maximum(plain.times * (1.0 + c.slowdown) + c.op_overhead, 0.0)
+            * slower,
             links=with_overheads(
                 links,
                 _more(links, links.each(SENDS), c.send_overhead),
@@ -152,7 +175,9 @@ def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
         local_ops = np.flatnonzero(device == d)
         local_ops = local_ops[np.argsort(start[local_ops], kind="stable")]
         instants = np.ravel([start[local_ops], finish[local_ops]], order="F")
-        busy = np.ravel([np.cumsum(finish[local_ops] - start[local_ops])] * 2, order="F")
+        busy = np.ravel(
+            [np.cumsum(finish[local_ops] - start[local_ops])] * 2, order="F"
+        )
         busy[::2] -= (finish - start)[local_ops]
         if not len(local_ops):
             continue
@@ -160,7 +185,9 @@ def overlap(simulation: Simulation, num_devices: int) -> FloatArray:
         share = np.interp(finish, instants, busy) - np.interp(start, instants, busy)
         overlapped[elsewhere] += share[elsewhere]
     length = finish - start
-    return np.divide(overlapped, length, out=np.zeros_like(overlapped), where=length > 0)
+    return np.divide(
+        overlapped, length, out=np.zeros_like(overlapped), where=length > 0
+    )
 
 
 def fit(samples: Sequence[Sample]) -> Calibration:
@@ -169,13 +196,17 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     Raises:
         InputError: there are too few samples to fit to.
     """
-    return fit_forward([Forward(s.problem, s.placement) for s in samples], _measured(samples))
+    return fit_forward(
+        [Forward(s.problem, s.placement) for s in samples], _measured(samples)
+    )
 
 
 def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
     """As `fit`, of placements that are compiled already."""
     if len(models) < FEWEST:
-        raise InputError(f"calibration: {len(models)} measured placements; {FEWEST} are needed")
+        raise InputError(
+            f"calibration: {len(models)} measured placements; {FEWEST} are needed"
+        )
 
     from scipy.optimize import least_squares  # late: a tenth of a second
 
@@ -185,16 +216,29 @@ def fit_forward(models: Sequence[Forward], measured: FloatArray) -> Calibration:
         return np.concatenate([error, ridge * values])
 
     limits = (LOWEST / UNIT, HIGHEST / UNIT)
-    options: Any = {"bounds": limits, "loss": "soft_l1", "f_scale": ROUND, "max_nfev": ROUNDS}
-    fits = [least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS]
+    options: Any = {
+        "bounds": limits,
+        "loss": "soft_l1",
+        "f_scale": ROUND,
+        "max_nfev": ROUNDS,
+    }
+    fits = [
+        least_squares(errors, np.array(s), args=(RIDGE,), **options) for s in STARTS
+    ]
     best = min(fits, key=lambda result: result.cost).x
     noise = float(np.median(np.abs(errors(best, 0.0)[: len(models)])))
     ridge = max(RIDGE, PRIOR * noise)
-    return Calibration(*(least_squares(errors, best, args=(ridge,), **options).x * UNIT).tolist())
+    return Calibration(
+        *(least_squares(errors, best, args=(ridge,), **options).x * UNIT).tolist()
+    )
 
 
 def cross_validated(
-    samples: Sequence[Sample], folds: int = 5, seed: int = 0, *, by_problem: bool = False
+    samples: Sequence[Sample],
+    folds: int = 5,
+    seed: int = 0,
+    *,
+    by_problem: bool = False,
 ) -> list[float]:
     """Predicted seconds of every sample, by parameters fitted to the other folds' samples.
 
@@ -223,7 +267,9 @@ def _parts(keys: Sequence[bytes], folds: int, seed: int) -> NDArray[np.intp]:
     """Fold of every sample; equal keys share one."""
     distinct = list(dict.fromkeys(keys))
     if len(distinct) < 2:
-        raise InputError("calibration: one placement (or problem) cannot be cross-validated")
+        raise InputError(
+            "calibration: one placement (or problem) cannot be cross-validated"
+        )
     count = min(folds, len(distinct))
     shuffled = np.random.default_rng(seed).permutation(len(distinct)) % count
     fold = dict(zip(distinct, shuffled.tolist(), strict=True))
@@ -239,7 +285,9 @@ def _measured(samples: Sequence[Sample]) -> FloatArray:
     return np.array([sample.measured for sample in samples])
 
 
-def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float) -> Problem:
+def calibrated(
+    problem: Problem, calibration: Calibration, usual_overlap: float
+) -> Problem:
     """Return the problem with corrected times and links, for simulator and placers as they are.
 
     These know one time for each op wherever the others are, so contention enters as it is usually:
@@ -253,11 +301,15 @@ def calibrated(problem: Problem, calibration: Calibration, usual_overlap: float)
     """
     slower = 1.0 + calibration.contention * usual_overlap
     time = {
-        kind: np.maximum(seconds * (1.0 + calibration.slowdown) + calibration.op_overhead, 0.0)
+        kind: np.maximum(
+            seconds * (1.0 + calibration.slowdown) + calibration.op_overhead, 0.0
+        )
         * slower
         for kind, seconds in problem.time.items()
     }
-    return replace(problem, time=time, cluster=calibrated_cluster(problem.cluster, calibration))
+    return replace(
+        problem, time=time, cluster=calibrated_cluster(problem.cluster, calibration)
+    )
 
 
 def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
@@ -265,8 +317,12 @@ def calibrated_cluster(cluster: Cluster, calibration: Calibration) -> Cluster:
     links = tuple(
         link.model_copy(
             update={
-                "send_overhead": max(link.send_overhead + calibration.send_overhead, 0.0),
-                "receive_overhead": max(link.receive_overhead + calibration.receive_overhead, 0.0),
+                "send_overhead": max(
+                    link.send_overhead + calibration.send_overhead, 0.0
+                ),
+                "receive_overhead": max(
+                    link.receive_overhead + calibration.receive_overhead, 0.0
+                ),
             }
         )
         for link in cluster.links

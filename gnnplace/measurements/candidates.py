@@ -57,7 +57,11 @@ class Candidate:
 
 
 def candidates(
-    problem: Problem, placers: Iterable[str], place: Place, count: int = 30, seed: int = 0
+    problem: Problem,
+    placers: Iterable[str],
+    place: Place,
+    count: int = 30,
+    seed: int = 0,
 ) -> list[Candidate]:
     """At most `count` placements that differ, and a row for every placer that failed.
 
@@ -82,9 +86,13 @@ def candidates(
     return [*_spanning(list(distinct.values()), simulator, count), *failed]
 
 
-def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[Candidate]:
+def _spanning(
+    found: list[Candidate], simulator: Simulator, count: int
+) -> list[Candidate]:
     """At most `count` of the candidates, which span the range of predicted step times."""
-    predicted = {c.name: np.log(_seconds(simulator, c.placement)) for c in found if c.placement}
+    predicted = {
+        c.name: np.log(_seconds(simulator, c.placement)) for c in found if c.placement
+    }
     kinds: dict[str, list[Candidate]] = {}
     for candidate in found:
         kinds.setdefault(candidate.kind, []).append(candidate)
@@ -96,7 +104,9 @@ def _spanning(found: list[Candidate], simulator: Simulator, count: int) -> list[
         remaining = list(kinds.values())[turn % len(kinds)]
         turn += 1
         if remaining:
-            selected.append(max(remaining, key=lambda c: _farness(c, selected, predicted)))
+            selected.append(
+                max(remaining, key=lambda c: _farness(c, selected, predicted))
+            )
             remaining.remove(selected[-1])
     return selected
 
@@ -106,7 +116,9 @@ def _farness(
 ) -> tuple[float, float]:
     """How far a predicted time is from all chosen ones; of equal ones, and at first, the least."""
     candidate_log = predicted[candidate.name]
-    near = min((abs(candidate_log - predicted[other.name]) for other in chosen), default=0.0)
+    near = min(
+        (abs(candidate_log - predicted[other.name]) for other in chosen), default=0.0
+    )
     return near, -candidate_log
 
 
@@ -117,7 +129,9 @@ def _placed(name: str, place: Place) -> Candidate:
         return Candidate(name, None, str(error))
 
 
-def _add(distinct: dict[bytes, Candidate], simulator: Simulator, candidate: Candidate) -> None:
+def _add(
+    distinct: dict[bytes, Candidate], simulator: Simulator, candidate: Candidate
+) -> None:
     """Add a candidate that is new and can run."""
     placement = candidate.placement
     if placement is None:
@@ -132,7 +146,10 @@ def _seconds(simulator: Simulator, placement: Placement) -> float:
 
 
 def _variations(
-    problem: Problem, simulator: Simulator, best: Placement | None, rng: np.random.Generator
+    problem: Problem,
+    simulator: Simulator,
+    best: Placement | None,
+    rng: np.random.Generator,
 ) -> Iterator[Candidate]:
     """Adversarial placements first, then without end mixtures and random ones."""
     random_units = _unit_devices(problem, rng)
@@ -141,7 +158,10 @@ def _variations(
         ("predicted alike", lambda k: _alike(problem, simulator, base, rng)),
         ("unbalanced", lambda k: _unbalanced(base, rng, (k + 1) / 8)),
         ("many messages", lambda k: _mixed(base, random_units(), rng, 0.5)),
-        ("mixture", lambda k: _mixed(base, random_units(), rng, rng.uniform(0.02, 0.3))),
+        (
+            "mixture",
+            lambda k: _mixed(base, random_units(), rng, rng.uniform(0.02, 0.3)),
+        ),
         ("random", lambda k: random_units()),
         ("random chunks", lambda k: _chunks(problem, rng)),
     ]
@@ -153,7 +173,9 @@ def _variations(
             device = make(round_)[problem.unit_of].astype(np.int32)
             order = simulator.complete(device)
             label = f"{name} {round_ + 1}"
-            yield Candidate(label, finished_placement(problem, device, order, placer=label))
+            yield Candidate(
+                label, finished_placement(problem, device, order, placer=label)
+            )
         round_ += 1
 
 
@@ -180,7 +202,9 @@ def _unit_view(problem: Problem, device: IntArray) -> IntArray:
 
 def _unit_devices(problem: Problem, rng: np.random.Generator) -> Callable[[], IntArray]:
     allowed = [np.flatnonzero(row) for row in problem.unit_allowed]
-    return lambda: np.array([rng.choice(devices) for devices in allowed], dtype=np.int32)
+    return lambda: np.array(
+        [rng.choice(devices) for devices in allowed], dtype=np.int32
+    )
 
 
 def _alike(
@@ -209,7 +233,9 @@ def _unbalanced(base: IntArray, rng: np.random.Generator, share: float) -> IntAr
     return np.where(is_moved, base[int(rng.integers(len(base)))], base).astype(np.int32)
 
 
-def _mixed(base: IntArray, other: IntArray, rng: np.random.Generator, share: float) -> IntArray:
+def _mixed(
+    base: IntArray, other: IntArray, rng: np.random.Generator, share: float
+) -> IntArray:
     return np.where(rng.random(len(base)) < share, other, base).astype(np.int32)
 
 

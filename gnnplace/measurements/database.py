@@ -36,7 +36,12 @@ from sqlalchemy import (
     make_url,
     select,
 )
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import NullPool
 
 from gnnplace.errors import InputError
@@ -64,7 +69,9 @@ RUNS = Table(
     Column("began", String(32), nullable=False, index=True),
     Column("source", Text, nullable=False),
     Column("model", Text, nullable=False, index=True),
-    Column("problem", String(64), ForeignKey(PROBLEMS.c.digest), nullable=False, index=True),
+    Column(
+        "problem", String(64), ForeignKey(PROBLEMS.c.digest), nullable=False, index=True
+    ),
     Column("fingerprint", String(64), nullable=False, index=True),
     Column("microbatches", Integer, nullable=False),
     Column("placer", Text),
@@ -139,7 +146,10 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Open a connection that only reads: one consistent view."""
         options = {"gnnplace_reads": True}
-        with self.told("read"), self._engine.connect().execution_options(**options) as connection:
+        with (
+            self.told("read"),
+            self._engine.connect().execution_options(**options) as connection,
+        ):
             yield connection
 
     @contextmanager
@@ -182,7 +192,9 @@ def _engine(url: str) -> Engine:
             return create_engine(parsed, poolclass=NullPool)
     except (ArgumentError, NoSuchModuleError) as error:
         raise OSError(str(error)) from None
-    engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": PATIENCE})
+    engine = create_engine(
+        parsed, poolclass=NullPool, connect_args={"timeout": PATIENCE}
+    )
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine

@@ -83,7 +83,9 @@ class Study:
     @property
     def title(self) -> str:
         """What was studied, in a few words."""
-        return f"{self.model} on {self.cluster}, {self.problem.microbatches} micro-batches"
+        return (
+            f"{self.model} on {self.cluster}, {self.problem.microbatches} micro-batches"
+        )
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,9 @@ def op_residuals(
             spans = [row.ops[name] for row in rows if name in row.ops]
             if spans:
                 measured[name].append(median(busy for _, _, busy in spans))
-                predicted[name].append(float(problem.times[i, sample.placement.device[i]]))
+                predicted[name].append(
+                    float(problem.times[i, sample.placement.device[i]])
+                )
                 module[name] = problem.module[i]
     residuals = [
         OpResidual(name, module[name], median(predicted[name]), median(values))
@@ -165,7 +169,9 @@ def link_residuals(
     """
     costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for sample in samples:
-        links = {(link.source, link.target): link for link in sample.problem.cluster.links}
+        links = {
+            (link.source, link.target): link for link in sample.problem.cluster.links
+        }
         spans: dict[tuple[str, str, str, float], list[float]] = defaultdict(list)
         for row in steps.get(sample.run or "", ()):
             for value, _, source, target, size, start, finish in row.transfers:

@@ -28,7 +28,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.measurements.calibration import Calibration, Forward, calibrated, mean_overlap
+from gnnplace.measurements.calibration import (
+    Calibration,
+    Forward,
+    calibrated,
+    mean_overlap,
+)
 from gnnplace.measurements.objective import Measured
 from gnnplace.problem import Placement, Problem
 
@@ -92,14 +97,24 @@ class OpTimes:
         return replace(problem, time=time)
 
 
-def _log_ratios(problem: Problem, observed: Sequence[Observation]) -> dict[str, FloatArray]:
+def _log_ratios(
+    problem: Problem, observed: Sequence[Observation]
+) -> dict[str, FloatArray]:
     """Log of measured over profiled seconds by kind; nan where not seen. [observed, n]"""
     kinds = np.array([device.kind for device in problem.cluster.devices])
-    ratios = {kind: np.full((len(observed), problem.num_ops), np.nan) for kind in problem.time}
+    ratios = {
+        kind: np.full((len(observed), problem.num_ops), np.nan) for kind in problem.time
+    }
     for row, entry in enumerate(observed):
-        measured = np.array([entry.measured.ops.get(n, np.nan) for n in problem.graph.names])
+        measured = np.array(
+            [entry.measured.ops.get(n, np.nan) for n in problem.graph.names]
+        )
         for kind, profiled in problem.time.items():
-            good = (kinds == kind)[entry.placement.device] & (measured > 0) & (profiled > 0)
+            good = (
+                (kinds == kind)[entry.placement.device]
+                & (measured > 0)
+                & (profiled > 0)
+            )
             ratios[kind][row, good] = np.log(measured[good] / profiled[good])
     return ratios
 
@@ -136,7 +151,9 @@ def _shrunk(seconds: FloatArray, seen: FloatArray) -> tuple[FloatArray, FloatArr
     return common + trust * (mean - common), OP_SPREAD * np.sqrt(1.0 - trust)
 
 
-def fit_parameters(models: Sequence[Forward], measured: FloatArray, noise: float) -> Calibration:
+def fit_parameters(
+    models: Sequence[Forward], measured: FloatArray, noise: float
+) -> Calibration:
     """Messages, contention and slowdown at the greatest of their posterior.
 
     Args:
@@ -182,7 +199,9 @@ class Posterior:
         self.observed: list[Observation] = []
         self._fit()
 
-    def add(self, placements: Sequence[Placement], measured: Sequence[Measured]) -> None:
+    def add(
+        self, placements: Sequence[Placement], measured: Sequence[Measured]
+    ) -> None:
         """Learns what placements came to."""
         self.observed += map(Observation, placements, measured)
         self._fit()
@@ -226,7 +245,9 @@ class Posterior:
     def _fit(self) -> None:
         measured_entries = self.succeeded
         self.ops = OpTimes(self.profiled, measured_entries)
-        models = [Forward(self.ops.problem, entry.placement) for entry in measured_entries]
+        models = [
+            Forward(self.ops.problem, entry.placement) for entry in measured_entries
+        ]
         measured = np.array(
             [entry.measured.seconds for entry in measured_entries], dtype=np.float64
         )
@@ -234,7 +255,9 @@ class Posterior:
         self.calibration = fit_parameters(models, measured, max(self.noise, LEFT))
         self._overlap = mean_overlap(models[int(measured.argmin())]) if models else 0.0
         residuals = self._left(measured)
-        spare = np.maximum(residuals[residuals < np.log(FAILURE)] ** 2 - self.noise**2, 0.0)
+        spare = np.maximum(
+            residuals[residuals < np.log(FAILURE)] ** 2 - self.noise**2, 0.0
+        )
         weight = LEFT_WEIGHT + len(spare)
         self._scale = float(np.sqrt((LEFT_WEIGHT * LEFT**2 + spare.sum()) / weight))
         self._solve(residuals)
@@ -257,16 +280,26 @@ class Posterior:
         residuals, seconds = [], iter(np.log(measured).tolist())
         for entry in self.observed:
             failed = entry.measured.seconds is None
-            above = np.log(FAILURE) if failed else next(seconds) - self._simulated(entry.placement)
+            above = (
+                np.log(FAILURE)
+                if failed
+                else next(seconds) - self._simulated(entry.placement)
+            )
             residuals.append(float(above))
         return np.array(residuals)
 
     def _simulated(self, placement: Placement) -> float:
-        return float(np.log(Forward(self.ops.problem, placement).seconds(self.calibration)))
+        return float(
+            np.log(Forward(self.ops.problem, placement).seconds(self.calibration))
+        )
 
-    def _kernel(self, rows: Sequence[Placement], columns: Sequence[Placement]) -> FloatArray:
+    def _kernel(
+        self, rows: Sequence[Placement], columns: Sequence[Placement]
+    ) -> FloatArray:
         far = np.array([[distance(self.profiled, a, b) for b in columns] for a in rows])
-        return np.asarray(self._scale**2 * np.exp(-far / REACH)).reshape(len(rows), len(columns))
+        return np.asarray(self._scale**2 * np.exp(-far / REACH)).reshape(
+            len(rows), len(columns)
+        )
 
 
 def distance(problem: Problem, first: Placement, second: Placement) -> float:

@@ -27,7 +27,9 @@ def new_id() -> str:
 
 def packed(data: Any) -> bytes:
     """JSON, compressed; NaN and infinity are refused."""
-    return zlib.compress(json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1)
+    return zlib.compress(
+        json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1
+    )
 
 
 def unpacked(data: bytes) -> Any:
@@ -92,7 +94,9 @@ class StepRecord:
     def timeline(self) -> bytes:
         """Ops and transfers as they are stored, rounded to nanoseconds."""
         ops = {name: [round(x, 9) for x in times] for name, times in self.ops.items()}
-        rows = [[*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers]
+        rows = [
+            [*row[:5], round(row[5], 9), round(row[6], 9)] for row in self.transfers
+        ]
         return packed({"ops": ops, "transfers": rows})
 
     @classmethod
@@ -178,12 +182,16 @@ class StoredRun:
 DISTURBED = 1.25  # wall over virtual seconds: an undisturbed run has up to 1.1
 
 
-def medians(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float | None]:
+def medians(
+    steps: list[tuple[float, float, bool]],
+) -> tuple[float | None, float | None]:
     """Median wall and virtual seconds of (wall, virtual, interrupted) rows."""
     if not steps:
         return None, None
     quiet = [wall for wall, _, interrupted in steps if not interrupted]
-    return median(quiet or [wall for wall, _, _ in steps]), median(v for _, v, _ in steps)
+    return median(quiet or [wall for wall, _, _ in steps]), median(
+        v for _, v, _ in steps
+    )
 
 
 def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
@@ -199,7 +207,9 @@ def is_disturbed(steps: list[tuple[float, float, bool]]) -> bool:
     return wall is not None and virtual is not None and wall > DISTURBED * virtual
 
 
-def fastest(steps: list[tuple[float, float, bool]]) -> tuple[float | None, float | None]:
+def fastest(
+    steps: list[tuple[float, float, bool]],
+) -> tuple[float | None, float | None]:
     """Shortest wall and virtual seconds of (wall, virtual, interrupted) rows.
 
     Other processes, the hypervisor and cold caches make steps longer and never shorter, so the

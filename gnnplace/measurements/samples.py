@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.records import EMULATED, OK, StepRecord, StoredRun, fastest, medians
+from gnnplace.measurements.records import (
+    EMULATED,
+    OK,
+    StepRecord,
+    StoredRun,
+    fastest,
+    medians,
+)
 from gnnplace.measurements.store import MeasurementStore, Selection
 from gnnplace.problem import Problem, problem_from_data
 from gnnplace.problem.placement import Placement, placement_from_data
@@ -96,7 +103,9 @@ def thinned(samples: Sequence[Sample], most: int, seed: int = 0) -> list[Sample]
 
 def fastest_of(run: StoredRun, clock: str | None) -> float | None:
     """Seconds of a run's shortest step by a clock, or by that of its mode; None without a step."""
-    return {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}[clock]
+    return {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}[
+        clock
+    ]
 
 
 def clocked(steps: list[StepRecord], clock: str) -> tuple[float | None, float | None]:
@@ -150,7 +159,9 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
     """
     p, m = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
     if len(p) != len(m) or len(p) < FEWEST:
-        raise InputError(f"fidelity: {len(p)} placements were measured; at least {FEWEST} needed")
+        raise InputError(
+            f"fidelity: {len(p)} placements were measured; at least {FEWEST} needed"
+        )
     from scipy.stats import spearmanr  # takes a second to import
 
     flat = np.ptp(p) == 0 or np.ptp(m) == 0
@@ -166,7 +177,9 @@ def agreement(predicted: Sequence[float], measured: Sequence[float]) -> Agreemen
 
 def shortest(rounds: Sequence[Sequence[float]]) -> list[float]:
     """Return the shortest step time of each placement over all rounds. [rounds, placements]"""
-    return [float(seconds) for seconds in np.min(np.asarray(rounds, dtype=float), axis=0)]
+    return [
+        float(seconds) for seconds in np.min(np.asarray(rounds, dtype=float), axis=0)
+    ]
 
 
 def settled(rounds: Sequence[Sequence[float]]) -> list[float]:

@@ -15,7 +15,14 @@ from sqlalchemy import Select, delete, insert, select
 from sqlalchemy.engine import Connection
 
 from gnnplace.errors import InputError
-from gnnplace.measurements.database import OUTCOMES, PROBLEMS, RUNS, STEPS, Database, add_once
+from gnnplace.measurements.database import (
+    OUTCOMES,
+    PROBLEMS,
+    RUNS,
+    STEPS,
+    Database,
+    add_once,
+)
 from gnnplace.measurements.records import (
     FAILED,
     INTERRUPTED,
@@ -63,7 +70,9 @@ class Selection:
         if self.model is not None:
             query = query.where(RUNS.c.model == self.model)
         if self.fingerprint is not None:
-            query = query.where(RUNS.c.fingerprint.startswith(self.fingerprint, autoescape=True))
+            query = query.where(
+                RUNS.c.fingerprint.startswith(self.fingerprint, autoescape=True)
+            )
         if self.mode is not None:
             query = query.where(RUNS.c.mode == self.mode)
         if self.run is not None:
@@ -101,7 +110,9 @@ class MeasurementStore:
 
     def begin(self, run: RunRecord) -> None:
         """Keep a run that is about to start, and its problem."""
-        text = json.dumps(run.problem, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            run.problem, allow_nan=False, sort_keys=True, separators=(",", ":")
+        )
         digest = hashlib.sha256(text.encode()).hexdigest()  # times and links included
         row = {
             **{key: getattr(run, key) for key in PLAIN},
@@ -145,10 +156,14 @@ class MeasurementStore:
         with self._database.writing() as connection:
             add_once(connection, OUTCOMES, row)
 
-    def runs(self, selection: Selection | None = None, limit: int | None = None) -> list[StoredRun]:
+    def runs(
+        self, selection: Selection | None = None, limit: int | None = None
+    ) -> list[StoredRun]:
         """Run, the newest first."""
         query = (selection or Selection()).applied(
-            select(RUNS, *OUTCOME_COLUMNS).outerjoin(OUTCOMES, OUTCOMES.c.run == RUNS.c.id)
+            select(RUNS, *OUTCOME_COLUMNS).outerjoin(
+                OUTCOMES, OUTCOMES.c.run == RUNS.c.id
+            )
         )
         query = query.order_by(RUNS.c.began.desc(), RUNS.c.id).limit(limit)
         with self._database.reading() as connection:
@@ -168,7 +183,9 @@ class MeasurementStore:
         Raises:
             InputError: there is no such problem.
         """
-        return self._packed(select(PROBLEMS.c.data).where(PROBLEMS.c.digest == digest), digest)
+        return self._packed(
+            select(PROBLEMS.c.data).where(PROBLEMS.c.digest == digest), digest
+        )
 
     def placement(self, run: str) -> Any:
         """Return the data of a run's placement file.
@@ -201,13 +218,28 @@ class MeasurementStore:
                 connection.execute(delete(STEPS).where(STEPS.c.run.in_(part)))
                 connection.execute(delete(OUTCOMES).where(OUTCOMES.c.run.in_(part)))
                 connection.execute(delete(RUNS).where(RUNS.c.id.in_(part)))
-            is_used = select(RUNS.c.problem).where(RUNS.c.problem == PROBLEMS.c.digest).exists()
+            is_used = (
+                select(RUNS.c.problem)
+                .where(RUNS.c.problem == PROBLEMS.c.digest)
+                .exists()
+            )
             connection.execute(delete(PROBLEMS).where(~is_used))
         return len(names)
 
 
-PLAIN = ("id", "began", "source", "model", "fingerprint", "predicted", "mode", "transport")
-OUTCOME_COLUMNS = [OUTCOMES.c[key] for key in ("status", "error", "verified", "bitwise", "ended")]
+PLAIN = (
+    "id",
+    "began",
+    "source",
+    "model",
+    "fingerprint",
+    "predicted",
+    "mode",
+    "transport",
+)
+OUTCOME_COLUMNS = [
+    OUTCOMES.c[key] for key in ("status", "error", "verified", "bitwise", "ended")
+]
 
 
 def store_url(url: str | None = None) -> str | None:
@@ -257,7 +289,10 @@ def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
     (wall, virtual), (least_wall, least_virtual) = medians(times), fastest(times)
     outcome = Outcome(row.status, row.error, row.verified, row.bitwise, row.ended)
     return StoredRun(
-        **{key: getattr(row, key) for key in (*PLAIN, "problem", "microbatches", "placer")},
+        **{
+            key: getattr(row, key)
+            for key in (*PLAIN, "problem", "microbatches", "placer")
+        },
         machine=json.loads(row.machine),
         versions=json.loads(row.versions),
         outcome=outcome if row.status else Outcome(OPEN),

@@ -68,7 +68,9 @@ class CatalogueModel:
     @property
     def length(self) -> int | None:
         """Tokens of an example by default; None where its examples are no rows of tokens."""
-        positions = self.config.get("max_position_embeddings", self.config.get("n_positions"))
+        positions = self.config.get(
+            "max_position_embeddings", self.config.get("n_positions")
+        )
         return None if positions is None else min(int(positions), MAX_LENGTH)
 
 
@@ -89,7 +91,9 @@ def default_batch(length: int, num_devices: int) -> int:
 @cache
 def _models() -> dict[str, CatalogueModel]:
     """Read the catalogue: models by every name in lower case, with and without the owner."""
-    rows = json.loads(Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
+    rows = json.loads(
+        Path(__file__).with_name("catalogue.json").read_text(encoding="utf-8")
+    )
     models: dict[str, CatalogueModel] = {}
     types = set()
     for row in rows["models"].values():
@@ -137,7 +141,9 @@ def nearest_names(name: str) -> list[str]:
         if "/" not in plain:
             lower = lower.rpartition("/")[2]
         by_lower.setdefault(lower, full)
-    return [by_lower[match] for match in get_close_matches(plain, by_lower, NEAREST, CUTOFF)]
+    return [
+        by_lower[match] for match in get_close_matches(plain, by_lower, NEAREST, CUTOFF)
+    ]
 
 
 def require_planned(model: CatalogueModel) -> None:
@@ -147,4 +153,6 @@ def require_planned(model: CatalogueModel) -> None:
         InputError: Names the kind of layers.
     """
     if model.refused:
-        raise InputError(f"{model.name}: it has {model.refused}, which no plan is made for")
+        raise InputError(
+            f"{model.name}: it has {model.refused}, which no plan is made for"
+        )

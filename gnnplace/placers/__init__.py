@@ -85,6 +85,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.placers.starts import space_with_start as space_with_start
     from gnnplace.placers.throughput import ThroughputResult as ThroughputResult
     from gnnplace.placers.throughput.placer import intervals as intervals
-    from gnnplace.placers.throughput.placer import make_throughput_placer as make_throughput_placer
+    from gnnplace.placers.throughput.placer import (
+        make_throughput_placer as make_throughput_placer,
+    )
 
 __getattr__, __dir__ = lazy_names(__name__)

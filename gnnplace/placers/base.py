@@ -24,7 +24,9 @@ from gnnplace.simulation import (
 )
 
 PACKAGE = __name__.partition(".")[0]
-FINISHING = 1e-5  # seconds an op that bounds and the checked placement take after a search
+FINISHING = (
+    1e-5  # seconds an op that bounds and the checked placement take after a search
+)
 BOUNDING = 1e-5  # seconds an op that all bounds of a large graph take
 QUICK = "quick bounds alone, for want of time"
 
@@ -91,7 +93,9 @@ class Placer(ABC):
         return ""
 
     @abstractmethod
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         """Find devices and an order. Called by ``place`` alone; must not change ``space``.
 
         Args:
@@ -128,14 +132,18 @@ class Placer(ABC):
             raise UnsupportedError(f"placer {self.name!r}: {reason}")
         space = space or SearchSpace(problem)
         space.check_possible()
-        searching = max(budget / 2, budget - FINISHING * problem.num_ops)  # the rest is for the end
+        searching = max(
+            budget / 2, budget - FINISHING * problem.num_ops
+        )  # the rest is for the end
         deadline = begin + searching if budget > 0 else NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
         placement = self._searched(space, np.random.default_rng(seed), deadline)
         placement = self._repaired(space, placement)
         for start in space.starts:
             placement = better(
-                space, placement, replace(self._repaired(space, start), bound=placement.bound)
+                space,
+                placement,
+                replace(self._repaired(space, start), bound=placement.bound),
             )
         return self._result(
             space=space,
@@ -145,7 +153,9 @@ class Placer(ABC):
             seed=seed,
         )
 
-    def _searched(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def _searched(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         """Return what ``search`` finds; say in one line what a class from elsewhere does wrong."""
         if type(self).__module__.startswith(f"{PACKAGE}."):
             return self.search(space, rng, deadline)
@@ -154,7 +164,9 @@ class Placer(ABC):
         except GnnplaceError:
             raise
         except Exception as error:
-            raise InputError(f"placer {self.name!r}: its search failed: {said(error)}") from error
+            raise InputError(
+                f"placer {self.name!r}: its search failed: {said(error)}"
+            ) from error
         if fault := _fault(outcome, space.problem):
             raise InputError(f"placer {self.name!r}: its search gave {fault}")
         return outcome
@@ -180,9 +192,13 @@ class Placer(ABC):
         simulation = space.simulator.run(found.device, found.order)
         if not simulation.feasible:
             why = (faults(space.problem, found.device) or list(simulation.faults))[0]
-            raise InfeasibleError(f"placer {self.name!r} found no feasible placement: {why}")
+            raise InfeasibleError(
+                f"placer {self.name!r} found no feasible placement: {why}"
+            )
         late = self._too_late_for_bounds(space, until)
-        bounds = quick_bounds(space.problem, space.compiled) if late else self._bounds(space)
+        bounds = (
+            quick_bounds(space.problem, space.compiled) if late else self._bounds(space)
+        )
         bound = min(max(bounds.best, found.bound), simulation.step_time)
         seconds = now() - begin
         placement = finished_placement(

@@ -26,7 +26,9 @@ class Single(Placer):
 
     name = "single"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         names = [device.name for device in space.problem.cluster.devices]
         tried: list[tuple[float, int, Found]] = []
         # The first of each set of devices that run everything, equally fast, in equal memory. What
@@ -38,7 +40,9 @@ class Single(Placer):
         for d in first.values():
             if tried and expired(deadline):
                 break
-            unit_device = space.allow(np.full(space.problem.num_units, d, dtype=np.int32))
+            unit_device = space.allow(
+                np.full(space.problem.num_units, d, dtype=np.int32)
+            )
             placed = space.spread(unit_device)
             score, order = self._in_order(space, d, unit_device, placed)
             tried.append((score, d, Found(placed, order, f"all on {names[d]}")))
@@ -62,9 +66,13 @@ class RoundRobin(Placer):
 
     name = "round-robin"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         unit_device = np.empty(space.problem.num_units, dtype=np.int32)
-        unit_device[space.unit_order] = np.arange(len(unit_device)) % space.problem.num_devices
+        unit_device[space.unit_order] = (
+            np.arange(len(unit_device)) % space.problem.num_devices
+        )
         device = space.spread(space.allow(unit_device))
         return Found(device, space.sequence(device)[1])
 
@@ -74,13 +82,17 @@ class Random(Placer):
 
     name = "random"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         best = np.inf
         placement = None
         draws = 0
         while placement is None or now() < deadline:
             ticket = rng.random(space.work.shape)
-            unit_device = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(axis=1)
+            unit_device = np.where(space.problem.unit_allowed, ticket, -1.0).argmax(
+                axis=1
+            )
             device = space.spread(unit_device.astype(np.int32))
             score, order = space.sequence(device)
             draws += 1

@@ -32,16 +32,22 @@ class CoarseAnnealing(Placer):
 
     name = "coarse-annealing"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         fine = best_construction(space, rng, deadline)
         if expired(deadline) or not has_time(space, deadline):
             return fine
         coarse = None
         if space.problem.num_ops <= MOST_OPS * space.problem.microbatches:
-            coarse = coarse_problem(space.problem, int(GROUPS * space.problem.microbatches**0.5))
+            coarse = coarse_problem(
+                space.problem, int(GROUPS * space.problem.microbatches**0.5)
+            )
         if coarse is None:
             annealed = anneal(space, fine, rng, deadline)
-            return Found(annealed.device, annealed.order, f"{fine.note}, then {annealed.note}")
+            return Found(
+                annealed.device, annealed.order, f"{fine.note}, then {annealed.note}"
+            )
         if deadline <= NO_BUDGET:
             return _once(space, coarse, fine, rng)
         return _by_turns(space, coarse, fine, rng, deadline)
@@ -95,7 +101,9 @@ def has_time(space: SearchSpace, deadline: float) -> bool:
     return ops > MOST_OPS or now() + SECONDS_AN_OP * ops < deadline
 
 
-def projected(space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float) -> Found:
+def projected(
+    space: SearchSpace, coarse: CoarseProblem, found: Found, deadline: float
+) -> Found:
     """Return a placement of the groups as one of the ops, repaired, in the best order known
     for it.
     """

@@ -27,8 +27,13 @@ from gnnplace.placers.search.annealing import anneal
 from gnnplace.placers.search.repair import repair
 from gnnplace.placers.search.space import LARGE, NO_BUDGET, SearchSpace, expired, now
 
-REPAIRED, REPAIRING = 8, 150_000  # placements, and ops simulated for each, where there is a budget
-WHOLE = 1_000  # ops above which the whole variants are left out, where there is a budget
+REPAIRED, REPAIRING = (
+    8,
+    150_000,
+)  # placements, and ops simulated for each, where there is a budget
+WHOLE = (
+    1_000  # ops above which the whole variants are left out, where there is a budget
+)
 COSTS = {row.name: row.cost for row in CONSTRUCTIONS}
 CHEAPEST_FIRST = sorted(CONSTRUCTIONS, key=lambda row: row.cost)
 
@@ -87,7 +92,8 @@ def best_construction(
     candidates = [run_member(row.make(), space, rng) for row in CONSTRUCTIONS]
     candidates += [_repaired(space, start, deadline) for start in space.starts]
     return min(
-        (f for f in candidates if f is not None), key=lambda f: space.score(f.device, f.order)
+        (f for f in candidates if f is not None),
+        key=lambda f: space.score(f.device, f.order),
     )
 
 
@@ -129,7 +135,9 @@ def run_members(
         if names is not None and member.name not in names:
             continue
         begin = now() if large else 0.0
-        late = begin + rate * COSTS[member.name] > deadline if large else expired(deadline)
+        late = (
+            begin + rate * COSTS[member.name] > deadline if large else expired(deadline)
+        )
         if len(placements) >= (2 if large else 1) and late:
             missed.append(member.name)
             continue
@@ -179,7 +187,10 @@ def _best_repaired(space: SearchSpace, found: list[Found], deadline: float) -> F
 
 
 def run_member(
-    placer: Placer, space: SearchSpace, rng: np.random.Generator, deadline: float = NO_BUDGET
+    placer: Placer,
+    space: SearchSpace,
+    rng: np.random.Generator,
+    deadline: float = NO_BUDGET,
 ) -> Found | None:
     """Return a member's repaired placement, named; None where it cannot or finds nothing
     that runs.
@@ -212,13 +223,19 @@ class Portfolio(Placer):
 
     name = "portfolio"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         best = best_construction(space, rng, deadline)
         if deadline <= NO_BUDGET or expired(deadline):
             return best
         improved = anneal(space, best, rng, deadline)
-        if space.score(improved.device, improved.order) < space.score(best.device, best.order):
-            return Found(improved.device, improved.order, f"{best.note}, then annealing")
+        if space.score(improved.device, improved.order) < space.score(
+            best.device, best.order
+        ):
+            return Found(
+                improved.device, improved.order, f"{best.note}, then annealing"
+            )
         return best
 
 
@@ -227,5 +244,7 @@ class Annealing(Placer):
 
     name = "annealing"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         return annealed_construction(space, rng, deadline)

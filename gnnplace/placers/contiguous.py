@@ -44,7 +44,9 @@ class Contiguous(Placer):
     def __init__(self, moves: bool = True) -> None:
         self.moves = moves
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         ranking = device_ranking(space)
         speeds = space.speed
         starts: list[Start] = []
@@ -82,7 +84,11 @@ def evaluate_cuts(
 
 
 def improve_cuts(
-    space: SearchSpace, devices: IntArray, cuts: IntArray, start: Start, deadline: float = NO_BUDGET
+    space: SearchSpace,
+    devices: IntArray,
+    cuts: IntArray,
+    start: Start,
+    deadline: float = NO_BUDGET,
 ) -> tuple[float, int, IntArray, IntArray]:
     """Move one cut at a time while the score falls; return score, chunks, device of ops and order.
 

@@ -54,7 +54,9 @@ def training_chain(
         back = num_layers + i
         onward = [i + 1, back] if i + 1 < num_layers else [back]
         tensors.append((i, size, onward))
-        tensors.append((back, size, [back - 1, back + num_layers] if i else [back + num_layers]))
+        tensors.append(
+            (back, size, [back - 1, back + num_layers] if i else [back + num_layers])
+        )
     work = rng.integers(1, 4, num_layers).astype(float)
     fast = np.concatenate([work, 2 * work, 0.1 * work])
     state = np.concatenate([np.full(num_layers, 10.0), np.zeros(2 * num_layers)])
@@ -73,15 +75,25 @@ def training_chain(
 
 def _cluster(num_devices: int, memory: float) -> Cluster:
     devices = tuple(
-        Device(name=f"d{i}", kind="slow" if 0 < i == num_devices - 1 else "fast", memory=memory)
+        Device(
+            name=f"d{i}",
+            kind="slow" if 0 < i == num_devices - 1 else "fast",
+            memory=memory,
+        )
         for i in range(num_devices)
     )
-    return Cluster(devices, all_pairs([d.name for d in devices], latency=0.1, bandwidth=10.0))
+    return Cluster(
+        devices, all_pairs([d.name for d in devices], latency=0.1, bandwidth=10.0)
+    )
 
 
 def branches(num_branches: int = 4, num_devices: int = 4) -> Problem:
     """Build a source, independent branches of three ops and a sink: what parallelism is for."""
-    names = ["source", *(f"x{b}.{i}" for b in range(num_branches) for i in range(3)), "sink"]
+    names = [
+        "source",
+        *(f"x{b}.{i}" for b in range(num_branches) for i in range(3)),
+        "sink",
+    ]
     sink = len(names) - 1
     tensors = [(0, 1.0, [1 + 3 * b for b in range(num_branches)])]
     for b in range(num_branches):
@@ -130,7 +142,9 @@ def problems() -> Iterator[Problem]:
     yield training_chain(memory=48.0)
 
 
-def place(placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 0) -> Result | None:
+def place(
+    placer: Placer, problem: Problem, *, budget: float = 0.0, seed: int = 0
+) -> Result | None:
     """Return the placer's result; None where it says why it cannot."""
     try:
         return placer.place(problem, budget=budget, seed=seed)
@@ -151,7 +165,11 @@ def check_placements_run_and_fit(placer: Placer) -> None:
         assert faults(problem, result.placement.device) == []
         simulation = simulate(problem, result.placement)
         assert simulation.feasible, (problem.name, simulation.faults)
-        assert simulation.step_time == result.step_time == result.placement.predicted_step_time
+        assert (
+            simulation.step_time
+            == result.step_time
+            == result.placement.predicted_step_time
+        )
         assert result.placement.sequence is not None
         listed = np.concatenate(result.placement.sequence)
         assert sorted(listed.tolist()) == list(range(problem.num_ops))
@@ -204,7 +222,9 @@ def check_impossible_problems_are_refused(placer: Placer) -> None:
             result = placer.place(problem)
         except InfeasibleError:
             continue
-        raise AssertionError(f"{placer.name} returned {result} for an impossible problem")
+        raise AssertionError(
+            f"{placer.name} returned {result} for an impossible problem"
+        )
 
 
 def check_device_names_do_not_matter(placer: Placer) -> None:
@@ -214,9 +234,14 @@ def check_device_names_do_not_matter(placer: Placer) -> None:
     renamed = replace(
         problem,
         cluster=Cluster(
-            tuple(d.model_copy(update={"name": names[d.name]}) for d in problem.cluster.devices),
             tuple(
-                link.model_copy(update={"source": names[link.source], "target": names[link.target]})
+                d.model_copy(update={"name": names[d.name]})
+                for d in problem.cluster.devices
+            ),
+            tuple(
+                link.model_copy(
+                    update={"source": names[link.source], "target": names[link.target]}
+                )
                 for link in problem.cluster.links
             ),
         ),

@@ -69,7 +69,12 @@ class WaitingOps(NamedTuple):
 
 @inner(_nrt=False)
 def hand_on(
-    compiled: Compiled, waiting: WaitingOps, op: int, d: int, finish: float, num_ready: int
+    compiled: Compiled,
+    waiting: WaitingOps,
+    op: int,
+    d: int,
+    finish: float,
+    num_ready: int,
 ) -> int:
     """Note when the tensors of an op on device ``d`` would be on each device.
 
@@ -86,7 +91,9 @@ def hand_on(
                 if not linked(links, Index(d), Index(target)):
                     at = NEVER
                 else:
-                    at += seconds_between(links, Index(d), Index(target), compiled.flow_size[i])
+                    at += seconds_between(
+                        links, Index(d), Index(target), compiled.flow_size[i]
+                    )
             arrival[consumer, target] = max(arrival[consumer, target], at)
         missing[consumer] -= 1
         if missing[consumer] == 0:
@@ -145,7 +152,9 @@ def etf_kernel(
             for d in range(num_devices):
                 if allowed[compiled.unit_of[op], d]:
                     rank = np.int64(place[op])
-                    heap_push(later[d], later_at[d], zero, num_later[d], arrival[op, d], rank)
+                    heap_push(
+                        later[d], later_at[d], zero, num_later[d], arrival[op, d], rank
+                    )
                     num_later[d] += 1
         # 2. Each device's next: what is there when it is free, by rank, else what comes first. Ops
         # that went elsewhere meanwhile are dropped when they are met.
@@ -161,7 +170,9 @@ def etf_kernel(
                 k = heap_pop(later[d], later_at[d], zero, num_later[d])
                 num_later[d] -= 1
                 if open_here:
-                    heap_push(startable[d], now_at[d], zero, num_now[d], float(k), np.int64(k))
+                    heap_push(
+                        startable[d], now_at[d], zero, num_now[d], float(k), np.int64(k)
+                    )
                     num_now[d] += 1
             while num_now[d] > 0:
                 if still_open(compiled, device, unit_device, by_rank[now_at[d, 0]], d):
@@ -188,8 +199,13 @@ def etf_kernel(
             inputs = compiled.input_tensor[
                 compiled.input_offset[op] : compiled.input_offset[op + 1]
             ]
-            best = max(best, free[d] + pay(links, free, sent_to, inputs, made_on, compiled.size, d))
-            for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+            best = max(
+                best,
+                free[d] + pay(links, free, sent_to, inputs, made_on, compiled.size, d),
+            )
+            for i in range(
+                compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]
+            ):
                 made_on[compiled.op_tensor[i]] = d
         start[op] = best
         finish[op] = free[d] = best + compiled.times[op, d]
@@ -209,7 +225,9 @@ class Etf(Placer):
             return None
         return f"{problem.num_ops} ops are more than {MOST_OPS}; use heft, or coarsen"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         order = rank_order(space)
         device, start = etf_kernel(space.compiled, order, space.problem.unit_allowed)
         return with_own_order(space, device, start)

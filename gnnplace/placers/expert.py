@@ -32,7 +32,9 @@ from gnnplace.placers.search.space import SearchSpace
 from gnnplace.problem import Problem
 
 SIDES = (("encoder",), ("decoder",))
-DIGITS = re.compile(r"(_\d+)?(#\d+)?$")  # of a captured node's name, and of its micro-batch
+DIGITS = re.compile(
+    r"(_\d+)?(#\d+)?$"
+)  # of a captured node's name, and of its micro-batch
 SMALL_TOWER = 0.05  # A tower with less of the work than this is glue, not a tower.
 
 
@@ -45,9 +47,13 @@ class Expert(Placer):
         """With the published placement of recurrent layers, or the rules from names alone."""
         self.published = published
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         modules = space.problem.module
-        labels = unit_labels(space, [(module or "").partition(".")[0] for module in modules])
+        labels = unit_labels(
+            space, [(module or "").partition(".")[0] for module in modules]
+        )
         devices = np.sort(device_ranking(space))
         unit_device = None
         rule = "recurrent layers apart"
@@ -81,7 +87,9 @@ def recurrent_layers(space: SearchSpace, devices: IntArray) -> IntArray | None:
     problem = space.problem
     modules = module_of_ops(problem)
     kinds = defaultdict[str, Counter[str]](Counter)
-    for module, name, members in zip(modules, problem.graph.names, problem.members, strict=True):
+    for module, name, members in zip(
+        modules, problem.graph.names, problem.members, strict=True
+    ):
         kinds[module].update(DIGITS.sub("", node) for node in members or (name,))
     depth = dict[str, int]()
     layers = Counter[str]()
@@ -112,7 +120,9 @@ def module_of_ops(problem: Problem) -> list[str]:
 def blocks(order: IntArray, devices: IntArray, num_units: int) -> IntArray:
     """Put equally many units of ``order`` on each device; the rest on the first. [U]"""
     unit_device = np.full(num_units, devices[0], dtype=np.int32)
-    unit_device[order] = devices[np.arange(len(order)) * len(devices) // max(1, len(order))]
+    unit_device[order] = devices[
+        np.arange(len(order)) * len(devices) // max(1, len(order))
+    ]
     return unit_device
 
 
@@ -120,7 +130,10 @@ def sides(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray 
     """Return encoder units on the first half of the devices, the rest on the second; None if not
     so.
     """
-    is_side = [[any(key in label.lower() for key in side) for label in labels] for side in SIDES]
+    is_side = [
+        [any(key in label.lower() for key in side) for label in labels]
+        for side in SIDES
+    ]
     if len(devices) < 2 or not all(any(side) for side in is_side):
         return None
     half = len(devices) // 2
@@ -143,9 +156,13 @@ def towers(space: SearchSpace, labels: list[str], devices: IntArray) -> IntArray
     names.sort(key=lambda name: -work[name])
     source, target, _ = space.problem.graph.edges
     unit = space.problem.unit_of
-    pairs = {(labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)}
+    pairs = {
+        (labels[unit[a]], labels[unit[b]]) for a, b in zip(source, target, strict=True)
+    }
     met = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
-    touched = {n for n in names if any(frozenset((n, neighbour)) in met for neighbour in names)}
+    touched = {
+        n for n in names if any(frozenset((n, neighbour)) in met for neighbour in names)
+    }
     names = [name for name in names if name not in touched]
     if len(names) < 2 or len(devices) < 2:
         return None

@@ -58,16 +58,21 @@ def subclusters(problem: Problem, count: int) -> Subclusters:
     by_signature: dict[bytes, Devices] = {}
     types = _types(problem)
     speed = _speeds(problem)
-    for devices in combinations(range(num_devices), count) if tries_all else _some(speed, count):
+    for devices in (
+        combinations(range(num_devices), count) if tries_all else _some(speed, count)
+    ):
         if problem.unit_allowed[:, list(devices)].any(axis=1).all():
-            by_signature.setdefault(_signature(problem.cluster, types, devices), devices)
+            by_signature.setdefault(
+                _signature(problem.cluster, types, devices), devices
+            )
     if not by_signature:
         raise InfeasibleError(
             f"max-devices {count}: no {count} devices may have all ops; pins, forbids and kinds "
             "need more"
         )
     ranked = sorted(
-        by_signature.values(), key=lambda devices: (-speed[list(devices)].sum(), devices)
+        by_signature.values(),
+        key=lambda devices: (-speed[list(devices)].sum(), devices),
     )
     return Subclusters(tuple(ranked[:MOST]), tries_all and len(ranked) <= MOST)
 
@@ -84,7 +89,9 @@ def _types(problem: Problem) -> list[int]:
     type_of: dict[tuple[object, ...], int] = {}
     memory = problem.cluster.memory.tolist()
     return [
-        type_of.setdefault((device.kind, memory[d], problem.allowed[:, d].tobytes()), len(type_of))
+        type_of.setdefault(
+            (device.kind, memory[d], problem.allowed[:, d].tobytes()), len(type_of)
+        )
         for d, device in enumerate(problem.cluster.devices)
     ]
 
@@ -95,7 +102,9 @@ def _speeds(problem: Problem) -> FloatArray:
     fastest = times.min(axis=1, keepdims=True)
     runs_on = np.isfinite(times) & np.isfinite(fastest)
     share = np.where(runs_on, np.where(runs_on, fastest, 0.0), 0.0).sum(axis=0)
-    return np.asarray(share / np.maximum(np.where(runs_on, times, 0.0).sum(axis=0), 1e-300))
+    return np.asarray(
+        share / np.maximum(np.where(runs_on, times, 0.0).sum(axis=0), 1e-300)
+    )
 
 
 def _signature(cluster: Cluster, types: list[int], devices: Devices) -> bytes:
@@ -109,14 +118,22 @@ def on_subcluster(problem: Problem, devices: Devices) -> Problem:
     if len(devices) == problem.num_devices:
         return problem
     columns = list(devices)
-    place = np.full(problem.num_devices + 1, -1, dtype=np.int32)  # the last for ops without a pin
+    place = np.full(
+        problem.num_devices + 1, -1, dtype=np.int32
+    )  # the last for ops without a pin
     place[columns] = np.arange(len(columns))
-    forbid = None if problem.forbid is None else np.ascontiguousarray(problem.forbid[:, columns])
+    forbid = (
+        None
+        if problem.forbid is None
+        else np.ascontiguousarray(problem.forbid[:, columns])
+    )
     part = problem.cluster.part(devices)
     return replace(problem, cluster=part, pin=place[problem.pin], forbid=forbid)
 
 
-def on_whole_cluster(placement: Placement, problem: Problem, devices: Devices) -> Placement:
+def on_whole_cluster(
+    placement: Placement, problem: Problem, devices: Devices
+) -> Placement:
     """Return a placement on some devices of a problem as one of the problem."""
     sequence = [np.empty(0, dtype=np.int32) for _ in range(problem.num_devices)]
     for d, ops in zip(devices, placement.sequence or (), strict=False):
@@ -194,11 +211,18 @@ def place_on_few(
 
 
 def _on_whole(
-    problem: Problem, result: Result, devices: Devices, tried: int, bounded: bool, begin: float
+    problem: Problem,
+    result: Result,
+    devices: Devices,
+    tried: int,
+    bounded: bool,
+    begin: float,
 ) -> Result:
     """Return the result as one of the whole problem, with what was tried in its note."""
     names = ", ".join(problem.cluster.devices[d].name for d in devices)
-    devices_note = f"on {names}" + (f", the best of {tried} sets of devices" if tried > 1 else "")
+    devices_note = f"on {names}" + (
+        f", the best of {tried} sets of devices" if tried > 1 else ""
+    )
     note = "; ".join(part for part in (result.note, devices_note) if part)
     seconds = now() - begin
     placement = on_whole_cluster(result.placement, problem, devices)
@@ -210,10 +234,16 @@ def _on_whole(
         note=note,
         seconds=seconds,
     )
-    return placed if bounded else _bounded(placed, min(lower_bound(problem), placed.step_time))
+    return (
+        placed
+        if bounded
+        else _bounded(placed, min(lower_bound(problem), placed.step_time))
+    )
 
 
 def _bounded(result: Result, bound: float) -> Result:
     return replace(
-        result, placement=replace(result.placement, lower_bound=bound), lower_bound=bound
+        result,
+        placement=replace(result.placement, lower_bound=bound),
+        lower_bound=bound,
     )

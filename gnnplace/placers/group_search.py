@@ -89,7 +89,9 @@ class GroupSearch:
         work = self._work()
         alike = np.stack([work, problem.cluster.memory])
         different = np.unique(alike, axis=1, return_index=True)[1]
-        return sorted(different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d))
+        return sorted(
+            different.tolist(), key=lambda d: (-self.allowed[:, d].sum(), work[d], d)
+        )
 
     def _work(self) -> FloatArray:
         """Return the seconds of all that each device may run. [D]"""
@@ -129,7 +131,9 @@ class RandomSearch(Placer):
 
     name = "random-search"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         groups = GroupSearch(space)
 
         def propose() -> IntArray:
@@ -144,7 +148,9 @@ class Optuna(Placer):
 
     name = "optuna"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         with _silent():
             asking = _Asking(space, int(rng.integers(LARGEST_SEED)))
             return asking.run(asking.propose, deadline)
@@ -159,7 +165,8 @@ class _Asking(GroupSearch):
         super().__init__(space)
         categorical = optuna.distributions.CategoricalDistribution
         self.variables = {
-            f"g{i}": categorical(np.flatnonzero(row).tolist()) for i, row in enumerate(self.allowed)
+            f"g{i}": categorical(np.flatnonzero(row).tolist())
+            for i, row in enumerate(self.allowed)
         }
         self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         self.trial: Any = None
@@ -167,7 +174,9 @@ class _Asking(GroupSearch):
     def propose(self) -> IntArray:
         """Return the sampler's next choice. [G]"""
         self.trial = self.study.ask(self.variables)
-        return np.array([self.trial.params[name] for name in self.variables], dtype=np.int32)
+        return np.array(
+            [self.trial.params[name] for name in self.variables], dtype=np.int32
+        )
 
     def evaluate(self, choice: IntArray) -> float:
         """Evaluate as ``GroupSearch`` does, and tell the study."""
@@ -182,7 +191,9 @@ class _Asking(GroupSearch):
         import optuna
 
         params = dict(zip(self.variables, choice.tolist(), strict=True))
-        first = optuna.trial.create_trial(params=params, distributions=self.variables, value=value)
+        first = optuna.trial.create_trial(
+            params=params, distributions=self.variables, value=value
+        )
         self.study.add_trial(first)
 
 

@@ -22,7 +22,15 @@ from __future__ import annotations
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import Index, ahead, full_ints, full_table, inner, kernel, zero_floats
+from gnnplace.graph import (
+    Index,
+    ahead,
+    full_ints,
+    full_table,
+    inner,
+    kernel,
+    zero_floats,
+)
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.search.gaps import earliest_gap, empty_gaps, least_start, take
 from gnnplace.placers.search.space import SearchSpace, rank_order, with_own_order
@@ -75,7 +83,11 @@ def approach(
 
 @kernel
 def heft_kernel(
-    compiled: Compiled, by_rank: IntArray, producer: IntArray, allowed: BoolArray, contention: bool
+    compiled: Compiled,
+    by_rank: IntArray,
+    producer: IntArray,
+    allowed: BoolArray,
+    contention: bool,
 ) -> tuple[IntArray, FloatArray]:
     """Return the device and scheduled start of each op. [n], [n]
 
@@ -95,13 +107,17 @@ def heft_kernel(
     links = compiled.links
     costly = links.sends_cost or links.receives_cost
     # When devices have nothing to do, with room for all ops and copies that senders make.
-    gaps = empty_gaps(num_devices, n + (len(compiled.consumer) if links.sends_cost else 0))
+    gaps = empty_gaps(
+        num_devices, n + (len(compiled.consumer) if links.sends_cost else 0)
+    )
     channel_free = zero_floats(links.num_channels)
     # A tensor is sent once to a device where sending takes time of anybody; then it is known when
     # it arrives.
     sends_once = contention or costly
     arrival = full_table(len(compiled.size) if sends_once else 0, num_devices, np.inf)
-    tried = zero_floats(links.num_channels)  # As ``channel_free`` but while a device is tried.
+    tried = zero_floats(
+        links.num_channels
+    )  # As ``channel_free`` but while a device is tried.
     sent = zero_floats(n if links.sends_cost else 0)
     for k in range(n):
         op = by_rank[k]
@@ -120,10 +136,13 @@ def heft_kernel(
         best_start = 0.0
         # 2. Each device is tried: where it finishes first, it goes.
         for d in range(num_devices):
-            if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
+            if not allowed[unit, d] or (
+                unit_device[unit] >= 0 and unit_device[unit] != d
+            ):
                 continue
             soonest = (
-                least_start(gaps, d, inputs_made, compiled.times[op, d]) + compiled.times[op, d]
+                least_start(gaps, d, inputs_made, compiled.times[op, d])
+                + compiled.times[op, d]
             )
             if best_device >= 0 and soonest >= least_finish:
                 continue  # Not even were all inputs there at once.
@@ -145,19 +164,29 @@ def heft_kernel(
                         arrives = arrival[tensor, d]
                     else:
                         if contention:
-                            arrives = fetch_begin(links, tried, sent, p, source, target, arrives)
-                        arrives += service_time(links, source, target, compiled.size[tensor])
+                            arrives = fetch_begin(
+                                links, tried, sent, p, source, target, arrives
+                            )
+                        arrives += service_time(
+                            links, source, target, compiled.size[tensor]
+                        )
                         if contention:
                             hold(links, tried, source, target, arrives)
                         arrives += links.costs[source, target, LATENCY]
                         if links.receives_cost:
-                            extra += receive_time(links, source, target, compiled.size[tensor])
+                            extra += receive_time(
+                                links, source, target, compiled.size[tensor]
+                            )
                         if links.sends_cost:
-                            sending += send_time(links, source, target, compiled.size[tensor])
+                            sending += send_time(
+                                links, source, target, compiled.size[tensor]
+                            )
                 ready = max(ready, arrives)
             # Its messages held channels on trial only.
             if contention:
-                for j in range(compiled.input_offset[op], compiled.input_offset[op + 1]):
+                for j in range(
+                    compiled.input_offset[op], compiled.input_offset[op + 1]
+                ):
                     source = Index(device[producer[compiled.input_tensor[j]]])
                     restore(links, tried, channel_free, source, target)
             cost = extra + compiled.times[op, d]
@@ -196,7 +225,9 @@ def heft_kernel(
                     cost = send_time(links, source, target, compiled.size[tensor])
                     if links.costs[source, target, BUSY] > 0.0:
                         sent[p] = end
-                    sender = np.int64(source)  # as everywhere else: a signature less to compile
+                    sender = np.int64(
+                        source
+                    )  # as everywhere else: a signature less to compile
                     at, place, slot = earliest_gap(gaps, sender, finish[p], cost)
                     take(gaps, sender, place, slot, at, at + cost)
         # 4. It takes its gap, and its class is where it is.
@@ -212,11 +243,17 @@ class Heft(Placer):
     name = "heft"
     contention = False
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         problem = space.problem
         order = rank_order(space)
         device, start = heft_kernel(
-            space.compiled, order, problem.graph.producer, problem.unit_allowed, self.contention
+            space.compiled,
+            order,
+            problem.graph.producer,
+            problem.unit_allowed,
+            self.contention,
         )
         return with_own_order(space, device, start, deadline)
 

@@ -44,7 +44,9 @@ class Interleaved(Placer):
         """Refuse problems of one device: there are no two to deal chunks to."""
         return None if problem.num_devices > 1 else "chunks need at least two devices"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         ranking = device_ranking(space)
         speeds = space.speed
         tried: list[tuple[float, int, int, IntArray, IntArray, IntArray, IntArray]] = []
@@ -76,7 +78,9 @@ def _sizes(most: int) -> list[tuple[int, int]]:
     Large graphs afford a few alone: most devices first, each in all rounds, was 1.28 times as long
     on 41 problems of training families with 7,000 to 20,000 ops, on 8 to 32 devices.
     """
-    counts = sorted(device_counts(most), key=lambda k: (k & (k - 1) != 0 and k != most, -k))
+    counts = sorted(
+        device_counts(most), key=lambda k: (k & (k - 1) != 0 and k != most, -k)
+    )
     several = [(k, rounds) for rounds in ROUNDS for k in counts if k > 1]
     return [*several, (1, 1)]
 
@@ -115,7 +119,9 @@ def _improve(
     """Move each cut once, by a quarter and a sixteenth of a chunk either way."""
     chunk = max(1, space.problem.num_units // (len(cuts) + 1))
     steps = (max(1, chunk // 4), max(1, chunk // 16))
-    moves = [(i, sign * step) for step in steps for i in range(len(cuts)) for sign in (-1, 1)]
+    moves = [
+        (i, sign * step) for step in steps for i in range(len(cuts)) for sign in (-1, 1)
+    ]
     for i, delta in moves[: max_tries(space)]:
         if expired(deadline):
             break

@@ -26,7 +26,13 @@ from gnnplace.placers.etf import NEVER, WaitingOps, hand_on
 from gnnplace.placers.search.repair import unit_bytes
 from gnnplace.placers.search.space import SearchSpace, with_own_order
 from gnnplace.problem import Problem
-from gnnplace.simulation import Compiled, least_times, mean_transfer_times, mean_upward_rank, pay
+from gnnplace.simulation import (
+    Compiled,
+    least_times,
+    mean_transfer_times,
+    mean_upward_rank,
+    pay,
+)
 
 MOST_EDGES = 6_000
 LP_SECONDS = 10.0
@@ -88,15 +94,24 @@ def favourite_kernel(
             op = ready[i]
             unit = compiled.unit_of[op]
             for d in range(num_devices):
-                if not allowed[unit, d] or (unit_device[unit] >= 0 and unit_device[unit] != d):
+                if not allowed[unit, d] or (
+                    unit_device[unit] >= 0 and unit_device[unit] != d
+                ):
                     continue
-                full = unit_device[unit] < 0 and device_bytes[d] + unit_bytes[unit] > limit[d]
+                full = (
+                    unit_device[unit] < 0
+                    and device_bytes[d] + unit_bytes[unit] > limit[d]
+                )
                 at = max(arrival[op, d], free[d]) + (NEVER if full else 0.0)
                 wish = last[d] >= 0 and favourite[last[d]] == op
                 # A device keeps itself for the favourite child of its last op while that is urgent.
                 if last[d] >= 0 and favourite[last[d]] >= 0 and not wish:
                     child = favourite[last[d]]
-                    if device[child] < 0 and missing[child] == 0 and arrival[child, d] <= free[d]:
+                    if (
+                        device[child] < 0
+                        and missing[child] == 0
+                        and arrival[child, d] <= free[d]
+                    ):
                         at = max(at, free[d] + compiled.times[child, d])
                 better = at < best or (at == best and wish and not best_wish)
                 tie = at == best and wish == best_wish and rank[op] > best_rank
@@ -122,7 +137,9 @@ def favourite_kernel(
             ]
             extra = pay(links, free, sent_to, inputs, made_on, compiled.size, d)
             start[op] = max(start[op], free[d] + extra)
-            for i in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
+            for i in range(
+                compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]
+            ):
                 made_on[compiled.op_tensor[i]] = d
         finish[op] = start[op] + compiled.times[op, d]
         free[d] = finish[op]
@@ -143,7 +160,9 @@ class MSct(Placer):
             return f"{edges} edges are more than {MOST_EDGES}; use etf, or coarsen"
         return None
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         problem = space.problem
         device, start = favourite_kernel(
             space.compiled,
@@ -182,10 +201,14 @@ def favourite_children(problem: Problem) -> IntArray:
     ) -> coo_array:
         rows, columns, values = zip(*entries, strict=True)
         coefficients = [
-            np.broadcast_to(value, len(row)) for value, row in zip(values, rows, strict=True)
+            np.broadcast_to(value, len(row))
+            for value, row in zip(values, rows, strict=True)
         ]
         return coo_array(
-            (np.concatenate(coefficients), (np.concatenate(rows), np.concatenate(columns))),
+            (
+                np.concatenate(coefficients),
+                (np.concatenate(rows), np.concatenate(columns)),
+            ),
             shape=(num_rows, num_columns),
         )
 
@@ -209,7 +232,9 @@ def favourite_children(problem: Problem) -> IntArray:
         row_of_op = np.full(num_ops, -1, np.int32)
         row_of_op[shared] = np.arange(len(shared))
         several = np.flatnonzero(number[ends] > 1)
-        blocks.append(build_rows(len(shared), (row_of_op[ends[several]], edges[several], -1.0)))
+        blocks.append(
+            build_rows(len(shared), (row_of_op[ends[several]], edges[several], -1.0))
+        )
         limits.append(1.0 - number[shared].astype(np.float64))
 
     objective = np.zeros(num_columns)

@@ -20,7 +20,9 @@ class MTopo(Placer):
 
     name = "m-topo"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         size = unit_bytes(space)
         memory = np.minimum(space.problem.cluster.memory, max(1.0, float(size.sum())))
         caps = size.sum() * memory / max(memory.sum(), 1e-300) + size.max()

@@ -13,11 +13,17 @@ import numpy as np
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import silent
 from gnnplace.placers.base import Found, Placer
-from gnnplace.placers.search.chunks import device_counts, device_ranking, most_constructed
+from gnnplace.placers.search.chunks import (
+    device_counts,
+    device_ranking,
+    most_constructed,
+)
 from gnnplace.placers.search.space import SearchSpace, expired
 from gnnplace.problem import Problem
 
-WEIGHT_SCALE = 10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
+WEIGHT_SCALE = (
+    10_000  # METIS takes whole numbers; work and bytes are scaled to this maximum.
+)
 
 
 class MinCut(Placer):
@@ -31,7 +37,9 @@ class MinCut(Placer):
             return "nothing to cut: it needs at least two devices and two units"
         return None
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         ranking = device_ranking(space)
         seed = int(rng.integers(2**31))
         tried: list[tuple[float, int, Found]] = []
@@ -70,4 +78,6 @@ def parts(space: SearchSpace, devices: IntArray, seed: int) -> IntArray:
 
 
 def _whole(values: FloatArray) -> IntArray:
-    return np.maximum(1, values / max(values.max(), 1e-300) * WEIGHT_SCALE).astype(np.int32)
+    return np.maximum(1, values / max(values.max(), 1e-300) * WEIGHT_SCALE).astype(
+        np.int32
+    )

@@ -41,7 +41,9 @@ SETTLED = 2  # starts whose units that stand alone are moved to their best devic
 AGAIN = 4  # starts that are scheduled in another order as well
 OUTCLASSED = 1.2  # seconds of a start over the best, above which it is none
 PATIENT = 24  # laps without a gain before which no search is stale
-WORTH = 0.999  # coarse seconds over those expanded last, above which a lap is not expanded
+WORTH = (
+    0.999  # coarse seconds over those expanded last, above which a lap is not expanded
+)
 
 
 class Narrow(Placer):
@@ -49,7 +51,9 @@ class Narrow(Placer):
 
     name = "narrow"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         narrow = narrow_problem(space)
         if narrow is None:
             return CoarseAnnealing().search(space, rng, deadline)
@@ -86,7 +90,9 @@ class NarrowSearch:
         )
         self.expansion = Expansion(space, narrow)
         self.expanding = max([self.expansion.add(start) for start in starts[:EXPANDED]])
-        self.chunks = ChunkSearch(coarse, narrow, starts[:KEPT], int(rng.integers(2**31)))
+        self.chunks = ChunkSearch(
+            coarse, narrow, starts[:KEPT], int(rng.integers(2**31))
+        )
         self.shown = starts[0].score
         self.took = 0.0
         self.last_gain = 0
@@ -146,14 +152,19 @@ class Expansion:
         self.space = space
         self.narrow = narrow
         self.score = np.inf
-        self.best: tuple[IntArray, IntArray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
+        self.best: tuple[IntArray, IntArray] = (
+            np.zeros(0, np.int32),
+            np.zeros(0, np.int32),
+        )
 
     def add(self, start: Start) -> float:
         """Expand one more; return the seconds that took."""
         begin = now()
         space = self.space
         narrow = self.narrow
-        device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(np.int32)
+        device = start.unit_device[narrow.problem.unit_of][narrow.group].astype(
+            np.int32
+        )
         grouped_order = narrow.fine_order(space.problem, start.order)
         self._keep(device, grouped_order)
         priority, finish, far = (np.empty(len(grouped_order)) for _ in range(3))
@@ -186,7 +197,9 @@ def ranked_starts(
     """
     priorities = first_priorities(space)
     starts = best_first(space, (*extra, *constructions(space, narrow)))
-    starts[:SETTLED] = [_settled(space, narrow.loose, one, priorities) for one in starts[:SETTLED]]
+    starts[:SETTLED] = [
+        _settled(space, narrow.loose, one, priorities) for one in starts[:SETTLED]
+    ]
     return sorted(starts, key=lambda start: start.score)
 
 
@@ -260,7 +273,10 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
         devices = np.sort(ranking[:k])
         for rounds in ROUNDS if k > 1 else (1,):
             for folded in (False, True) if rounds > 1 else (False,):
-                turns = [devices[::-1] if folded and i % 2 else devices for i in range(rounds)]
+                turns = [
+                    devices[::-1] if folded and i % 2 else devices
+                    for i in range(rounds)
+                ]
                 dealt = np.concatenate(turns)  # a folded V goes back and forth
                 ends = np.cumsum(space.speed[dealt])
                 chunk = np.searchsorted(ends[:-1] / ends[-1] * work.sum(), middle)
@@ -270,7 +286,10 @@ def constructions(space: SearchSpace, narrow: NarrowProblem) -> Iterator[IntArra
 
 
 def _settled(
-    space: SearchSpace, loose: IntArray, start: Start, priorities: tuple[FloatArray, ...]
+    space: SearchSpace,
+    loose: IntArray,
+    start: Start,
+    priorities: tuple[FloatArray, ...],
 ) -> Start:
     """Return the state with each unit that stands alone where it is best, one after the other."""
     for unit in loose[:4]:

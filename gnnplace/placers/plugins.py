@@ -35,12 +35,16 @@ class Foreign(PlacerRow):
         Raises:
             InputError: the constructor has no such option, or fails.
         """
-        read = {k: yaml.safe_load(v) if isinstance(v, str) else v for k, v in given.items()}
+        read = {
+            k: yaml.safe_load(v) if isinstance(v, str) else v for k, v in given.items()
+        }
         try:
             inspect.signature(self.maker()).bind(**read)
             return self.make(**read)
         except Exception as error:
-            raise InputError(f"placer {self.name!r}: it cannot be made: {said(error)}") from None
+            raise InputError(
+                f"placer {self.name!r}: it cannot be made: {said(error)}"
+            ) from None
 
 
 def named_class(spec: str) -> PlacerRow:
@@ -67,7 +71,9 @@ def installed(taken: frozenset[str] = frozenset()) -> dict[str, EntryPoint]:
     for point in entry_points(group=GROUP):
         of = f"entry point {point.name!r} of {point.dist.name if point.dist else point.value}"
         if point.name in taken or point.name in points:
-            raise InputError(f"{of}: a placer has that name already; rename it, or uninstall it")
+            raise InputError(
+                f"{of}: a placer has that name already; rename it, or uninstall it"
+            )
         points[point.name] = point
     return points
 
@@ -83,7 +89,9 @@ def installed_class(point: EntryPoint) -> PlacerRow:
     except InputError:
         raise
     except Exception as error:
-        message = f"placer {point.name!r}: {point.value} cannot be imported: {said(error)}"
+        message = (
+            f"placer {point.name!r}: {point.value} cannot be imported: {said(error)}"
+        )
         raise InputError(message) from None
 
 
@@ -100,7 +108,11 @@ def _row(spec: str, found: Any) -> PlacerRow:
             f'placer {spec!r}: the class has no name; add a line such as name = "mine"'
         )
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise InputError(f"placer {spec!r}: the class has no method {', '.join(missing)}")
+        raise InputError(
+            f"placer {spec!r}: the class has no method {', '.join(missing)}"
+        )
     names = [n for n in inspect.signature(found).parameters if n != "self"]
-    options = {name: Option(str, None, "An argument of its constructor.") for name in names}
+    options = {
+        name: Option(str, None, "An argument of its constructor.") for name in names
+    }
     return Foreign(spec, found, Speed.SEARCH, options=options)

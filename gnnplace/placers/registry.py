@@ -85,7 +85,9 @@ SEARCHES = (
     PlacerRow("random", f"{ROOM}.baselines:Random", Speed.CONSTRUCTION),
     PlacerRow("m-sct", f"{ROOM}.m_sct:MSct", Speed.CONSTRUCTION),
     PlacerRow("annealing", f"{ROOM}.constructions:Annealing", Speed.SEARCH),
-    PlacerRow("coarse-annealing", f"{ROOM}.coarse_annealing:CoarseAnnealing", Speed.SEARCH),
+    PlacerRow(
+        "coarse-annealing", f"{ROOM}.coarse_annealing:CoarseAnnealing", Speed.SEARCH
+    ),
     PlacerRow("narrow", f"{ROOM}.narrow:Narrow", Speed.SEARCH),
     PlacerRow("random-search", f"{ROOM}.group_search:RandomSearch", Speed.SEARCH),
     PlacerRow("optuna", f"{ROOM}.group_search:Optuna", Speed.SEARCH, library="optuna"),

@@ -55,7 +55,9 @@ class Option:
             why = f"must be of type {self.kind.__name__}"
             raise InputError(f"placer {placer!r}: {name} {value!r}: {why}") from None
         if self.least is not None and parsed < self.least:
-            raise InputError(f"placer {placer!r}: {name} {parsed}: must be at least {self.least}")
+            raise InputError(
+                f"placer {placer!r}: {name} {parsed}: must be at least {self.least}"
+            )
         return parsed
 
 
@@ -120,7 +122,9 @@ class PlacerRow:
                 raise InputError(
                     f"placer {self.name!r}: it has no option {name!r}; its options: {names}"
                 )
-        read = {k: self.options[k].read(self.name, k, value) for k, value in given.items()}
+        read = {
+            k: self.options[k].read(self.name, k, value) for k, value in given.items()
+        }
         if self.library:
             check_installed(self.library)
         return self.make(**read)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.fitting import fit_plan as fit_plan
     from gnnplace.plans.hybrid.batches import BatchPlan as BatchPlan
     from gnnplace.plans.hybrid.batches import plan_batches as plan_batches
-    from gnnplace.plans.hybrid.convergence import ConvergenceOptions as ConvergenceOptions
+    from gnnplace.plans.hybrid.convergence import (
+        ConvergenceOptions as ConvergenceOptions,
+    )
     from gnnplace.plans.hybrid.convergence import Training as Training
     from gnnplace.plans.hybrid.convergence import preset_of as preset_of
     from gnnplace.plans.hybrid.convergence import token_preset as token_preset

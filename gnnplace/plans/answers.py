@@ -65,7 +65,9 @@ def find_plans(
     result = _search(chain, cluster, options, progress)
     if not result.best:
         return [_nothing(chain, cluster)]
-    return [plan_of(chain, cluster, priced, result) for priced in result.best[: options.top]]
+    return [
+        plan_of(chain, cluster, priced, result) for priced in result.best[: options.top]
+    ]
 
 
 def find_baselines(
@@ -79,7 +81,9 @@ def find_baselines(
 
     Arguments are those of `find_plans`.
     """
-    result = _search(chain, cluster, options or SearchOptions(), progress, all_baselines=True)
+    result = _search(
+        chain, cluster, options or SearchOptions(), progress, all_baselines=True
+    )
     rows: dict[str, Priced | None] = {"plan": result.best[0] if result.best else None}
     rows |= {name: result.baselines.get(name) for name in BASELINES}
     return {
@@ -107,11 +111,18 @@ def _search(
     """
     seeds: list[Draft] = []
     if chain.framework is not None and is_captured(chain.source):
-        from gnnplace.plans.seeds import seed_drafts  # imported late, since it reads captures
+        from gnnplace.plans.seeds import (
+            seed_drafts,
+        )  # imported late, since it reads captures
 
         seeds = seed_drafts(chain, cluster)
     return search(
-        chain, cluster, options, seeds=seeds, all_baselines=all_baselines, progress=progress
+        chain,
+        cluster,
+        options,
+        seeds=seeds,
+        all_baselines=all_baselines,
+        progress=progress,
     )
 
 
@@ -135,7 +146,9 @@ def plan_of(
     fits = float(lack <= 0)
     if chain.framework is not None:
         fits = chain.framework.fit_probability(priced.held(rank), priced.memory[rank])
-    bound, one_stage_bound = (None, None) if found is None else (found.bound, found.bound_of_one)
+    bound, one_stage_bound = (
+        (None, None) if found is None else (found.bound, found.bound_of_one)
+    )
     file = PlanFile(
         format="gnnplace-plan",
         version=2,
@@ -148,11 +161,16 @@ def plan_of(
         loss=chain.loss,
         optimizer=chain.optimizer,
         lora=_lora_words(chain),
-        framework=DEFAULT_FRAMEWORK if chain.framework is None else chain.framework.name,
+        framework=DEFAULT_FRAMEWORK
+        if chain.framework is None
+        else chain.framework.name,
         source="captured" if chain.framework is None else "sizes",
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
-        stages=[_entry(chain, cluster, draft, k, costs) for k, costs in enumerate(priced.costs)],
+        stages=[
+            _entry(chain, cluster, draft, k, costs)
+            for k, costs in enumerate(priced.costs)
+        ],
         ranks=list(draft.ranks),
         actions=action_words(with_messages(priced.orders, draft.ranks)),
         flops=flops_of(chain),
@@ -166,7 +184,9 @@ def plan_of(
         fits=fits,
         sent=list(priced.line.sent),
         ends=list(priced.ends),
-        frontier=[list(p) for p in _frontier(found.best if found is not None else (priced,))],
+        frontier=[
+            list(p) for p in _frontier(found.best if found is not None else (priced,))
+        ],
     )
     whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
@@ -188,7 +208,10 @@ def offloading_notice(priced: Priced) -> str:
     Only state counts. Copies under way and the program itself come on top of it.
     """
     pricer, stages = priced.pricer, priced.draft.stages
-    if not isinstance(pricer, FrameworkPricer) or not pricer.framework.offloading.optimizer:
+    if (
+        not isinstance(pricer, FrameworkPricer)
+        or not pricer.framework.offloading.optimizer
+    ):
         return ""
     sizes = [stage.mesh.count * pricer.host_bytes(stage) for stage in stages]
     num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
@@ -252,7 +275,11 @@ def _entry(
         devices=stage.mesh.nested(cluster),
         zero=stage.zero,
         recompute=RecomputeEntry(
-            kind="none" if not recomputed else "selective" if stage.attention else "full",
+            kind="none"
+            if not recomputed
+            else "selective"
+            if stage.attention
+            else "full",
             modules=recomputed,
             layers=stage.together if recomputed else 0,
         ),
@@ -274,7 +301,9 @@ def _frontier(plans: Sequence[Priced]) -> list[tuple[float, float]]:
     Returns:
         Bytes of the fullest device and seconds of a step, by rising bytes.
     """
-    points = sorted((max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans)
+    points = sorted(
+        (max(p.held(k) for k in range(len(p.chunks))), p.step_time) for p in plans
+    )
     frontier: list[tuple[float, float]] = []
     for memory, seconds in points:
         if not frontier or seconds < frontier[-1][1]:
@@ -296,7 +325,9 @@ def _interval(priced: Priced) -> tuple[float, float]:
         has_experts = sums is not None and bool(sums.costs.experts.any())
         return framework.step_interval(priced.step_time, num_devices, has_experts)
     seconds = [c.microbatch for c in priced.costs]
-    error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(seconds)
+    error = sum(c.error * s for c, s in zip(priced.costs, seconds, strict=True)) / sum(
+        seconds
+    )
     factor = math.exp(NINE_IN_TEN * error)
     return priced.step_time / factor, priced.step_time * factor
 
@@ -393,9 +424,16 @@ def _nothing(chain: Chain, cluster: Cluster) -> Plan:
             f"{_bytes(state)} in all, and {cluster.num_devices} devices have {_bytes(memory)}; "
             f"take at least {count} such devices, or a precision or an optimizer with less state",
         )
-    reason_for_whole = f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
-    lacks = plan.reason or "it fits, and the search had no time to find it: give more --budget"
-    return replace(plan, reason=f"{reason_for_whole}nothing fits; the leanest plan: {lacks}")
+    reason_for_whole = (
+        f"the batch stays whole, since {chain.mixes}; " if chain.mixes else ""
+    )
+    lacks = (
+        plan.reason
+        or "it fits, and the search had no time to find it: give more --budget"
+    )
+    return replace(
+        plan, reason=f"{reason_for_whole}nothing fits; the leanest plan: {lacks}"
+    )
 
 
 def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Plan:
@@ -413,7 +451,9 @@ def given_plan(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> 
     return plan_of(chain, cluster, given_priced(chain, cluster, given))
 
 
-def given_priced(chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan) -> Priced:
+def given_priced(
+    chain: Chain, cluster: Cluster, given: str | PlanSpec | Plan
+) -> Priced:
     """Price a plan that the user gives and return it as a priced draft.
 
     Args:

@@ -251,7 +251,9 @@ def _explain(
         factor, slowed = kind.factor, times[len(times) // 2]
         weight = 0.0
         if measured is not None:
-            samples = [_quantile(kind, (i + 0.5) / NUM_SAMPLES) for i in range(NUM_SAMPLES)]
+            samples = [
+                _quantile(kind, (i + 0.5) / NUM_SAMPLES) for i in range(NUM_SAMPLES)
+            ]
             weight = _likelihood(_interpolate(samples, factors, times, step), measured)
             factor, slowed = _factor_of(kind, step_at, measured)
     if measured is None:
@@ -275,7 +277,10 @@ def _quantile(kind: CauseKind, quantile: float) -> float:
 
 
 def _interpolate(
-    samples: Sequence[float], factors: Sequence[float], times: Sequence[float], step: float
+    samples: Sequence[float],
+    factors: Sequence[float],
+    times: Sequence[float],
+    step: float,
 ) -> FloatArray:
     """Return the step time at every sampled factor.
 
@@ -298,7 +303,9 @@ def _likelihood(times: FloatArray, measured: float) -> float:
     return float(np.exp(-0.5 * errors**2).mean())
 
 
-def _factor_of(kind: CauseKind, step_at: StepAt, measured: float) -> tuple[float | None, float]:
+def _factor_of(
+    kind: CauseKind, step_at: StepAt, measured: float
+) -> tuple[float | None, float]:
     """Return the factor at which the step takes the measured time, and the step time at it.
 
     The factor is None if even the largest factor makes the step no slower than that.
@@ -311,7 +318,9 @@ def _factor_of(kind: CauseKind, step_at: StepAt, measured: float) -> tuple[float
     low_time, high_time = step_at(kind.name, low), slowest
     for _ in range(REFINEMENTS):
         # A straight line between the ends, and halves of their logarithms where it is bent.
-        line = low + (measured - low_time) / max(high_time - low_time, 1e-12) * (high - low)
+        line = low + (measured - low_time) / max(high_time - low_time, 1e-12) * (
+            high - low
+        )
         factor = min(max(line, low + 1e-3 * (high - low)), high)
         time = step_at(kind.name, factor)
         if abs(time - measured) < 2e-3 * measured:

@@ -23,7 +23,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gnnplace.costs import IdleNetwork, environment, with_host, with_network, with_slow_links
+from gnnplace.costs import (
+    IdleNetwork,
+    environment,
+    with_host,
+    with_network,
+    with_slow_links,
+)
 from gnnplace.costs.floors import EAGER, NOTHING, Floor
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
@@ -146,8 +152,12 @@ def parts_of(priced: Priced, pricer: Pricer) -> dict[str, float]:
         apart = pricer_of(apart_chain, fabric, draft.size)
         steps = [("host", quiet, draft), ("shards", apart, draft)]
         pricer = apart
-    calm = replace(draft, stages=tuple(replace(s, zero=min(s.zero, 1)) for s in draft.stages))
-    plain = replace(calm, stages=tuple(replace(s, recompute=frozenset()) for s in calm.stages))
+    calm = replace(
+        draft, stages=tuple(replace(s, zero=min(s.zero, 1)) for s in draft.stages)
+    )
+    plain = replace(
+        calm, stages=tuple(replace(s, recompute=frozenset()) for s in calm.stages)
+    )
     steps += [("messages", pricer, draft), ("reduction", pricer, draft), ("zero", pricer, calm),
               ("recompute", pricer, plain)]  # fmt: skip
     left: tuple[StageCost, ...] = priced.costs
@@ -222,7 +232,9 @@ def without_host(chain: Chain, fabric: MeshFabric, floor: Floor = NOTHING) -> Ch
     """
     old = chain.source
     assert isinstance(old, ModelCosts)
-    source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
+    source = ModelCosts(
+        old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer
+    )
     source.parts.floor = floor
     source.parts.recordings = old.parts.recordings  # a launch changes no kernel
     return replace(chain, source=source, _known={})
@@ -244,7 +256,12 @@ def causes_of(
         parts: Seconds of its step, of `parts_of`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
-    chain, fabric, draft, step = pricer.chain, pricer.fabric, priced.draft, priced.step_time
+    chain, fabric, draft, step = (
+        pricer.chain,
+        pricer.fabric,
+        priced.draft,
+        priced.step_time,
+    )
     framework = chain.framework
     kernels = sum(parts[name] for name in ("compute", "recompute", "bubble"))
     full = tuple(recomputing(chain, s, "full") for s in draft.stages)
@@ -302,9 +319,14 @@ def _checks(plan: Plan, draft: Draft, fabric: MeshFabric, ranks: int) -> float:
     checks = environment("checked-collectives").constants
     layers, _ = stage_layers(plan.file)
     shards = draft.stages[0].mesh.shards
-    inside = TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / ranks * (shards > 1)
+    inside = (
+        TP_COLLECTIVES * draft.microbatches * sum(layers or ()) / ranks * (shards > 1)
+    )
     devices = fabric.cluster.num_devices
-    count = shards * (inside + checks["checks_end"].value) + checks["checks_world"].value * devices
+    count = (
+        shards * (inside + checks["checks_end"].value)
+        + checks["checks_world"].value * devices
+    )
     return checks["check"].value * count
 
 
@@ -318,13 +340,18 @@ def changes_of(plan: Plan, priced: Priced, pricer: Pricer) -> Iterator[PlanChang
     """
     pricers = {pricer.size: pricer}
     slack = max(entry.slack for entry in plan.file.memory.values())
-    for told, draft in (*_of_draft(priced.draft, pricer), *_of_words(plan, priced.draft, pricer)):
+    for told, draft in (
+        *_of_draft(priced.draft, pricer),
+        *_of_words(plan, priced.draft, pricer),
+    ):
         if draft.size not in pricers:
             pricers[draft.size] = pricer_of(pricer.chain, pricer.fabric, draft.size)
         candidate = realized(pricers[draft.size], draft)
         if candidate is not None:
             memory = max(candidate.held(p) for p in range(len(candidate.chunks)))
-            yield PlanChange(told, candidate.step_time, memory + slack, candidate.lacking[1])
+            yield PlanChange(
+                told, candidate.step_time, memory + slack, candidate.lacking[1]
+            )
 
 
 def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
@@ -333,11 +360,15 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
     plain = replace(draft, rules=None, schedule=draft.schedule.replace(":searched", ""))
     rows: list[tuple[str, tuple[Stage, ...]]] = []
     if any(s.mesh.replicas > 1 for s in stages):
-        rows += [(f"zero={z}", tuple(replace(s, zero=z) for s in stages)) for z in range(4)]
+        rows += [
+            (f"zero={z}", tuple(replace(s, zero=z) for s in stages)) for z in range(4)
+        ]
     rows += [(f"recompute={word}", tuple(recomputing(pricer.chain, s, word) for s in stages))
              for word in ("none", "selective", "full")]  # fmt: skip
     rows += _cut_evenly(draft, pricer)
-    yield from ((told, replace(plain, stages=made)) for told, made in rows if made != stages)
+    yield from (
+        (told, replace(plain, stages=made)) for told, made in rows if made != stages
+    )
     for schedule in SCHEDULES:
         other = _scheduled(plain, pricer.chain, schedule)
         if other is not None:
@@ -356,14 +387,19 @@ def _of_draft(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
         yield told, with_splits(pricer, replace(plain, stages=one), ANY_SPLIT)
 
 
-def _cut_evenly(draft: Draft, pricer: Pricer) -> Iterator[tuple[str, tuple[Stage, ...]]]:
+def _cut_evenly(
+    draft: Draft, pricer: Pricer
+) -> Iterator[tuple[str, tuple[Stage, ...]]]:
     """Yield the stages that are as even as can be, if all stages have one mesh."""
     stages = draft.stages
     if len(stages) < 2 or len({(s.mesh.replicas, s.mesh.shards) for s in stages}) > 1:
         return
     choice = replace(stages[0].choice, labels=None, once=1 / draft.microbatches)
     bounds = even_bounds(pricer, stages[0].mesh, len(stages), choice)
-    yield "stages that are as even as can be (without layers=)", draft.cut_at(bounds).stages
+    yield (
+        "stages that are as even as can be (without layers=)",
+        draft.cut_at(bounds).stages,
+    )
 
 
 def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
@@ -377,13 +413,20 @@ def _scheduled(draft: Draft, chain: Chain, schedule: str) -> Draft | None:
     if draft.schedule == "1f1b":
         return under(chain, draft, schedule)
     alike = {"1f1b", "zero-bubble"}
-    return replace(draft, schedule=schedule) if {schedule, draft.schedule} <= alike else None
+    return (
+        replace(draft, schedule=schedule)
+        if {schedule, draft.schedule} <= alike
+        else None
+    )
 
 
 def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, Draft]]:
     """Yield drafts with another micro-batch size or other numbers of replicas, shards or stages."""
     spread, batch = plan.file.stages[0].spread, plan.file.batch
-    size, replicas = plan.file.microbatch_size // spread, draft.stages[0].mesh.replicas * spread
+    size, replicas = (
+        plan.file.microbatch_size // spread,
+        draft.stages[0].mesh.replicas * spread,
+    )
     for other in (size * 2, size // 2):
         if other and batch % (other * replicas) == 0:
             whole = other * replicas
@@ -395,11 +438,15 @@ def _of_words(plan: Plan, draft: Draft, pricer: Pricer) -> Iterator[tuple[str, D
         base, _ = launch_plan_of(plan)
     except GnnplaceError:
         return  # the stages have unlike meshes
-    split = "tp" if base.cp > 1 or base.ep > 1 or _is_megatron(draft, pricer) else "shards"
+    split = (
+        "tp" if base.cp > 1 or base.ep > 1 or _is_megatron(draft, pricer) else "shards"
+    )
     again = base.recompute if base.recompute in ("none", "selective") else "full"
     regather = True if draft.stages[0].choice.regather else None
     spec = PlanSpec(cp=base.cp, ep=base.ep, microbatch_size=size, recompute=again)
-    for told, count in degrees_moved({"dp": base.dp or 1, split: base.tp, "pp": base.pp}):
+    for told, count in degrees_moved(
+        {"dp": base.dp or 1, split: base.tp, "pp": base.pp}
+    ):
         is_split = count[split] > 1
         candidate = replace(
             spec,
@@ -426,6 +473,7 @@ def _is_megatron(draft: Draft, pricer: Pricer) -> bool:
     choice = SplitChoice(WEIGHTS, border=own.border, regather=own.regather)
     other = with_splits(pricer, draft, (choice,))
     costs = [
-        (pricer.cost(a), pricer.cost(b)) for a, b in zip(draft.stages, other.stages, strict=True)
+        (pricer.cost(a), pricer.cost(b))
+        for a, b in zip(draft.stages, other.stages, strict=True)
     ]
     return all(a == b for a, b in costs)

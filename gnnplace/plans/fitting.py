@@ -148,14 +148,18 @@ def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
         elif nearest is None or change.parts.lacking < nearest.parts.lacking:
             nearest = change
     changes = tuple(sorted(fitting, key=_preference))
-    return FitAnswer(spec, setting, answer, parts, changes, None if changes else nearest)
+    return FitAnswer(
+        spec, setting, answer, parts, changes, None if changes else nearest
+    )
 
 
 def _preference(change: FitChange) -> tuple[int, float]:
     return KINDS.index(change.kind), change.step_time
 
 
-def _priced_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[FitChange, bool]]:
+def _priced_changes(
+    setting: PricingSetting, spec: PlanSpec
+) -> Iterator[tuple[FitChange, bool]]:
     """Yield the single changes of a plan that can be, and whether it fits with them."""
     for kind, text, changed, changed_spec in _candidates(setting, spec):
         try:
@@ -174,7 +178,11 @@ def _candidates(
     for text, changed_spec in single_changes(setting, spec):
         yield WORDS, text, setting, changed_spec
     for name in framework.traits.offloads:
-        values = [name] if name != "activations" else [f"{name}:{part}" for part in OFFLOADED_PARTS]
+        values = (
+            [name]
+            if name != "activations"
+            else [f"{name}:{part}" for part in OFFLOADED_PARTS]
+        )
         for value in values:
             yield WORDS, f"offload={value}", setting, replace(spec, offload=value)
     for name in LEANER_OPTIMIZERS:

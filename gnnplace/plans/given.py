@@ -42,10 +42,25 @@ from gnnplace.plans.segments.chains import chain_of, check_inputs
 from gnnplace.plans.segments.placements import check_placements, check_stages
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.sized import SizedModelCosts
-from gnnplace.plans.spec import COST, WORDS, Layers, PlanSpec, count_layers, format_layers
+from gnnplace.plans.spec import (
+    COST,
+    WORDS,
+    Layers,
+    PlanSpec,
+    count_layers,
+    format_layers,
+)
 from gnnplace.problem import Cluster
 
-SIZES_ONLY = ("overlap", "tp_overlap", "zero_group", "etp", "offload", "compile", "cuda_graphs")
+SIZES_ONLY = (
+    "overlap",
+    "tp_overlap",
+    "zero_group",
+    "etp",
+    "offload",
+    "compile",
+    "cuda_graphs",
+)
 """Words of frameworks whose steps are priced from sizes; a captured model has none of them."""
 
 
@@ -103,7 +118,9 @@ def _check_captured_words(spec: PlanSpec) -> None:
             "1f1b takes as long and holds less"
         )
     if spec.layers == COST:
-        raise InputError("--given: layers=cost: is nanotron's cut; say numbers, such as 6+6+4")
+        raise InputError(
+            "--given: layers=cost: is nanotron's cut; say numbers, such as 6+6+4"
+        )
 
 
 @dataclass(frozen=True)
@@ -221,16 +238,24 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
     if len(ranks) > len(chain):
-        reason = f" ({chain.joined}; give each layer a buffer of its own)" if chain.joined else ""
+        reason = (
+            f" ({chain.joined}; give each layer a buffer of its own)"
+            if chain.joined
+            else ""
+        )
         most = f"the model can be cut into {len(chain)} at most"
         raise InputError(f"--given: {len(ranks)} stages, but {most}{reason}")
     if split.num_shards == 1 and spec.regather:
-        raise InputError("--given: regather=on: one shard gathers nothing; give tp, cp or shards")
+        raise InputError(
+            "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
+        )
     mesh_size = replicas * split.num_shards
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
     pricer = pricer_of(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    choices = [replace(choice, regather=bool(spec.regather)) for choice in split.choices]
+    choices = [
+        replace(choice, regather=bool(spec.regather)) for choice in split.choices
+    ]
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [
@@ -277,7 +302,9 @@ def _check_experts(chain: Chain, parts: int) -> None:
             "own by gnnplace.experts(x, index, weights, up, down, act)"
         )
     if count % parts:
-        raise InputError(f"--given: ep={parts}: {count} experts have no {parts} equal parts")
+        raise InputError(
+            f"--given: ep={parts}: {count} experts have no {parts} equal parts"
+        )
 
 
 def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
@@ -296,16 +323,22 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         most = [*starts, stage.last][min(int(count), len(starts))]
         run = range(starts[0], most) if starts else range(0)
-    if chain.framework is not None:  # frameworks recompute layers, no embedding and no head
+    if (
+        chain.framework is not None
+    ):  # frameworks recompute layers, no embedding and no head
         run = [k for k in run if chain.layers[k] >= 0]
     recomputed = frozenset(run if kind != "none" else ())
     if kind == "selective" and isinstance(chain.source, ModelCosts):
         recomputed = frozenset(k for k in run if chain.source.attention[k])
     together = {"none": 0, "selective": 0, "uniform": int(count or 1)}.get(kind, 1)
-    return replace(stage, recompute=recomputed, together=together, attention=kind == "selective")
+    return replace(
+        stage, recompute=recomputed, together=together, attention=kind == "selective"
+    )
 
 
-def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) -> list[int]:
+def even_bounds(
+    pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice
+) -> list[int]:
     """Return the cuts whose largest stage takes the least time, whatever the memory. [stages + 1]
 
     Args:
@@ -319,11 +352,15 @@ def even_bounds(pricer: Pricer, mesh: Mesh, stages: int, choice: SplitChoice) ->
     """
     split_sums = pricer.sums(mesh, choice=choice)
     if split_sums is None:
-        raise InputError(f"{pricer.chain.name}: cannot be split over {mesh.shards} shards")
+        raise InputError(
+            f"{pricer.chain.name}: cannot be split over {mesh.shards} shards"
+        )
     count = len(pricer.chain)
     free = partition.largest_at_work(np.zeros(count))
     sums = np.concatenate([np.zeros((partition.WIDTH, count + 1)), free])
-    sums[partition.SECONDS] = split_sums.forward + split_sums.backward + split_sums.weights
+    sums[partition.SECONDS] = (
+        split_sums.forward + split_sums.backward + split_sums.weights
+    )
     flying = np.ones(stages, dtype=np.int64)
     _, cuts = partition.even_cuts(sums, 1e30, flying, 1e-4)
     return [*(int(cut) for cut in cuts), len(pricer.chain)]
@@ -346,18 +383,27 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     tables = np.zeros((partition.WIDTH + 1, count))
     for stage in stages:  # every segment as its stage has it now
         run = slice(stage.first, stage.last)
-        split_sums, cost = pricer.sums(stage.mesh, choice=stage.choice), pricer.cost(stage)
+        split_sums, cost = (
+            pricer.sums(stage.mesh, choice=stage.choice),
+            pricer.cost(stage),
+        )
         assert split_sums is not None
         assert cost is not None
         costs, recomputed = split_sums.costs, sorted(stage.recompute)
-        tables[partition.SECONDS, run] = (costs.forward + costs.backward + costs.weights)[run]
+        tables[partition.SECONDS, run] = (
+            costs.forward + costs.backward + costs.weights
+        )[run]
         tables[partition.KEPT, run] = costs.saved[run]
         freed = costs.scores if stage.attention else pricer.most_freed(costs)
         tables[partition.KEPT, recomputed] -= freed[recomputed]
-        rates = pricer.of_segments(stage.zero, costs, costs.parameters, stage.mesh, stage.choice)
+        rates = pricer.of_segments(
+            stage.zero, costs, costs.parameters, stage.mesh, stage.choice
+        )
         tables[partition.STATE, run] = rates.state[run]
         tables[-1, run] = cost.working
-    sums = np.concatenate([[[0.0]] * partition.WIDTH, np.cumsum(tables[:-1], axis=1)], axis=1)
+    sums = np.concatenate(
+        [[[0.0]] * partition.WIDTH, np.cumsum(tables[:-1], axis=1)], axis=1
+    )
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
     memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
     largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
@@ -375,7 +421,9 @@ def orders_in(plan: Plan) -> Orders | None:
     file = plan.file
     if not file.schedule.endswith(SEARCHED):
         return None
-    rows = tuple(tuple(a for a in passes_in(row) if a.kind != FULL) for row in file.actions)
+    rows = tuple(
+        tuple(a for a in passes_in(row) if a.kind != FULL) for row in file.actions
+    )
     for rank, row in enumerate(rows):
         chunks = [c for c, r in enumerate(file.ranks) if r == rank]
         count = len(chunks) * plan.microbatches * 3
@@ -407,10 +455,14 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     for k, entry in enumerate(file.stages):
         unknown = next((n for row in entry.rows for n in row if n not in index), None)
         if unknown is not None:
-            raise MismatchError(f"plan: stages[{k}].devices: {cluster.name!r} has no {unknown!r}")
+            raise MismatchError(
+                f"plan: stages[{k}].devices: {cluster.name!r} has no {unknown!r}"
+            )
         places = [index[n] for row in entry.rows for n in row]
         if places != list(range(places[0], places[0] + len(places))):
-            raise MismatchError(f"plan: stages[{k}].devices: must be neighbours, in cluster order")
+            raise MismatchError(
+                f"plan: stages[{k}].devices: must be neighbours, in cluster order"
+            )
         indices = sorted({first_of.get(name, -1) for name in entry.members})
         if not indices or indices != list(range(begin, begin + len(indices))):
             raise MismatchError(
@@ -422,17 +474,23 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
         mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
         choice = FASTEST
         if mesh.shards > 1 and labels is not None:
-            choice = SplitChoice(border=entry.border, regather=entry.regather, labels=labels)
+            choice = SplitChoice(
+                border=entry.border, regather=entry.regather, labels=labels
+            )
         stages.append(Stage(begin, begin + len(indices), mesh, entry.zero, recomputed, together,
                             kind == "selective", choice))  # fmt: skip
         begin += len(indices)
     if begin != len(chain):
-        raise MismatchError(f"plan: stages: {len(chain) - begin} segments of the model are missing")
+        raise MismatchError(
+            f"plan: stages: {len(chain) - begin} segments of the model are missing"
+        )
     size = file.microbatch_size * stages[0].mesh.replicas
     return Draft(size, chain.batch // size, file.schedule, tuple(stages))
 
 
-def chain_of_file(file: PlanFile, model: str, cluster: Cluster, precision: str) -> Chain:
+def chain_of_file(
+    file: PlanFile, model: str, cluster: Cluster, precision: str
+) -> Chain:
     """Capture the model of a plan's file with the file's batch and optimizer.
 
     Args:
@@ -458,7 +516,9 @@ def _check_basis(chain: Chain, cluster: Cluster, file: PlanFile) -> None:
         MismatchError: The message names the key path and what differs.
     """
     if file.fingerprint != chain.fingerprint:
-        raise MismatchError("plan: fingerprint: it is of another model; make a plan for this one")
+        raise MismatchError(
+            "plan: fingerprint: it is of another model; make a plan for this one"
+        )
     check_words(
         file,
         batch=chain.batch,
@@ -498,7 +558,9 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         is_head_alone = position == len(names)  # a stage of the head without layers
         if is_head_alone:  # the first segment after all that compute in the last layer
             inside = ({layer_of(m) for m in s.modules} for s in chain.segments)
-            bounds.append(1 + max(k for k, layer in enumerate(inside) if names[-1] in layer))
+            bounds.append(
+                1 + max(k for k, layer in enumerate(inside) if names[-1] in layer)
+            )
         else:
             bounds.append(starts[names[position]])
         if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):

@@ -77,8 +77,12 @@ def handed_over(
         # It goes on where ops on one device take as long as plans say, or longer.
         if alone is None or own < (1 - AGREE) * alone.step_time:
             return None
-        Portfolio().place(problem, budget=0.0, seed=0)  # the budget counts with compiled code
-        found = Portfolio().place(problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0)
+        Portfolio().place(
+            problem, budget=0.0, seed=0
+        )  # the budget counts with compiled code
+        found = Portfolio().place(
+            problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0
+        )
     except GnnplaceError:
         return None  # what cannot be captured whole, or fits nowhere, is no better
     step = plan.step_time if plan.feasible else np.inf
@@ -86,7 +90,15 @@ def handed_over(
         return None
     command = ""
     if isinstance(sized, str):
-        words = ["gnnplace", "place", sized, "--cluster", named, "--optimizer", chain.optimizer]
+        words = [
+            "gnnplace",
+            "place",
+            sized,
+            "--cluster",
+            named,
+            "--optimizer",
+            chain.optimizer,
+        ]
         words += ["--dtype", DTYPES[chain.precision]]
         words += ["--headroom", headroom] if headroom is not None else []
         command = shlex.join([*words, "-o", "placement.json"])
@@ -138,5 +150,7 @@ def _problem(chain: Chain, cluster: Cluster, job: TrainingJob) -> Problem:
     workload = workload_of(job.model, job.inputs, job.loss, fake=True)
     if not isinstance(job.model, str):
         workload = with_batch(workload, chain.batch)
-    program = capture_workload(workload, optimizer=chain.optimizer, dtype=DTYPES[chain.precision])
+    program = capture_workload(
+        workload, optimizer=chain.optimizer, dtype=DTYPES[chain.precision]
+    )
     return profile(program, cluster)

@@ -137,7 +137,9 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.top < 1 or self.goal not in GOALS or not self.budget >= 0:
             allowed = f"at least 1; one of {', '.join(GOALS)}; not negative"
-            raise InputError(f"top {self.top}, goal {self.goal!r}, budget {self.budget}: {allowed}")
+            raise InputError(
+                f"top {self.top}, goal {self.goal!r}, budget {self.budget}: {allowed}"
+            )
         if self.rate is not None and (self.goal == TIME or not self.rate > 0):
             raise InputError(
                 f"rate {self.rate:g}: is a positive number, for the goals {FEWEST!r} and "
@@ -151,14 +153,24 @@ class SearchOptions:
                 f"modes offload={self.modes.offload}: is priced with --given, and not searched"
             )
         if self.trades not in (None, FEWEST, LEANEST):
-            raise InputError(f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}")
+            raise InputError(
+                f"pareto {self.trades!r}: must be one of {LEANEST}, {FEWEST}"
+            )
         if self.constraints.max_memory:
-            raise InputError("max-memory: a plan's devices are alike; give memory_limit")
+            raise InputError(
+                "max-memory: a plan's devices are alike; give memory_limit"
+            )
 
     @property
     def is_of_words(self) -> bool:
         """Return whether the question is about plans in words, of a model known by its sizes."""
-        words = (self.launcher, self.framework, self.environment, self.trades, self.modes)
+        words = (
+            self.launcher,
+            self.framework,
+            self.environment,
+            self.trades,
+            self.modes,
+        )
         return self.goal == LEANEST or words != (None,) * len(words)
 
 

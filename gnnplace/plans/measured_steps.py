@@ -138,7 +138,9 @@ READERS = (
         "torchtitan",
         re.compile(rf"step: *[0-9]+ .*\btps: *{NUMBER}"),
         re.compile(r"step: *([0-9]+)"),
-        lambda match, sizes: sizes.tokens / max(_number(match[1]) * sizes.devices, 1e-9),
+        lambda match, sizes: (
+            sizes.tokens / max(_number(match[1]) * sizes.devices, 1e-9)
+        ),
     ),
     LineReader(
         "DeepSpeed",
@@ -190,9 +192,13 @@ def measured_steps(given: str, sizes: RunSizes) -> MeasuredSteps:
         return MeasuredSteps(seconds)
     path = Path(given)
     if not path.is_file():
-        raise InputError(f"--measured {given}: must be seconds such as 0.83s or 830ms, or a log")
+        raise InputError(
+            f"--measured {given}: must be seconds such as 0.83s or 830ms, or a log"
+        )
     if path.stat().st_size > MAX_LOG_BYTES:
-        raise FormatError(f"{given}: has {path.stat().st_size / 1e6:.0f} MB; give its last part")
+        raise FormatError(
+            f"{given}: has {path.stat().st_size / 1e6:.0f} MB; give its last part"
+        )
     try:
         # Workers write into one log at once, so that bytes may be cut anywhere.
         text = path.read_bytes().decode("utf-8", errors="replace")
@@ -223,7 +229,9 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
         return summarize_steps(steps, BARS, notes)
     steps, _ = read_lines(lines, WHOLE_RUN, sizes)
     if steps:
-        return summarize_steps(steps[-1:], WHOLE_RUN.source, ["of the whole run, its start too"])
+        return summarize_steps(
+            steps[-1:], WHOLE_RUN.source, ["of the whole run, its start too"]
+        )
     raise FormatError(
         f"{source}: has no training step of Megatron-LM, nanotron, torchtitan, DeepSpeed, Composer "
         "or a progress bar; give its seconds, as --measured 0.83s"
@@ -265,7 +273,9 @@ def summarize_steps(
     if len(runs) > 1:
         index = next(i for i, other in enumerate(runs) if other is run)
         notes.insert(0, f"run {index + 1} of {len(runs)} in the log")
-    warm_up = min(max(WARM_UP_MIN, len(run) // WARM_UP_SHARE), WARM_UP_MAX, len(run) - 1)
+    warm_up = min(
+        max(WARM_UP_MIN, len(run) // WARM_UP_SHARE), WARM_UP_MAX, len(run) - 1
+    )
     counted = run[warm_up:]
     return MeasuredSteps(
         seconds=median(step.seconds for step in counted),
@@ -290,7 +300,9 @@ def split_runs(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
             run.append(step)
             continue
         recent = run[-3:]
-        twin = next((i for i, other in enumerate(recent) if other.number == step.number), None)
+        twin = next(
+            (i for i, other in enumerate(recent) if other.number == step.number), None
+        )
         if twin is not None:
             place = len(run) - len(recent) + twin
             slowest = max(run[place], step, key=lambda one: one.seconds)
@@ -344,7 +356,9 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
         if OTHER_PHASES.search(bar.name):
             bar.is_evaluation = True
     for bar in bars:
-        outer = [other for other in bars if other.encloses(bar) and not bar.encloses(other)]
+        outer = [
+            other for other in bars if other.encloses(bar) and not bar.encloses(other)
+        ]
         if any(not other.is_evaluation for other in outer):
             bar.is_evaluation = True
     candidates = [bar for bar in bars if not bar.is_evaluation]
@@ -374,7 +388,9 @@ def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
             continue
         name = BAR_NAME.match(state)
         all_counts = list(BAR_COUNTS.finditer(state, 0, rate.start()))
-        counts = all_counts[-1] if all_counts else None  # the last one stands next to the rate
+        counts = (
+            all_counts[-1] if all_counts else None
+        )  # the last one stands next to the rate
         label = re.sub(r"[0-9]+", "", name[1] if name else "").strip()
         key = (label, int(counts[2]) if counts else None)
         is_complete = counts is not None and counts[1] == counts[2]

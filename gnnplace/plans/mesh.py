@@ -27,7 +27,10 @@ from gnnplace.problem import Cluster, Link
 from gnnplace.problem.cluster.cluster import FABRICS, is_between
 from gnnplace.simulation import message_seconds
 
-OCTAVES, EACH = 14, 4  # sizes of collectives that rates are looked for at, from the largest down
+OCTAVES, EACH = (
+    14,
+    4,
+)  # sizes of collectives that rates are looked for at, from the largest down
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,11 @@ class Mesh:
     @property
     def axes(self) -> tuple[int, ...]:
         """Return the number of shards along each axis, the outer axis first."""
-        return (self.shards,) if self.outer == 1 else (self.outer, self.shards // self.outer)
+        return (
+            (self.shards,)
+            if self.outer == 1
+            else (self.outer, self.shards // self.outer)
+        )
 
     @property
     def count(self) -> int:
@@ -82,10 +89,15 @@ class Mesh:
         """
         inner = self.axes[-1]
         places = [range(0, self.shards, inner), range(inner)][-len(axes) :]
-        over = [own if summed else range(1) for own, summed in zip(places, axes, strict=True)]
+        over = [
+            own if summed else range(1)
+            for own, summed in zip(places, axes, strict=True)
+        ]
         within = [sum(place) for place in product(*over)]
         starts = range(self.first, self.first + self.count, self.shards)
-        return [start + w for start in starts for w in within], self.shards // len(within)
+        return [start + w for start in starts for w in within], self.shards // len(
+            within
+        )
 
     def nested(self, cluster: Cluster) -> list[list[list[str]]]:
         """Return names of devices: replicas of rows of inner shards.
@@ -98,7 +110,10 @@ class Mesh:
             rows: list[list[str]] = []
             shards = self.of_shards(replica)
             for first in range(0, self.shards, inner):
-                row = [cluster.devices[index].name for index in shards[first : first + inner]]
+                row = [
+                    cluster.devices[index].name
+                    for index in shards[first : first + inner]
+                ]
                 rows.append(row)
             replicas.append(rows)
         return replicas
@@ -151,7 +166,9 @@ class MeshFabric:
         """Return the bytes of the smallest device of a mesh."""
         return float(self.cluster.memory[list(mesh.devices)].min())
 
-    def collective(self, op: str, size: float, members: Sequence[int], alike: int = 1) -> float:
+    def collective(
+        self, op: str, size: float, members: Sequence[int], alike: int = 1
+    ) -> float:
         """Return the seconds of a collective.
 
         Args:
@@ -180,7 +197,9 @@ class MeshFabric:
         count = len(members)
         return ring_seconds(op, count, size, bandwidth, hops(op, count) * latency)
 
-    def rate(self, op: str, most: float, members: Sequence[int], alike: int = 1) -> float:
+    def rate(
+        self, op: str, most: float, members: Sequence[int], alike: int = 1
+    ) -> float:
         """Return the least seconds a byte that a collective of up to `most` bytes takes.
 
         The other arguments are those of `collective`.
@@ -189,7 +208,8 @@ class MeshFabric:
         if key not in self._rates:
             sizes = most * 2.0 ** -(np.arange(OCTAVES * EACH) / EACH)
             self._rates[key] = min(
-                self.collective(op, float(size), members, alike) / float(size) for size in sizes
+                self.collective(op, float(size), members, alike) / float(size)
+                for size in sizes
             )
         return self._rates[key]
 
@@ -218,7 +238,9 @@ class MeshFabric:
         if inside is None and max(held.values()) > 1:
             inside = next(iter(self._inner(members)), None)
         group = Group(inside, between, len(held), max(held.values()))
-        return group if group.fabrics <= (self.table or shipped()).latency.keys() else None
+        return (
+            group if group.fabrics <= (self.table or shipped()).latency.keys() else None
+        )
 
     def _inner(self, members: Sequence[int]) -> list[str]:
         """Return the fabrics inside of servers between any two of the devices."""
@@ -237,16 +259,23 @@ class MeshFabric:
             self._shared(ring, alike),
             max(float(self.cluster.bandwidth[p]) for p in ring),
         )
-        across = [k for k, pair in enumerate(ring) if self.cluster.bandwidth[pair] < fastest / 2]
+        across = [
+            k
+            for k, pair in enumerate(ring)
+            if self.cluster.bandwidth[pair] < fastest / 2
+        ]
         if not any(
-            self._named.intersection(self.cluster.channels[ring[k]].tolist()) for k in across
+            self._named.intersection(self.cluster.channels[ring[k]].tolist())
+            for k in across
         ):
             for k in across:
                 rates[k] *= max(1, len(members) // len(across))
         bandwidth = min(rates)
         if not bandwidth > 0 or not np.isfinite(latency):
             names = ", ".join(self.cluster.devices[d].name for d in members)
-            raise InputError(f"cluster {self.cluster.name!r}: {names} are not all linked in a ring")
+            raise InputError(
+                f"cluster {self.cluster.name!r}: {names} are not all linked in a ring"
+            )
         return latency, bandwidth
 
     def _shared(self, pairs: Sequence[tuple[int, int]], alike: int = 1) -> list[float]:
@@ -254,7 +283,10 @@ class MeshFabric:
 
         On a channel that several links share, `alike` such groups send at once.
         """
-        used = [[c for c in self.cluster.channels[pair].tolist() if c >= 0] for pair in pairs]
+        used = [
+            [c for c in self.cluster.channels[pair].tolist() if c >= 0]
+            for pair in pairs
+        ]
         load = Counter(c for own in used for c in own)
         named = self._named
         return [
@@ -282,7 +314,9 @@ class MeshFabric:
         if link.fabric not in FABRICS:  # what a user measured stands on the links
             return message_seconds(size, min(self._shared(pairs)), link.latency)
         held = Counter(self.server[a] for a, _ in pairs)
-        return max(alone, message_seconds(max(held.values()) * size, _together(link.fabric)))
+        return max(
+            alone, message_seconds(max(held.values()) * size, _together(link.fabric))
+        )
 
     def send(self, size: float, source: int, target: int) -> float:
         """Return the seconds of a message between two devices on an idle link.
@@ -295,7 +329,9 @@ class MeshFabric:
         link = self._links.get((source, target))
         if link is None:
             a, b = (self.cluster.devices[d].name for d in (source, target))
-            raise InputError(f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}")
+            raise InputError(
+                f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}"
+            )
         if link.fabric is not None and link.fabric in FABRICS:
             return message(link.fabric, size).seconds
         return message_seconds(size, link.bandwidth, link.latency)
@@ -307,4 +343,6 @@ def _together(fabric: str | None) -> float:
     It is inf if they do not share a network card.
     """
     known = FABRICS.get(fabric) if fabric is not None else None
-    return known.server if known is not None and known.server is not None else float("inf")
+    return (
+        known.server if known is not None and known.server is not None else float("inf")
+    )

@@ -45,9 +45,13 @@ def find_obeying(
     """
     asked = options.constraints
     if asked.together:
-        raise InputError("together: a plan's stages are runs of layers; pin the layers instead")
+        raise InputError(
+            "together: a plan's stages are runs of layers; pin the layers instead"
+        )
     if asked.by_module or asked.no_split:
-        raise InputError("by-module, no-split: a plan cuts calls, not modules; leave them out")
+        raise InputError(
+            "by-module, no-split: a plan cuts calls, not modules; leave them out"
+        )
     allowed = allowed_devices(chain, cluster, asked, progress)
     tried = list(_clusters(cluster, allowed, asked.max_devices))
     found: list[Plan] = []
@@ -61,7 +65,9 @@ def find_obeying(
             found += plans  # their reason says what is lacking
     if not found:
         raise InfeasibleError(_nothing(asked))
-    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[: options.top]
+    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[
+        : options.top
+    ]
 
 
 def find_fewest(
@@ -92,7 +98,9 @@ def find_fewest(
             continue
         if found[0].feasible and (rate is None or found[0].file.rate >= rate):
             return found
-        if found[0].feasible and (fastest is None or found[0].step_time < fastest.step_time):
+        if found[0].feasible and (
+            fastest is None or found[0].step_time < fastest.step_time
+        ):
             fastest = found[0]
     if fastest is None or rate is None:
         return found or find_obeying(chain, cluster, options)
@@ -131,7 +139,9 @@ def allowed_devices(
             allowed[matched.ops] &= devices if what == "pin" else ~devices
             if progress is not None:
                 segments = int(matched.ops.sum())
-                progress(f"{matched.what}: {matched.modules} modules, {segments} segments")
+                progress(
+                    f"{matched.what}: {matched.modules} modules, {segments} segments"
+                )
     for segment in np.flatnonzero(~allowed.any(axis=1)).tolist():
         raise InfeasibleError(
             f"plan: pins and forbids leave {chain.segments[segment].name!r} no device; loosen one"
@@ -148,14 +158,18 @@ def _segments(chain: Chain, pattern: str, what: str) -> Matched:
     return Matched(what, segments, found.modules)
 
 
-def _clusters(cluster: Cluster, allowed: BoolArray, most: int | None) -> Iterator[tuple[int, ...]]:
+def _clusters(
+    cluster: Cluster, allowed: BoolArray, most: int | None
+) -> Iterator[tuple[int, ...]]:
     """Yield the devices to plan on, in order: runs of neighbours that differ in what plans see.
 
     Runs are taken from the cluster's order and from the order of the layers that need a device.
     """
     count = min(most or cluster.num_devices, cluster.num_devices)
     seen: set[tuple[object, ...]] = set()
-    for order in dict.fromkeys((tuple(range(cluster.num_devices)), _by_layers(allowed))):
+    for order in dict.fromkeys(
+        (tuple(range(cluster.num_devices)), _by_layers(allowed))
+    ):
         size = min(count, len(order))
         for first in range(len(order) - size + 1):
             devices = order[first : first + size]
@@ -179,7 +193,9 @@ def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
     return tuple(d for _, d in sorted(places))
 
 
-def _alike(cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]) -> tuple[object, ...]:
+def _alike(
+    cluster: Cluster, allowed: BoolArray, devices: tuple[int, ...]
+) -> tuple[object, ...]:
     """Return a key that is equal for runs of devices between which plans see no difference."""
     at = np.ix_(devices, devices)
     kinds = tuple((cluster.devices[d].kind, float(cluster.memory[d])) for d in devices)
@@ -196,7 +212,9 @@ def _told(plan: Plan, tried: int) -> Plan:
 
 
 def _nothing(asked: Constraints) -> str:
-    rules = [f"pin {rule}" for rule in asked.pin] + [f"forbid {rule}" for rule in asked.forbid]
+    rules = [f"pin {rule}" for rule in asked.pin] + [
+        f"forbid {rule}" for rule in asked.forbid
+    ]
     return (
         f"plan: no plan that was tried obeys {', '.join(map(repr, rules))}; stages are runs of "
         "layers on neighbouring devices: pin in the order of layers, or loosen one"

@@ -20,13 +20,19 @@ Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Size = Annotated[float, Field(ge=0, le=1e18)]
 Flops = Annotated[float, Field(ge=0, le=1e28)]
 Name = Annotated[str, StringConstraints(min_length=1)]
-Type = Annotated[str, StringConstraints(pattern=r"^(bool|(u?int|float|bfloat|complex)[0-9]\w*)$")]
+Type = Annotated[
+    str, StringConstraints(pattern=r"^(bool|(u?int|float|bfloat|complex)[0-9]\w*)$")
+]
 Part = Annotated[
     str,
-    StringConstraints(pattern="^(compute|recompute|zero|collectives|reduction|update|bubble)$"),
+    StringConstraints(
+        pattern="^(compute|recompute|zero|collectives|reduction|update|bubble)$"
+    ),
 ]
 Devices = Annotated[
-    list[Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]],
+    list[
+        Annotated[list[Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)]
+    ],
     Field(min_length=1),
 ]
 
@@ -94,11 +100,15 @@ class StageEntry(Schema):
     modules: list[Name]
     members: Annotated[list[Name], Field(min_length=1)]
     devices: Devices
-    border: Annotated[str, StringConstraints(pattern=f"^({BORDER})(,({BORDER}))?$")] = "whole"
+    border: Annotated[str, StringConstraints(pattern=f"^({BORDER})(,({BORDER}))?$")] = (
+        "whole"
+    )
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: RecomputeEntry = RecomputeEntry()
     regather: bool = False
-    placements: dict[Name, Annotated[list[Name], Field(min_length=3, max_length=3)]] = {}
+    placements: dict[
+        Name, Annotated[list[Name], Field(min_length=3, max_length=3)]
+    ] = {}
     seconds: list[Seconds] = []
     saved: Size | None = None
 
@@ -122,7 +132,9 @@ class StageEntry(Schema):
     @property
     def rows(self) -> list[list[str]]:
         """Return the names of the devices, one row for each replica."""
-        return [[name for outer in replica for name in outer] for replica in self.devices]
+        return [
+            [name for outer in replica for name in outer] for replica in self.devices
+        ]
 
     @property
     def device_names(self) -> list[str]:
@@ -490,7 +502,11 @@ class Plan:
     def shape(self) -> str:
         """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
-        told = f"{len(meshes)} x {meshes[0]}" if len(set(meshes)) == 1 else " + ".join(meshes)
+        told = (
+            f"{len(meshes)} x {meshes[0]}"
+            if len(set(meshes)) == 1
+            else " + ".join(meshes)
+        )
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
         again = sum(len(s.recompute.modules) for s in self.file.stages)
         more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
@@ -528,7 +544,9 @@ class Plan:
             "fullest": None if self.fullest is None else self.fullest.to_data(),
             "feasible": self.feasible,
             "reason": self.reason,
-            "op_placement": None if self.op_placement is None else asdict(self.op_placement),
+            "op_placement": None
+            if self.op_placement is None
+            else asdict(self.op_placement),
             "trials": [asdict(trial) for trial in self.trials],
             "plan": plan,
         }

@@ -107,4 +107,6 @@ def explain_plan(
         return explain_launch_plan(price_file(file, cluster, model), step)
     from gnnplace.plans.explaining import explain_captured
 
-    return explain_captured(plan, model=model, cluster=cluster, measured=step, progress=progress)
+    return explain_captured(
+        plan, model=model, cluster=cluster, measured=step, progress=progress
+    )

@@ -24,7 +24,14 @@ from gnnplace.plans.decoders.named import (
     price_named,
     sized_model,
 )
-from gnnplace.plans.job import FEWEST, LEANEST, TIME, Progress, SearchOptions, TrainingJob
+from gnnplace.plans.job import (
+    FEWEST,
+    LEANEST,
+    TIME,
+    Progress,
+    SearchOptions,
+    TrainingJob,
+)
 from gnnplace.plans.launch.importing import captured_spec, completed, named_model
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import is_launch_file, read_launch_file
@@ -99,7 +106,10 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        asked = {name: fields.get(name) for name in ("batch", "precision", "optimizer", "lora")}
+        asked = {
+            name: fields.get(name)
+            for name in ("batch", "precision", "optimizer", "lora")
+        }
         check_words(file, cluster=cluster.name, **asked)
         stated = {name: getattr(file, name) for name in asked}
     elif isinstance(plan, LaunchPlan):
@@ -119,7 +129,9 @@ def read_question(
                 f"--given: batch={plan.batch}: --batch says {fields['batch']}; give one of them"
             )
     if model is None:
-        raise InputError("MODEL: is missing; only a launch file that has its sizes names one")
+        raise InputError(
+            "MODEL: is missing; only a launch file that has its sizes names one"
+        )
     return PlanQuestion(TrainingJob(model, **{**fields, **stated}), plan, notes)
 
 
@@ -167,7 +179,13 @@ class JointPlan(Plan):
         from gnnplace.run.planned import apply_plan
 
         return apply_plan(
-            self, model, inputs, loss=loss, device=device, seed=seed, reduction=reduction
+            self,
+            model,
+            inputs,
+            loss=loss,
+            device=device,
+            seed=seed,
+            reduction=reduction,
         )
 
 
@@ -181,7 +199,9 @@ def read_plan(path: str | Path) -> JointPlan:
     return _joint(parsed_plan(path))
 
 
-def _joint(plan: Plan, cluster: str | Cluster = "", job: TrainingJob | None = None) -> JointPlan:
+def _joint(
+    plan: Plan, cluster: str | Cluster = "", job: TrainingJob | None = None
+) -> JointPlan:
     """Return the plan, which names the model as it was asked for, and the file of the cluster."""
     file = plan.file
     model = None if job is None else job.model
@@ -315,7 +335,9 @@ def plan_model(
     )
     named = find_named(question.job, devices)
     # Words are priced by a framework, on GPUs of one kind that have tables.
-    is_in_words = options.is_of_words if question.given is None else question.is_file_in_words
+    is_in_words = (
+        options.is_of_words if question.given is None else question.is_file_in_words
+    )
     is_searched = named is None and is_in_words and len(devices.kinds) == 1
     if is_searched and has_step_constants(devices.kinds[0]):
         named = sized_model(question.job, devices)
@@ -330,7 +352,9 @@ def plan_model(
         # A plan of a capture has the calls that it was made from.
         chain = chain if question.given.file.fingerprint == chain.fingerprint else None
     is_named = chain is not None
-    plans = _plans_in_words(named if is_named else None, devices, question, options, progress)
+    plans = _plans_in_words(
+        named if is_named else None, devices, question, options, progress
+    )
     if plans:
         return [_joint(plan, cluster, question.job) for plan in plans]
     if chain is None:
@@ -417,7 +441,9 @@ def _check_only(**words: str | None) -> None:
             )
 
 
-def _price_given(chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool) -> Plan:
+def _price_given(
+    chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool
+) -> Plan:
     """Price the given plan.
 
     Args:
@@ -472,7 +498,9 @@ def compare_plans(
         accept_other_loss=accept_other_loss,
     )
     chain = chain_of(job, devices)
-    return find_baselines(chain, devices, SearchOptions(budget=budget), progress=progress)
+    return find_baselines(
+        chain, devices, SearchOptions(budget=budget), progress=progress
+    )
 
 
 def read_given(
@@ -533,7 +561,9 @@ def plan_devices(
         figures(kind)
     if memory_limit is not None:
         if not 0 < memory_limit <= MOST:
-            raise InputError(f"memory limit {memory_limit:g}: must be a positive number of bytes")
+            raise InputError(
+                f"memory limit {memory_limit:g}: must be a positive number of bytes"
+            )
         cluster = cluster.each_device(memory=memory_limit)
     return cluster_with_headroom(cluster, headroom)
 
@@ -551,7 +581,9 @@ def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
             "or leave --try out"
         )
     if not isinstance(model, str):
-        raise InputError("--try: workers make the model by its name; give module:callable")
+        raise InputError(
+            "--try: workers make the model by its name; give module:callable"
+        )
 
 
 def by_trial(
@@ -583,7 +615,9 @@ def unlike(plans: Sequence[Plan]) -> list[Plan]:
     """Return the first of all plans that have the same stages, micro-batches and schedule."""
     distinct: dict[object, Plan] = {}
     for plan in plans:
-        stages = tuple((tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages)
+        stages = tuple(
+            (tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages
+        )
         key = (plan.file.microbatch_size, plan.file.schedule.partition(":")[0], stages)
         distinct.setdefault(key, plan)
     return list(distinct.values())
@@ -600,5 +634,7 @@ def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
         return TrialEntry(plan.shape, plan.step_time, None, f"cannot be run: {error}")
     assert run is not None
     if not run.passed:
-        return TrialEntry(plan.shape, plan.step_time, None, "its gradients are not one device's")
+        return TrialEntry(
+            plan.shape, plan.step_time, None, "its gradients are not one device's"
+        )
     return TrialEntry(plan.shape, plan.step_time, run.measured)

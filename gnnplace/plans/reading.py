@@ -110,7 +110,9 @@ def check_cluster(file: PlanFile, source: str) -> None:
     local = LOCAL.fullmatch(file.cluster)
     if local is not None:  # of this machine, by number; all that there are without one
         kinds = (local[1],) if local[1] else ("cpu", "cuda")
-        known = {f"{kind}:{k}" for kind in kinds for k in range(int(local[2] or MOST_LOCAL))}
+        known = {
+            f"{kind}:{k}" for kind in kinds for k in range(int(local[2] or MOST_LOCAL))
+        }
     else:
         known = set(_cluster_of(file, source).device_index)
     for k, stage in enumerate(file.stages):
@@ -317,7 +319,12 @@ def _times(file: PlanFile) -> Iterator[str]:
         yield f"lower_bound: {file.lower_bound:g} s is above the step_time, {step:g} s"
     parts = sum(file.parts.values())
     waits = file.parts.get("bubble", 0.0) > 0 or parts < (step or 0.0)
-    if file.parts and step is not None and waits and not math.isclose(parts, step, rel_tol=CLOSE):
+    if (
+        file.parts
+        and step is not None
+        and waits
+        and not math.isclose(parts, step, rel_tol=CLOSE)
+    ):
         yield f"parts: add up to {parts:g} s, and step_time is {step:g} s"
     ranks, cuts = max(file.rank_of) + 1, len(file.stages) - 1
     if (len(file.sent), len(file.ends)) not in ((0, 0), (cuts, ranks)):
@@ -328,10 +335,14 @@ def _times(file: PlanFile) -> Iterator[str]:
 
 
 def _memory(file: PlanFile) -> Iterator[str]:
-    devices = dict.fromkeys(name for stage in file.stages for name in stage.device_names)
+    devices = dict.fromkeys(
+        name for stage in file.stages for name in stage.device_names
+    )
     for name in file.memory:
         if name not in devices:
-            yield f"memory.{name}: is among no stage's devices" + suggestion(name, devices)
+            yield f"memory.{name}: is among no stage's devices" + suggestion(
+                name, devices
+            )
     for name in devices:
         if name not in file.memory:
             yield f"memory: lacks {name!r}, which is among the devices"

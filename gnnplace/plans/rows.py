@@ -15,7 +15,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import DEFAULT_FRAMEWORK, GPUS, environment, framework, has_step_constants
+from gnnplace.costs import (
+    DEFAULT_FRAMEWORK,
+    GPUS,
+    environment,
+    framework,
+    has_step_constants,
+)
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import decoder_of, with_adapters
@@ -61,7 +67,9 @@ class PricedTable:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow((*self.table.columns, *ANSWERS))
         for cells, answer in zip(self.table.cells, self.answers, strict=True):
-            writer.writerow((*cells, *(_cell(getattr(answer, name)) for name in ANSWERS)))
+            writer.writerow(
+                (*cells, *(_cell(getattr(answer, name)) for name in ANSWERS))
+            )
         return out.getvalue()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -76,7 +84,9 @@ class PricedTable:
     def answer(self) -> dict[str, Any]:
         """Return the row of a table of one plan, with an interval as `plan --json` prints it."""
         (row,) = self.rows()
-        return row | {"interval": None if row["low"] is None else [row["low"], row["high"]]}
+        return row | {
+            "interval": None if row["low"] is None else [row["low"], row["high"]]
+        }
 
     def best_first(self) -> list[int]:
         """Return the numbers of the rows, feasible ones first, and the fastest of each first."""
@@ -173,7 +183,9 @@ def price_plans(
     # Other models are captured, whose prices know PyTorch's own framework alone.
     if name != DEFAULT_FRAMEWORK or environment_name is not None:
         called = model if isinstance(model, str) else "this model"
-        strange = ", ".join(kind for kind in devices.kinds if not has_step_constants(kind))
+        strange = ", ".join(
+            kind for kind in devices.kinds if not has_step_constants(kind)
+        )
         raise InputError(
             f"--framework {name}: prices decoders of text that are known by their sizes, on "
             f"{', '.join(GPUS)}; "
@@ -214,7 +226,9 @@ def _limit(
     return float(cluster_with_headroom(devices, headroom).memory.min())
 
 
-def _price_captured(chain: Chain, devices: Cluster, table: PlanTable) -> tuple[PlanAnswer, ...]:
+def _price_captured(
+    chain: Chain, devices: Cluster, table: PlanTable
+) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
     from gnnplace.plans.answers import given_plan
     from gnnplace.plans.explaining import without_host
@@ -223,7 +237,11 @@ def _price_captured(chain: Chain, devices: Cluster, table: PlanTable) -> tuple[P
     answers = []
     for row in table.specs:
         spec = replace(row, batch=None, cuda_graphs=None)  # which the chain obeys
-        row_chain = chain if row.batch in (None, chain.batch) else replace(chain, batch=row.batch)
+        row_chain = (
+            chain
+            if row.batch in (None, chain.batch)
+            else replace(chain, batch=row.batch)
+        )
         if row.cuda_graphs not in (None, "off"):
             row_chain = without_host(row_chain, MeshFabric(devices))
         try:

@@ -74,7 +74,11 @@ class ShardPlan(Plan):
         return self.file.stages[0].axes
 
     def apply(
-        self, model: nn.Module, mesh: DeviceMesh | None = None, *, loss: Loss | None = None
+        self,
+        model: nn.Module,
+        mesh: DeviceMesh | None = None,
+        *,
+        loss: Loss | None = None,
     ) -> nn.Module:
         """Split a model over the mesh, in place. Every process of the mesh calls this.
 
@@ -95,7 +99,9 @@ class ShardPlan(Plan):
                 difference.
             InputError: If there is no process group of the mesh's size.
         """
-        return split_model(self.file, model, mesh or self.device_mesh, loss or self.loss)
+        return split_model(
+            self.file, model, mesh or self.device_mesh, loss or self.loss
+        )
 
 
 def read_shard_plan(path: str | Path) -> ShardPlan:
@@ -139,10 +145,14 @@ def plan_shard(
     options = options or SplitOptions()
     exchange = options.exchange()
     bandwidth = options.bandwidth if exchange is None else exchange.bandwidth
-    machine = machine or MeshMachine(flops=options.flops, bandwidth=bandwidth, exchange=exchange)
+    machine = machine or MeshMachine(
+        flops=options.flops, bandwidth=bandwidth, exchange=exchange
+    )
     count = options.count(EXECUTED_DEVICES, exchange)
     layers, mesh = load_layers(model), default_mesh(count)
-    split = split_layers(layers, mesh, machine, memory_limit=memory_limit, seconds=seconds)
+    split = split_layers(
+        layers, mesh, machine, memory_limit=memory_limit, seconds=seconds
+    )
     cluster, names = f"cpu:{count}", _numbered("cpu", count)
     if exchange is not None:
         cluster = exchange.cluster.name
@@ -184,19 +194,31 @@ def shard_model(
         count = dist.get_world_size() if dist.is_initialized() else count
         device_mesh = mesh_here(axes, kind) if count == mesh else None
     elif isinstance(mesh, DeviceMesh):
-        axes, device_mesh, torch_mesh = tuple(n for n in mesh.shape if n > 1) or (1,), mesh, mesh
+        axes, device_mesh, torch_mesh = (
+            tuple(n for n in mesh.shape if n > 1) or (1,),
+            mesh,
+            mesh,
+        )
         if len(axes) > MOST_AXES:
-            raise InputError(f"mesh {tuple(mesh.shape)}: layers are split over two dimensions")
+            raise InputError(
+                f"mesh {tuple(mesh.shape)}: layers are split over two dimensions"
+            )
     else:
-        raise InputError(f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh")
+        raise InputError(
+            f"mesh {mesh!r}: must be a number of devices or a torch DeviceMesh"
+        )
     workload = workload_of(model, inputs, loss)
     layers = layer_graph(workload.model, workload.inputs, loss, type(model).__name__)
     seconds: tuple[float, ...] = ()
     if machine is None:
         machine, seconds = (
-            (MeshMachine(), ()) if device_mesh is None else measured_figures(layers, device_mesh)
+            (MeshMachine(), ())
+            if device_mesh is None
+            else measured_figures(layers, device_mesh)
         )
-    split = split_layers(layers, axes, machine, memory_limit=memory_limit, seconds=seconds)
+    split = split_layers(
+        layers, axes, machine, memory_limit=memory_limit, seconds=seconds
+    )
     count = math.prod(axes)
     file = _file(split, type(model).__name__, f"{kind}:{count}", _numbered(kind, count))
     return ShardPlan(file, split=split, loss=loss, device_mesh=torch_mesh)
@@ -213,7 +235,9 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
     members = [name for segment in cuts.segments for name in segment.members]
     inner, inside = split.mesh[-1], frozenset(members)
     chosen = {
-        i: split.configurations[i] for i, call in enumerate(calls.calls) if call.name in inside
+        i: split.configurations[i]
+        for i, call in enumerate(calls.calls)
+        if call.name in inside
     }
     batch, inputs, precision = _setting(layers)
     seconds, kept = split.predicted, split.activations
@@ -233,9 +257,13 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
         inputs=inputs,
         stages=[
             StageEntry(
-                modules=list(dict.fromkeys(path for s in cuts.segments for path in s.modules)),
+                modules=list(
+                    dict.fromkeys(path for s in cuts.segments for path in s.modules)
+                ),
                 members=members,
-                devices=[[devices[k : k + inner] for k in range(0, len(devices), inner)]],
+                devices=[
+                    [devices[k : k + inner] for k in range(0, len(devices), inner)]
+                ],
                 placements=placements_of(calls, layers.rules, chosen),
             )
         ],
@@ -254,7 +282,9 @@ def _setting(layers: LayerGraph) -> tuple[int, list[InputEntry], str]:
     """Return the number of examples, the inputs and the precision of a captured model."""
     step = layers.step
     inputs: Any = step.kwargs if step.kwargs and not step.args else step.args
-    told = [InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)]
+    told = [
+        InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in told_inputs(inputs)
+    ]
     try:
         batch = batch_of(Workload("", step.model, inputs, None))
     except InputError:

@@ -347,7 +347,11 @@ def count_layers(layers: Layers, num_layers: int, num_stages: int) -> tuple[int,
                 "stages; say how many each has, such as layers=6+6+4"
             )
         return (num_layers // num_stages,) * num_stages
-    if isinstance(layers, str) or len(layers) != num_stages or sum(layers) != num_layers:
+    if (
+        isinstance(layers, str)
+        or len(layers) != num_stages
+        or sum(layers) != num_layers
+    ):
         raise InputError(
             f"layers={format_layers(layers)}: must be {num_stages} numbers, one a stage, whose sum "
             f"is the model's {num_layers} layers"
@@ -378,7 +382,9 @@ def read_plan_table(path: str | Path) -> PlanTable:
     """
     lines = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"))))
     if not lines or not any(lines[0]):
-        raise FormatError(f"{path}: empty; the first line names columns, such as dp,tp,pp")
+        raise FormatError(
+            f"{path}: empty; the first line names columns, such as dp,tp,pp"
+        )
     columns = tuple(name.strip() for name in lines[0])
     _check_columns(columns, path)
     cells, specs = [], []

@@ -11,7 +11,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gnnplace.costs import NOTHING, Framework, RunningWords, running_framework, untested_properties
+from gnnplace.costs import (
+    NOTHING,
+    Framework,
+    RunningWords,
+    running_framework,
+    untested_properties,
+)
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.costs import decoder_chain
 from gnnplace.plans.decoders.decoder import DecoderSizes
@@ -118,14 +124,17 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
         offload=spec.offload,
         accumulates=spec.offload != NOTHING
         and spec.num_microbatches(spec.batch or setting.decoder.batch) > 1,
-        hides_shards=spec.tp_overlap and not setting.framework.constants["hides_gathers"],
+        hides_shards=spec.tp_overlap
+        and not setting.framework.constants["hides_gathers"],
     )
     framework = running_framework(setting.framework, words)
     return _pricer(setting, framework, spec.dp * spec.microbatch_size)
 
 
 @lru_cache(maxsize=1024)
-def _pricer(setting: PricingSetting, framework: Framework, size: int) -> FrameworkPricer:
+def _pricer(
+    setting: PricingSetting, framework: Framework, size: int
+) -> FrameworkPricer:
     """Return the pricer of stages for micro-batches of so many examples, over all replicas."""
     return FrameworkPricer(_chain(setting, framework), setting.fabric, size)
 
@@ -164,7 +173,9 @@ def draft_of_sizes(setting: PricingSetting, spec: PlanSpec) -> Draft:
     sizes = setting.decoder
     ranks = chunk_ranks(spec.schedule, spec.pp)
     stages: list[Stage] = []
-    for rank, (first, last) in zip(ranks, segments_of_stages(setting, spec), strict=True):
+    for rank, (first, last) in zip(
+        ranks, segments_of_stages(setting, spec), strict=True
+    ):
         stages.append(stage_of_sizes(sizes, spec, rank, first, last))
     size = spec.dp * spec.microbatch_size
     microbatches = spec.num_microbatches(spec.batch or sizes.batch)
@@ -181,7 +192,9 @@ def layers_of_stages(setting: PricingSetting, spec: PlanSpec) -> tuple[int, ...]
     return layers_of(setting.decoder, spec.num_stages, rule)
 
 
-def segments_of_stages(setting: PricingSetting, spec: PlanSpec) -> list[tuple[int, int]]:
+def segments_of_stages(
+    setting: PricingSetting, spec: PlanSpec
+) -> list[tuple[int, int]]:
     """Return the first segment of every stage and the one after its last. [stages]
 
     The embedding is of the first stage, the head of the last; errors as of `layers_of_stages`.
@@ -192,7 +205,9 @@ def segments_of_stages(setting: PricingSetting, spec: PlanSpec) -> list[tuple[in
     return list(itertools.pairwise(bounds))
 
 
-def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, last: int) -> Stage:
+def stage_of_sizes(
+    sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, last: int
+) -> Stage:
     """Return one stage of a plan in words on a decoder's chain.
 
     Args:
@@ -210,11 +225,15 @@ def stage_of_sizes(sizes: DecoderSizes, spec: PlanSpec, rank: int, first: int, l
         layers = range(0)
     elif kind == "block":
         layers = layers[: spec.recompute_layers]
-    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers}.get(kind, 1)
+    together = {"none": 0, "selective": 0, "uniform": spec.recompute_layers}.get(
+        kind, 1
+    )
     return Stage(
         first=first,
         last=last,
-        mesh=Mesh(rank * devices_of_rank, spec.dp * spec.cp // outer, outer * spec.tp, outer),
+        mesh=Mesh(
+            rank * devices_of_rank, spec.dp * spec.cp // outer, outer * spec.tp, outer
+        ),
         zero=spec.zero,
         recompute=frozenset(layers),
         together=together,
@@ -237,7 +256,9 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     assert framework is not None
     ranks = rank_bytes(priced)
     limits = [pricer.usable_memory(mesh) for mesh in meshes_of(priced.draft)]
-    fullest = max(range(len(ranks)), key=lambda rank: ranks[rank].reserved / limits[rank])
+    fullest = max(
+        range(len(ranks)), key=lambda rank: ranks[rank].reserved / limits[rank]
+    )
     memory, usable = ranks[fullest], limits[fullest]
     fits = framework.fit_probability(memory.reserved, usable)
     reason = ""
@@ -250,7 +271,9 @@ def answer_of(setting: PricingSetting, priced: Priced) -> PlanAnswer:
     has_experts = setting.decoder.experts is not None
     low, high = framework.step_interval(seconds, num_devices, has_experts)
     kinds = tuple(framework.kinds) or (framework.kernels.kind,)
-    unlike = untested_properties(framework.name, kinds, num_devices, has_experts, framework.offload)
+    unlike = untested_properties(
+        framework.name, kinds, num_devices, has_experts, framework.offload
+    )
     return PlanAnswer(
         step_time=seconds,
         low=low,
@@ -280,7 +303,9 @@ def device_peaks(setting: PricingSetting, spec: PlanSpec) -> dict[str, float]:
     names = [device.name for device in setting.cluster.devices]
     return {
         names[index]: memory.reserved
-        for mesh, memory in zip(meshes_of(priced.draft), rank_bytes(priced), strict=True)
+        for mesh, memory in zip(
+            meshes_of(priced.draft), rank_bytes(priced), strict=True
+        )
         for index in mesh.devices
     }
 
@@ -300,7 +325,9 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
         )
     if (spec.shards or 1) > 1 or spec.regather:
         word = "shards" if spec.shards else "regather"
-        raise InputError(f"{word}: any split is priced from a capture; give it alone, in words")
+        raise InputError(
+            f"{word}: any split is priced from a capture; give it alone, in words"
+        )
     # What must divide: experts, examples, heads, tokens.
     _check_experts(sizes, spec)
     batch = spec.batch or sizes.batch
@@ -316,7 +343,9 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
         if size % shards:
             raise InputError(f"{size} {what} are no multiple of {shards} shards")
     if max(sizes.kv_heads, spec.tp) % min(sizes.kv_heads, spec.tp):
-        raise InputError(f"{sizes.kv_heads} heads of keys and {spec.tp} shards do not divide")
+        raise InputError(
+            f"{sizes.kv_heads} heads of keys and {spec.tp} shards do not divide"
+        )
     # What the framework has: ZeRO stages, groups, schedules, modes.
     if spec.zero not in traits.zero_stages:
         stages = ", ".join(map(str, traits.zero_stages))
@@ -324,14 +353,20 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
     group, replicas = spec.zero_group, spec.dp * spec.cp
     if group and spec.zero not in traits.zero_groups:
         stages = " or ".join(map(str, traits.zero_groups)) or "none"
-        raise InputError(f"zero_group={group}: {name} shares over groups with a zero of {stages}")
+        raise InputError(
+            f"zero_group={group}: {name} shares over groups with a zero of {stages}"
+        )
     if group and (replicas % group or group % spec.ep):
-        raise InputError(f"zero_group={group}: must divide {replicas} replicas, and ep divide it")
+        raise InputError(
+            f"zero_group={group}: must divide {replicas} replicas, and ep divide it"
+        )
     if spec.schedule_name not in traits.schedules:
         raise InputError(f"schedule={spec.schedule}: {name} has none of that name")
     _check_modes(setting, spec)
     if spec.num_stages > sizes.layers:
-        raise InputError(f"{spec.num_stages} stages, but the model has {sizes.layers} layers")
+        raise InputError(
+            f"{spec.num_stages} stages, but the model has {sizes.layers} layers"
+        )
 
 
 def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
@@ -343,21 +378,31 @@ def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
     framework = setting.framework
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:
-        raise InputError(f"compile=on: {framework.name} compiles no whole layers; leave it out")
+        raise InputError(
+            f"compile=on: {framework.name} compiles no whole layers; leave it out"
+        )
     if spec.tp_overlap and not framework.traits.overlaps_shards:
-        raise InputError(f"tp_overlap=on: {framework.name} hides no collectives of shards")
+        raise InputError(
+            f"tp_overlap=on: {framework.name} hides no collectives of shards"
+        )
     if spec.tp_overlap and spec.tp > 1 and not spec.splits_tokens:
         raise InputError("tp_overlap=on: needs split tokens; leave out sp=off")
     _check_offload(setting, spec)
     if kind not in graphs:
-        raise InputError(f"cuda_graphs={kind}: {framework.name} has {', '.join(graphs)}")
+        raise InputError(
+            f"cuda_graphs={kind}: {framework.name} has {', '.join(graphs)}"
+        )
     changing = "which rows an expert gets" if setting.decoder.experts else ""
     if not changing and framework.checks is not None:
         changing = "what a check of a collective waits for"
     if kind != "off" and changing:
-        raise InputError(f"cuda_graphs={kind}: {changing} changes with every step; leave it out")
+        raise InputError(
+            f"cuda_graphs={kind}: {changing} changes with every step; leave it out"
+        )
     if kind == "iteration" and spec.pp > 1 and framework.name != "megatron-lm":
-        raise InputError(f"cuda_graphs=iteration: {framework.name} captures no stages; take pp=1")
+        raise InputError(
+            f"cuda_graphs=iteration: {framework.name} captures no stages; take pp=1"
+        )
 
 
 def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
@@ -376,7 +421,9 @@ def _check_offload(setting: PricingSetting, spec: PlanSpec) -> None:
             f"offload={spec.offload}: {setting.framework.optimizer} steps on GPUs alone; take adamw"
         )
     if "parameters" in offload and spec.zero < 3:
-        raise InputError(f"offload={spec.offload}: parameters are whole on devices; take zero=3")
+        raise InputError(
+            f"offload={spec.offload}: parameters are whole on devices; take zero=3"
+        )
 
 
 def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
@@ -397,7 +444,9 @@ def _check_experts(sizes: DecoderSizes, spec: PlanSpec) -> None:
         )
     count = spec.dp * spec.cp
     if experts.count % spec.expert_groups or count % spec.ep:
-        counted = "" if shards == spec.tp else f" in {spec.expert_groups} groups over tp, too"
+        counted = (
+            "" if shards == spec.tp else f" in {spec.expert_groups} groups over tp, too"
+        )
         raise InputError(
             f"ep={spec.ep}: must divide {experts.count} experts and dp x cp, which is "
             f"{count}{counted}"

@@ -57,7 +57,9 @@ def family_bound(group: SpecGroup, family: PlanSpec) -> float:
     if group.spec.pp > 1:
         return float(least_rows(group, family).min())
     cost = group.stage_cost(family, *group.mean_stage)
-    return np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
+    return (
+        np.inf if cost is None else group.microbatches * cost.microbatch + cost.update
+    )
 
 
 def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
@@ -79,7 +81,10 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
         if group.zero_as_run(family) < SHARDED:
             ends += _least_reductions(group, family, of_forward, of_backward)
 
-    fill, drain = forward[cuts.begins] + group.message, backward[cuts.begins] + group.message
+    fill, drain = (
+        forward[cuts.begins] + group.message,
+        backward[cuts.begins] + group.message,
+    )
     fill, drain = np.cumsum(fill, axis=1) - fill, np.cumsum(drain, axis=1) - drain
     work = group.microbatches * (of_forward + of_backward)
     drained = np.where(cuts.is_apart[:, np.newaxis], 0.0, drain + ends[:, :1])
@@ -94,7 +99,9 @@ def least_rows(group: SpecGroup, family: PlanSpec | None = None) -> FloatArray:
     return seconds
 
 
-def _passes_of_stages(group: SpecGroup, family: PlanSpec | None) -> tuple[FloatArray, FloatArray]:
+def _passes_of_stages(
+    group: SpecGroup, family: PlanSpec | None
+) -> tuple[FloatArray, FloatArray]:
     """Return the least seconds of both passes of every stage of all cuts. [stages] each"""
     stages, pricer = columns_of_stages(group), group.pricer
     forward, backward = stages.forward, stages.backward
@@ -125,7 +132,9 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
         return columns_of_stages(group).layers
     # A rank recomputes as many layers in all, of each of its stages as many as of any.
     cuts, seconds = group.cuts, group.columns.layers
-    counts = np.ceil(family.recompute_layers / cuts.chunks[cuts.cuts_of_stages]).astype(np.int64)
+    counts = np.ceil(family.recompute_layers / cuts.chunks[cuts.cuts_of_stages]).astype(
+        np.int64
+    )
     lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)
     return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
 
@@ -193,7 +202,9 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     work = group.microbatches * of_stages.sum(axis=(0, 2))
     drained = 0.0 if is_apart(spec.schedule) else drain + ends_of_ranks[0]
     bound = float((fill + work + np.maximum(ends_of_ranks, drained)).max())
-    if not has_chain(spec.schedule) or (group.microbatches % spec.pp and len(of_stages) > 1):
+    if not has_chain(spec.schedule) or (
+        group.microbatches % spec.pp and len(of_stages) > 1
+    ):
         return bound
     between = passes_between(len(of_stages), spec.pp, group.microbatches)
     chain = of_stages.sum() + (between.T * of_stages[:, -1]).sum()

@@ -48,7 +48,9 @@ def interleaved_schedules(setting: PricingSetting, pp: int) -> Iterator[str]:
 
 
 @lru_cache(maxsize=4096)
-def cuts_of(setting: PricingSetting, pp: int, schedule: str) -> tuple[tuple[int, ...] | None, ...]:
+def cuts_of(
+    setting: PricingSetting, pp: int, schedule: str
+) -> tuple[tuple[int, ...] | None, ...]:
     """Return the layers of every stage for each distinct cut, or None for the framework's own."""
     if pp == 1:
         return (None,)
@@ -137,7 +139,11 @@ def kind_of_stage(setting: PricingSetting, first: int, last: int) -> tuple[objec
 
 @lru_cache(maxsize=16384)
 def first_rank_stages(
-    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None, microbatches: int
+    setting: PricingSetting,
+    pp: int,
+    schedule: str,
+    layers: Layers | None,
+    microbatches: int,
 ) -> tuple[tuple[tuple[int, int], int, int], ...]:
     """Return the stages of rank 0 by their kinds.
 
@@ -160,7 +166,9 @@ def first_rank_stages(
     for kind, count in zip(stages.kinds[:, 0].tolist(), flying, strict=True):
         numbers[kind] = numbers.get(kind, 0) + 1
         in_flight[kind] = in_flight.get(kind, 0) + count
-    return tuple((stages.ends[kind], numbers[kind], in_flight[kind]) for kind in numbers)
+    return tuple(
+        (stages.ends[kind], numbers[kind], in_flight[kind]) for kind in numbers
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -215,7 +223,10 @@ def passes_between(chunks: int, pp: int, microbatches: int) -> IntArray:
     total = chunks * microbatches
     forward = np.arange(ahead + 1, total) // pp % chunks
     backward = chunks - 1 - np.arange(total - ahead - 1) // pp % chunks
-    counts = [np.bincount(forward, minlength=chunks), np.bincount(backward, minlength=chunks)]
+    counts = [
+        np.bincount(forward, minlength=chunks),
+        np.bincount(backward, minlength=chunks),
+    ]
     return np.array(counts)
 
 

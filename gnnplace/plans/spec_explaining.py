@@ -34,7 +34,12 @@ from gnnplace.plans.causes import SlowdownCause, StepAt, rank_causes
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.plans.spec_answers import PlanAnswer, captured_launches, price, priced_spec
+from gnnplace.plans.spec_answers import (
+    PlanAnswer,
+    captured_launches,
+    price,
+    priced_spec,
+)
 
 ROW_PARTS = {
     "compute": "kernels of the busiest rank",
@@ -79,10 +84,14 @@ def row_causes(
     """
     servers = spec.num_devices > setting.framework.network.each
     step = sum(parts.values())
-    return rank_causes(cause_prices(setting, spec, parts), step, measured, servers=servers)
+    return rank_causes(
+        cause_prices(setting, spec, parts), step, measured, servers=servers
+    )
 
 
-def cause_prices(setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, float]) -> StepAt:
+def cause_prices(
+    setting: PricingSetting, spec: PlanSpec, parts: Mapping[str, float]
+) -> StepAt:
     """Return a function that prices a plan's step under a cause at a factor.
 
     Arguments are those of `row_causes`.
@@ -192,7 +201,9 @@ def row_changes(setting: PricingSetting, spec: PlanSpec) -> list[RowChange]:
     return sorted(found, key=lambda change: change.answer.step_time or 0.0)
 
 
-def single_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[str, PlanSpec]]:
+def single_changes(
+    setting: PricingSetting, spec: PlanSpec
+) -> Iterator[tuple[str, PlanSpec]]:
     """Yield a plan with each of its words changed, and what was changed."""
     for size in (spec.microbatch_size * 2, spec.microbatch_size // 2):
         if size:
@@ -219,7 +230,9 @@ def single_changes(setting: PricingSetting, spec: PlanSpec) -> Iterator[tuple[st
         if spec.pp > 1:
             yield f"schedule={schedule}", replace(spec, schedule=schedule, layers=None)
     for told, count in degrees_moved({"dp": spec.dp, "tp": spec.tp, "pp": spec.pp}):
-        moved = replace(spec, dp=count["dp"], tp=count["tp"], pp=count["pp"], layers=None)
+        moved = replace(
+            spec, dp=count["dp"], tp=count["tp"], pp=count["pp"], layers=None
+        )
         yield told, moved
 
 

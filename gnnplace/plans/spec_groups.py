@@ -135,7 +135,10 @@ class SpecGroup:
     def dense_parameters(self) -> ReplicatedParameters:
         """Return the parameters of all ranks that are not experts', on one device of each."""
         return ReplicatedParameters(
-            dense=float(self.columns.dense[-1]), experts=0.0, num_layers=0.0, largest=0.0
+            dense=float(self.columns.dense[-1]),
+            experts=0.0,
+            num_layers=0.0,
+            largest=0.0,
         )
 
     def zero_as_run(self, family: PlanSpec) -> int:
@@ -150,7 +153,9 @@ class SpecGroup:
         key = family.zero, family.zero_group
         if key not in self._exposed:
             assert self.sums is not None
-            seconds = self.pricer.exposed(family.zero, self.sums.costs, self.replicas(family))
+            seconds = self.pricer.exposed(
+                family.zero, self.sums.costs, self.replicas(family)
+            )
             self._exposed[key] = np.pad(np.cumsum(seconds, axis=1), ((0, 0), (1, 0)))
         return self._exposed[key]
 
@@ -251,7 +256,12 @@ class SpecGroup:
 
     def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
         """Return the key of all that the cost of a stage depends on."""
-        return spec.zero, spec.zero_group, spec.recompute, kind_of_stage(self.setting, first, last)
+        return (
+            spec.zero,
+            spec.zero_group,
+            spec.recompute,
+            kind_of_stage(self.setting, first, last),
+        )
 
     @property
     def mean_stage(self) -> tuple[int, int]:
@@ -282,7 +292,9 @@ class SpecGroup:
         key = spec.zero, spec.zero_group, spec.recompute
         if key not in self._holds:
             smaller = self.smaller is None or self.smaller.holds(spec)
-            self._holds[key] = smaller and self._can_hold(spec) and self._first_can_hold(spec)
+            self._holds[key] = (
+                smaller and self._can_hold(spec) and self._first_can_hold(spec)
+            )
         return self._holds[key]
 
     def _can_hold(self, spec: PlanSpec) -> bool:
@@ -383,11 +395,17 @@ def groups_of(
                 continue
             groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]
             examples = [m for m in divisors_of(batch // dp) if m <= MOST_EXAMPLES]
-            splits = (True, False) if tp > 1 and splits_tokens else (splits_tokens or tp == 1,)
+            splits = (
+                (True, False)
+                if tp > 1 and splits_tokens
+                else (splits_tokens or tp == 1,)
+            )
             for ep, sp in itertools.product(groups, splits):
                 yield from _groups_of_devices(
                     setting,
-                    modes.with_words(dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch),
+                    modes.with_words(
+                        dp=dp, tp=tp, cp=cp, ep=ep, pp=pp, sp=sp, batch=batch
+                    ),
                     examples,
                 )
 

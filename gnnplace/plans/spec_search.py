@@ -138,7 +138,9 @@ class _SpecSearch:
     space: SpecSpace
     accepts: Accepts
     num_best: int
-    heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(default_factory=list)
+    heap: list[tuple[float, int, SpecGroup, Level, PlanSpec]] = field(
+        default_factory=list
+    )
     best: list[FoundSpec] = field(default_factory=list)
     num_priced: int = 0
     num_bounded: int = 0
@@ -163,7 +165,9 @@ class _SpecSearch:
                 is_bounded = family.recompute_kind == "none"
                 least = bound / SLACK if is_bounded else family_bound(group, family)
                 self._push(least, group, Level.FAMILY, family)
-        elif level is Level.FAMILY and self._may_accept(group, spec, (spec.recompute, "full")):
+        elif level is Level.FAMILY and self._may_accept(
+            group, spec, (spec.recompute, "full")
+        ):
             rows: list[tuple[float, PlanSpec]] = []
             for row in rows_of_family(group, spec, self.limit):
                 rows.append((row_bound(group, row), row))
@@ -177,7 +181,9 @@ class _SpecSearch:
 
     def _expand_group(self, group: SpecGroup) -> None:
         """Add a group's ZeRO stages to the heap, with their bounds without recomputation."""
-        slow: set[int | None] = set()  # groups over which ZeRO 2 is too slow, and 3 is slower still
+        slow: set[int | None] = (
+            set()
+        )  # groups over which ZeRO 2 is too slow, and 3 is slower still
         for plain in group.stages_of_zero:
             if plain.zero > SHARDED and plain.zero_group in slow:
                 continue
@@ -186,7 +192,9 @@ class _SpecSearch:
                 slow.add(plain.zero_group)
             self._push(bound, group, Level.ZERO, plain)
 
-    def _may_accept(self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]) -> bool:
+    def _may_accept(
+        self, group: SpecGroup, plain: PlanSpec, kinds: Sequence[str]
+    ) -> bool:
         """Return whether any plan with a ZeRO stage may be accepted.
 
         Args:
@@ -195,7 +203,9 @@ class _SpecSearch:
             kinds: Kinds of recomputation of which the plan has one.
         """
         plans = [plain.with_words(recompute=kind) for kind in kinds]
-        return any(self.accepts(row) for plan in plans for row in samples_of(group, plan))
+        return any(
+            self.accepts(row) for plan in plans for row in samples_of(group, plan)
+        )
 
     def _push_rows(self, group: SpecGroup, rows: list[tuple[float, PlanSpec]]) -> None:
         """Add the plans of a family to the heap, with their bounds.
@@ -224,7 +234,9 @@ class _SpecSearch:
             return
         plan = FoundSpec(spec, answer)
         if plan.seconds < self.limit:
-            self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[: self.num_best]
+            self.best = sorted([*self.best, plan], key=lambda one: one.seconds)[
+                : self.num_best
+            ]
 
     def result(self) -> FoundSpecs:
         """Return the result of the search so far."""
@@ -238,7 +250,9 @@ class _SpecSearch:
             num_bounded=self.num_bounded,
         )
 
-    def _push(self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec) -> None:
+    def _push(
+        self, bound: float, group: SpecGroup, level: Level, spec: PlanSpec
+    ) -> None:
         """Add an entry to the heap if it may hold one of the best plans.
 
         Args:
@@ -249,7 +263,9 @@ class _SpecSearch:
         """
         self.num_bounded += 1
         if bound * SLACK < self.limit:
-            heapq.heappush(self.heap, (bound * SLACK, self.num_bounded, group, level, spec))
+            heapq.heappush(
+                self.heap, (bound * SLACK, self.num_bounded, group, level, spec)
+            )
 
 
 def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
@@ -266,7 +282,9 @@ def samples_of(group: SpecGroup, family: PlanSpec) -> Iterator[PlanSpec]:
             yield family.with_words(schedule=schedule, layers=layers)
 
 
-def rows_of_family(group: SpecGroup, family: PlanSpec, limit: float = np.inf) -> Iterator[PlanSpec]:
+def rows_of_family(
+    group: SpecGroup, family: PlanSpec, limit: float = np.inf
+) -> Iterator[PlanSpec]:
     """Yield the plans of a family: its schedules and cuts of the layers.
 
     Families that recompute some layers recompute as few of each stage as rank 0 needs.

@@ -38,7 +38,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.decode.rollouts import Decoded as Decoded
     from gnnplace.policy.decode.rollouts import Rollouts as Rollouts
     from gnnplace.policy.decode.walk import WalkGraph as WalkGraph
-    from gnnplace.policy.first_answer import writing_first_answer as writing_first_answer
+    from gnnplace.policy.first_answer import (
+        writing_first_answer as writing_first_answer,
+    )
     from gnnplace.policy.gnn.clusters import clusters_of as clusters_of
     from gnnplace.policy.gnn.custom import described as described
     from gnnplace.policy.gnn.custom import trusting as trusting
@@ -89,6 +91,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy.weights import NETWORK_KEY as NETWORK_KEY
     from gnnplace.policy.weights import PLACER_KEY as PLACER_KEY
     from gnnplace.policy.weights import POLICY_CHECKPOINT as POLICY_CHECKPOINT
-    from gnnplace.policy.weights import read_lightning_checkpoint as read_lightning_checkpoint
+    from gnnplace.policy.weights import (
+        read_lightning_checkpoint as read_lightning_checkpoint,
+    )
 
 __getattr__, __dir__ = lazy_names(__name__)

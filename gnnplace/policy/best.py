@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 FIRST_DECODE = 4e-6  # seconds an op that the learned placer takes for its first answer
 SINGLE_SCHEDULES = ("single", "heft-contention", "heft", "etf", "expert", "m-topo")
 LOCAL_COST = 2  # moves of annealing in the time of one of its local search
-WHOLE_BEGIN = 5_000_000  # moves times ops of the local search before whole constructions
+WHOLE_BEGIN = (
+    5_000_000  # moves times ops of the local search before whole constructions
+)
 
 
 class Best(Placer):
@@ -63,11 +65,17 @@ class Best(Placer):
     def missing_part(self) -> str:
         return self.learned.missing
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         self.learned.missing = ""
 
         # A large problem: constructions, then a search on groups of ops.
-        if deadline > NO_BUDGET and _has_time(space, deadline) and searched_alone(space):
+        if (
+            deadline > NO_BUDGET
+            and _has_time(space, deadline)
+            and searched_alone(space)
+        ):
             narrow = self.learned.narrow_search(space, rng)  # against constructions
             single = space.problem.microbatches > 1 and narrow.fits
             schedules = ("single",) if single else SINGLE_SCHEDULES
@@ -137,9 +145,13 @@ def _by_turns(
 
 def _repaired(space: SearchSpace, found: Found, deadline: float) -> Found:
     """Return the learned placer's choice, named, after memory repair."""
-    return Found(*repair(space, found.device, found.order, deadline), f"learned: {found.note}")
+    return Found(
+        *repair(space, found.device, found.order, deadline), f"learned: {found.note}"
+    )
 
 
 def _has_time(space: SearchSpace, deadline: float) -> bool:
     """Return whether the learned placer can answer until the deadline; always without one."""
-    return deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline
+    return (
+        deadline <= NO_BUDGET or now() + FIRST_DECODE * space.problem.num_ops < deadline
+    )

@@ -23,7 +23,15 @@ import numpy as np
 from gnnplace.costs import read_on_cluster
 from gnnplace.errors import GnnplaceError
 from gnnplace.files import write_json
-from gnnplace.placers import Contiguous, Found, Placer, Result, SearchSpace, Single, repair
+from gnnplace.placers import (
+    Contiguous,
+    Found,
+    Placer,
+    Result,
+    SearchSpace,
+    Single,
+    repair,
+)
 from gnnplace.problem import placement_to_data
 from gnnplace.processes import ends_with_this
 from gnnplace.simulation import LowerBounds, quick_bounds
@@ -36,7 +44,9 @@ class Plain(Placer):
 
     name = "first answer"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         """Try one device, then chunks; repair the better of them if neither fits the memory."""
         answers = []
         for placer in (Single(), Contiguous(moves=False)):
@@ -55,7 +65,11 @@ class Plain(Placer):
 
 @contextmanager
 def writing_first_answer(
-    what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
+    what: str,
+    cluster: str | None,
+    microbatches: int,
+    output: str,
+    extra: dict[str, Any],
 ) -> Iterator[None]:
     """Have a first answer made in another process while the block runs.
 
@@ -66,7 +80,11 @@ def writing_first_answer(
         output: where to write the placement.
         extra: entries of the placement's file besides.
     """
-    about: dict[str, Any] = {"what": what, "cluster": cluster, "microbatches": microbatches}
+    about: dict[str, Any] = {
+        "what": what,
+        "cluster": cluster,
+        "microbatches": microbatches,
+    }
     about |= {"output": output, "extra": extra}
     command = [sys.executable, "-m", "gnnplace.policy.first_answer", json.dumps(about)]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
@@ -81,7 +99,11 @@ def writing_first_answer(
 
 
 def _answer(
-    what: str, cluster: str | None, microbatches: int, output: str, extra: dict[str, Any]
+    what: str,
+    cluster: str | None,
+    microbatches: int,
+    output: str,
+    extra: dict[str, Any],
 ) -> None:
     problem = read_on_cluster(what, cluster, microbatches)
     result: Result = Plain().place(problem)

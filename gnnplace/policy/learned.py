@@ -58,10 +58,17 @@ from gnnplace.policy.decode.improving import (
 from gnnplace.policy.decode.rollouts import SCORE, Decoded, Rollouts
 from gnnplace.policy.refine.passes import RefiningPasses
 from gnnplace.policy.search import Anytime, Beside, NarrowBeside
-from gnnplace.policy.weights import POLICY_CHECKPOINT, PolicyWeights, prior_weights, read_weights
+from gnnplace.policy.weights import (
+    POLICY_CHECKPOINT,
+    PolicyWeights,
+    prior_weights,
+    read_weights,
+)
 from gnnplace.problem import Problem
 
-if TYPE_CHECKING:  # the graph network alone needs torch, and many problems do not ask it
+if (
+    TYPE_CHECKING
+):  # the graph network alone needs torch, and many problems do not ask it
     from gnnplace.policy.gnn.decodes import NetworkDecodes
     from gnnplace.policy.gnn.network import GnnPolicy
     from gnnplace.policy.network import PlacementPolicy
@@ -73,7 +80,9 @@ NAME = "graph network"
 ON_GROUPS = 3  # search on groups over that of the whole graph, where they take turns
 FEWER_AIMS = 6  # where the network decodes as well
 GROUPING = 2e-6  # seconds an op that narrow groups of a large graph take
-MORE_STARTS = 1 / 4  # of the time there is, after which a small problem gets no cuts as starts
+MORE_STARTS = (
+    1 / 4
+)  # of the time there is, after which a small problem gets no cuts as starts
 SEED = 0  # of the draws of cuts, which are the same whatever the seed of a search is
 STARTING = 3e-6  # seconds an op that the search takes before its first move
 
@@ -180,12 +189,20 @@ class LearnedPlacer(Placer):
     def missing_part(self) -> str:
         return self.missing
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         self.missing = ""
-        ops = space.problem.num_ops  # the groups of a large graph take a while to be made
-        late = deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
+        ops = (
+            space.problem.num_ops
+        )  # the groups of a large graph take a while to be made
+        late = (
+            deadline > NO_BUDGET and ops > LARGE and now() + GROUPING * ops > deadline
+        )
         if self.on_groups and not late and searched_alone(space):
-            return self.search_groups(space, self.narrow_search(space, rng), rng, deadline)
+            return self.search_groups(
+                space, self.narrow_search(space, rng), rng, deadline
+            )
         first = self.first_choice(space, deadline)
         if not first.search_has_time(deadline):
             return first.found
@@ -197,7 +214,9 @@ class LearnedPlacer(Placer):
         moves_note = f"{local.moves} moves, {local.cycles} cycles{groups.note}"
         return local.answer(f"{first.found.note}, then {moves_note}")
 
-    def beside(self, space: SearchSpace, rng: np.random.Generator) -> Beside | NarrowBeside:
+    def beside(
+        self, space: SearchSpace, rng: np.random.Generator
+    ) -> Beside | NarrowBeside:
         """Return a search on groups of ops, to take turns with that on ops."""
         group_rng = rng.spawn(1)[0]
         if self.on_groups and narrow_problem(space) is not None:
@@ -211,14 +230,20 @@ class LearnedPlacer(Placer):
         first = self.first_choice(space, deadline)
         return first.search(rng) if first.search_has_time(deadline) else None
 
-    def narrow_search(self, space: SearchSpace, rng: np.random.Generator) -> NarrowSearch:
+    def narrow_search(
+        self, space: SearchSpace, rng: np.random.Generator
+    ) -> NarrowSearch:
         """Return a search on narrow groups, from constructions."""
         narrow = narrow_problem(space)
         assert narrow is not None
         return NarrowSearch(space, narrow, SearchSpace(narrow.problem), (), rng)
 
     def search_groups(
-        self, space: SearchSpace, groups: NarrowSearch, rng: np.random.Generator, deadline: float
+        self,
+        space: SearchSpace,
+        groups: NarrowSearch,
+        rng: np.random.Generator,
+        deadline: float,
     ) -> Found:
         """Search on groups; where that finds nothing more, of the whole graph by turns."""
         if deadline <= NO_BUDGET:
@@ -245,12 +270,17 @@ class LearnedPlacer(Placer):
         """Return what decodes a problem."""
         policy = self.policy or load_policy()
         if self.improvement is not None:
-            return ImprovingRollouts(space, policy, self.improvement, self.orders or IMPROVED)
+            return ImprovingRollouts(
+                space, policy, self.improvement, self.orders or IMPROVED
+            )
         options = {} if self.orders is None else {"orders": self.orders}
         return Rollouts(space, policy, **options)
 
     def first_choice(
-        self, space: SearchSpace, deadline: float, placements: Sequence[Found] | None = None
+        self,
+        space: SearchSpace,
+        deadline: float,
+        placements: Sequence[Found] | None = None,
     ) -> FirstChoice:
         """Return the best start, refined; after the deadline the first one as it is.
 
@@ -266,7 +296,9 @@ class LearnedPlacer(Placer):
         passes = RefiningPasses(rollouts)
         ranked = self.decodes(rollouts, until)
         if space.starts:
-            ranked = sorted([*ranked, *map(rollouts.justified, space.starts)], key=SCORE)
+            ranked = sorted(
+                [*ranked, *map(rollouts.justified, space.starts)], key=SCORE
+            )
         best = passes.best(ranked, until)
         small = self.orders is None and space.problem.num_ops < LEAST_OPS
         early = until == np.inf or now() < begun + MORE_STARTS * (until - begun)
@@ -351,7 +383,9 @@ class FirstChoice:
         """The choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
         improved = isinstance(self.rollouts, ImprovingRollouts)
-        walked = f"{self.best.aim}, improvement walks" if improved else f"{self.best.aim}"
+        walked = (
+            f"{self.best.aim}, improvement walks" if improved else f"{self.best.aim}"
+        )
         note = f"{walked}; best of {self.decodes} starts, refined"
         return Found(device, self.best.order, note)
 

@@ -34,11 +34,17 @@ class _Numbers(ast.NodeTransformer):
         """Replace one subscript; others than constant strings stay."""
         self.generic_visit(node)
         named = isinstance(node.value, ast.Name) and node.value.id == self.array
-        if named and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        if (
+            named
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.slice.value, str)
+        ):
             name = node.slice.value
             if name not in self.names:
                 self.names.append(name)
-            node.slice = ast.copy_location(ast.Constant(self.names.index(name)), node.slice)
+            node.slice = ast.copy_location(
+                ast.Constant(self.names.index(name)), node.slice
+            )
         return node
 
 
@@ -54,7 +60,9 @@ def named_columns(array: str) -> Callable[[Function], Function]:
         ast.increment_lineno(tree, first - 1)
         flags = __future__.annotations.compiler_flag
         module = compile(tree, function.__code__.co_filename, "exec", flags, True)
-        code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+        code = next(
+            constant for constant in module.co_consts if isinstance(constant, CodeType)
+        )
         marked: Any = FunctionType(code, function.__globals__, function.__name__)
         marked.__doc__ = function.__doc__
         marked.__annotations__ = function.__annotations__
@@ -74,5 +82,7 @@ def names_of(function: Any) -> tuple[str, ...]:
 
 def version_of(*names: tuple[str, ...]) -> str:
     """Return the version of features: what changes with any name, any place, and ``MEANING``."""
-    digest = sha256("\n\n".join("\n".join(columns) for columns in names).encode()).hexdigest()
+    digest = sha256(
+        "\n\n".join("\n".join(columns) for columns in names).encode()
+    ).hexdigest()
     return f"{MEANING}-{digest[:8]}"

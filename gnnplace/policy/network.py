@@ -83,7 +83,9 @@ class SavedNetwork(nn.Module):
         card = folder / CARD_FILE
         if not card.exists():
             tags = "\n".join(f"- {tag}" for tag in self.tags)
-            text = CARD.format(tags=tags, version=version("gnnplace"), placer=self.placer)
+            text = CARD.format(
+                tags=tags, version=version("gnnplace"), placer=self.placer
+            )
             card.write_text(text, encoding="utf-8")
 
 

@@ -118,7 +118,9 @@ def place(
         raise InputError(f"seed {seed}: must not be negative")
     searcher = placer_for(objective, placer, **options)
     limits = as_constraints(constraints)
-    captured_limit = ((problem.captured or {}).get("constraints") or {}).get("max_devices")
+    captured_limit = ((problem.captured or {}).get("constraints") or {}).get(
+        "max_devices"
+    )
     if (
         captured_limit is not None and not limits.max_devices
     ):  # the problem was captured with that in mind
@@ -131,7 +133,9 @@ def place(
     if not limits:
         return searcher.place(problem, budget=budget, seed=seed, space=space)
     if limits.max_devices is not None and objective == THROUGHPUT:
-        raise InputError("max-devices: with --objective throughput give a smaller cluster")
+        raise InputError(
+            "max-devices: with --objective throughput give a smaller cluster"
+        )
     problem = constrained(problem, limits)
     if limits.max_devices is None:
         return searcher.place(problem, budget=budget, seed=seed)
@@ -174,7 +178,9 @@ def compare(
         try:
             settings: dict[str, Any] = {"placer": name, "budget": budget, "seed": seed}
             with naming_extras():
-                result = place(problem, space=space, constraints=device_limit, **settings)
+                result = place(
+                    problem, space=space, constraints=device_limit, **settings
+                )
             # By the whole name: two checkpoints of one placer are two rows.
             results.append(replace(result, placer=name))
         except GnnplaceError as error:
@@ -200,7 +206,9 @@ def compare_intervals(
     """
     limits = as_constraints(constraints)
     if limits.max_devices is not None:
-        raise InputError("max-devices: compare it for the time of a step, not for throughput")
+        raise InputError(
+            "max-devices: compare it for the time of a step, not for throughput"
+        )
     problem = constrained(problem, limits)
     from gnnplace.placers import intervals
 
@@ -252,7 +260,9 @@ def _untrained(order: str | None = None, improve: int = 0) -> Placer:
     return untrained(orders, improvement)
 
 
-def _gnn(order: str | None = None, checkpoint: str | None = None, trust: int = 0) -> Placer:
+def _gnn(
+    order: str | None = None, checkpoint: str | None = None, trust: int = 0
+) -> Placer:
     if order is not None:
         check_network_order(order, AUTO)
     from gnnplace.policy.gnn.custom import trusting
@@ -281,7 +291,10 @@ CHECKPOINT = Option(
     "Folder of a network that training exported, or a .ckpt file of it; by default the package's.",
 )
 TRUST = Option(
-    int, 0, "1: an encoder or order that a checkpoint names is imported wherever it is.", least=0
+    int,
+    0,
+    "1: an encoder or order that a checkpoint names is imported wherever it is.",
+    least=0,
 )
 IMPROVE = Option(
     int,
@@ -301,7 +314,11 @@ POLICIES = (
         executed=True,
     ),
     PlacerRow(
-        "gnn", _gnn, Speed.SEARCH, options=POLICY_OPTIONS | {"trust": TRUST}, library="torch"
+        "gnn",
+        _gnn,
+        Speed.SEARCH,
+        options=POLICY_OPTIONS | {"trust": TRUST},
+        library="torch",
     ),
     PlacerRow(
         UNTRAINED,
@@ -332,7 +349,9 @@ def shown_placers() -> tuple[str, ...]:
 
 def placer_options() -> dict[str, Option]:
     """Return every option that some placer has, by name."""
-    return {key: option for row in ROSTER.values() for key, option in row.options.items()}
+    return {
+        key: option for row in ROSTER.values() for key, option in row.options.items()
+    }
 
 
 def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
@@ -378,9 +397,13 @@ def make_placer(name: str | Placer, **options: Any) -> Placer:
         return name
     row, written = find_placer(name)
     base = row.name
-    row_options = written | {key: value for key, value in options.items() if value is not None}
+    row_options = written | {
+        key: value for key, value in options.items() if value is not None
+    }
     for key in row_options:
         having = [row.name for row in ROSTER.values() if key in row.options]
         if having and key not in row.options:
-            raise InputError(f"placer {base!r}: {key} is an option of {', '.join(having)} alone")
+            raise InputError(
+                f"placer {base!r}: {key} is an option of {', '.join(having)} alone"
+            )
     return row.made(row_options)

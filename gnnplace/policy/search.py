@@ -62,8 +62,14 @@ GROWTH = 1.3  # of a cycle's length from one to the next
 REFINED = 200  # moves of a cycle from which on passes come after it
 BEGUN = 10_000_000  # moves times ops of the search on ops before that on groups begins
 # Moves times ops of a search on groups over those of the ops'.
-SHARE, LEADING, FOLLOWING = 1.0, 1.0, 0.1  # on narrow groups; on others, as they lead or not
-LEAST_OPS = 800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
+SHARE, LEADING, FOLLOWING = (
+    1.0,
+    1.0,
+    0.1,
+)  # on narrow groups; on others, as they lead or not
+LEAST_OPS = (
+    800  # of a problem that gets groups; at most ``MOST_OPS`` of one micro-batch
+)
 
 
 @dataclass(frozen=True)
@@ -136,9 +142,13 @@ class Anytime(Annealer):
 
     call_ops = 20_000
 
-    def __init__(self, passes: RefiningPasses, start: Decoded, rng: np.random.Generator) -> None:
+    def __init__(
+        self, passes: RefiningPasses, start: Decoded, rng: np.random.Generator
+    ) -> None:
         space = passes.space
-        super().__init__(space, Found(space.spread(start.unit_device), start.order), rng)
+        super().__init__(
+            space, Found(space.spread(start.unit_device), start.order), rng
+        )
         back_to_best(space, self.state)
         self.passes = passes
         self.cycles = 0
@@ -206,7 +216,12 @@ class Beside:
     """
 
     def __init__(
-        self, space: SearchSpace, begin: Begin, rng: np.random.Generator, *, open: bool = True
+        self,
+        space: SearchSpace,
+        begin: Begin,
+        rng: np.random.Generator,
+        *,
+        open: bool = True,
     ) -> None:
         self.space = space
         self.begin = begin
@@ -257,7 +272,9 @@ class Beside:
             best = search.found()
             order = search.space.simulator.run(best.device, best.order).order
             fine = projected(self.space, coarse, Found(best.device, order), deadline)
-            justified = justify(self.space.compiled, self.space.reversed, fine.device, fine.order)
+            justified = justify(
+                self.space.compiled, self.space.reversed, fine.device, fine.order
+            )
             orders = fine.order, justified
             scores = [self.space.score(fine.device, order) for order in orders]
             best_index = int(np.argmin(scores))

@@ -80,7 +80,11 @@ class SizedModel:
                 yield self._size(replace(self.options, microbatches=count))
             except OtherLossError as error:
                 if self.progress is not None:
-                    reason = f"the batch is left whole: {error}" if count == 2 else str(error)
+                    reason = (
+                        f"the batch is left whole: {error}"
+                        if count == 2
+                        else str(error)
+                    )
                     self.progress(reason)
                 return
             except (InputError, CaptureError):
@@ -93,18 +97,28 @@ class SizedModel:
         program = None
         if is_problem_file(self.model):
             full_batch = replace(options, microbatches=1)
-            problem = read_or_profile(self.model, self.cluster, full_batch, self.progress)
+            problem = read_or_profile(
+                self.model, self.cluster, full_batch, self.progress
+            )
             problem = with_microbatches(problem, options.microbatches)
         else:
             program = capture_model(self.model, options=options)
-            say_batch(program, self.progress if options.microbatches == SIZES[1] else None)
+            say_batch(
+                program, self.progress if options.microbatches == SIZES[1] else None
+            )
             cluster = self.cluster or "auto"
-            problem = profile_model(program, cluster, options=options, progress=self.progress)
+            problem = profile_model(
+                program, cluster, options=options, progress=self.progress
+            )
         problem = self.correct(problem)
-        return Size(options=options, program=program, problem=problem, work=_work(problem))
+        return Size(
+            options=options, program=program, problem=problem, work=_work(problem)
+        )
 
 
-def choose_microbatches(sized_model: SizedModel, place: Place) -> tuple[list[Size], Size]:
+def choose_microbatches(
+    sized_model: SizedModel, place: Place
+) -> tuple[list[Size], Size]:
     """Place a model at every size that its batch allows. Return all sizes and the one to take.
 
     The arguments are those of ``try_sizes``.
@@ -153,7 +167,9 @@ def choose(sizes: list[Size]) -> Size:
     placed = [size for size in sizes if size.result is not None]
     if not placed:
         raise InfeasibleError(f"micro-batches: no size can be placed; {sizes[0].note}")
-    return min(placed, key=lambda size: size.result.step_time if size.result else np.inf)
+    return min(
+        placed, key=lambda size: size.result.step_time if size.result else np.inf
+    )
 
 
 def _placed(size: Size, place: Place) -> Size:

@@ -37,8 +37,21 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.files import uncollected
 from gnnplace.foreign import naming_extras
 from gnnplace.graph import KERNELS, flows_of_ops
-from gnnplace.placers import LEAST_TIGHT, NO_BUDGET, Found, SearchSpace, anneal, training_chain
-from gnnplace.policy.placing import TIME, UNTRAINED, find_placer, placer_for, shown_placers
+from gnnplace.placers import (
+    LEAST_TIGHT,
+    NO_BUDGET,
+    Found,
+    SearchSpace,
+    anneal,
+    training_chain,
+)
+from gnnplace.policy.placing import (
+    TIME,
+    UNTRAINED,
+    find_placer,
+    placer_for,
+    shown_placers,
+)
 from gnnplace.problem import Problem, with_microbatches
 from gnnplace.processes import ends_with_this
 from gnnplace.simulation import run_kernel
@@ -55,7 +68,12 @@ EVERY = 2.0  # seconds between two lines of progress
 # Kernels that a placer needs, for the line of progress; fewer where a second process helps. Others
 # need no more than the portfolio.
 NUMBER = {"best": 139, "learned": 120, "learned-untrained": 120, "single": 66}
-ON_GROUPS = ("best", "learned", "learned-untrained", "narrow")  # search large problems on groups
+ON_GROUPS = (
+    "best",
+    "learned",
+    "learned-untrained",
+    "narrow",
+)  # search large problems on groups
 FEWER = 102
 GROUPS = 29  # besides, for large problems
 ROOMS = ("graph", "simulation", "placers", "policy")  # of kernels
@@ -113,7 +131,9 @@ def warm(
     names = registered
     # The compiler makes many objects that stay: to look for garbage takes a tenth of its time.
     with uncollected(), _telling(progress, names, scope.large):
-        if space is not None and all(find_placer(name)[0].is_construction for name in names):
+        if space is not None and all(
+            find_placer(name)[0].is_construction for name in names
+        ):
             is_tight = space.problem.microbatches > 1 or space.memory_matters
             scope = scope._replace(tight=is_tight)
         if objective == TIME and "best" in names and not is_warm(["best"], num_ops=0):
@@ -170,7 +190,11 @@ def _is_known(name: str, objective: str) -> bool:
 def _warm_one(problem: Problem, name: str, objective: str, scope: WarmingScope) -> None:
     placer: Any = placer_for(objective, name)
     space = SearchSpace(problem)
-    learned = getattr(placer, "learned", placer) if name in ("best", LEARNED, UNTRAINED) else None
+    learned = (
+        getattr(placer, "learned", placer)
+        if name in ("best", LEARNED, UNTRAINED)
+        else None
+    )
     if learned is not None and not scope.network:
         learned.network = None
     result = placer.place(problem, budget=0.0, space=space)
@@ -263,7 +287,9 @@ def _note(name: str, objective: str, scope: WarmingScope) -> Path:
 
 
 @contextmanager
-def _telling(progress: Progress | None, names: list[str], large: bool) -> Iterator[None]:
+def _telling(
+    progress: Progress | None, names: list[str], large: bool
+) -> Iterator[None]:
     """Have lines of progress told while kernels are compiled; none if all are on disk."""
     if progress is None:
         yield
@@ -291,7 +317,9 @@ class _Teller(event.Listener):  # type: ignore[misc]
         ready = sum(bool(kernel.signatures) for kernel in KERNELS)
         number = max(self.number, ready + 1)
         folder = cache_folder().parent
-        self.progress(f"compiling kernels (once; kept in {folder}): {ready} of {number}")
+        self.progress(
+            f"compiling kernels (once; kept in {folder}): {ready} of {number}"
+        )
 
     def on_end(self, event: Any) -> None:
         """Do nothing: the next start tells."""

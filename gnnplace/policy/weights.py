@@ -41,7 +41,9 @@ NETWORK_KEY = "gnnplace"
 It has ``config``, what ``config.json`` would have, ``prefix``, what the names of the network's
 parameters begin with in ``state_dict``, and ``card``, what ``training.json`` would have.
 """
-GNN_ONLY = "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
+GNN_ONLY = (
+    "decoder_hidden"  # in every config.json of ``gnn``, also where it names no placer
+)
 WEIGHTS_FILE = "model.safetensors"
 POLICY_CHECKPOINT = Path(__file__).parent / "checkpoint"
 DECODER_PRIOR = {
@@ -85,7 +87,9 @@ def _write_global(graph: WalkGraph, out: NamedRow) -> None:
     out["state needed, of all memory"] = min(2.0, walk.unit_state.sum() / memory)
     out["channels a device"] = problem.cluster.num_channels / problem.num_devices**2
     out["log latency"] = np.log1p(latency / walk.scale)
-    out["spread of bandwidths"] = float(np.log(bandwidth).std()) if len(bandwidth) else 0.0
+    out["spread of bandwidths"] = (
+        float(np.log(bandwidth).std()) if len(bandwidth) else 0.0
+    )
 
 
 def spread_over(times: FloatArray, devices: FloatArray) -> FloatArray:
@@ -134,7 +138,8 @@ def fill_weights(names: tuple[str, ...], prior: Mapping[str, float]) -> SingleAr
 def prior_weights() -> PolicyWeights:
     """Return the weights that training begins with."""
     return PolicyWeights(
-        decoder=fill_weights(DYNAMIC, DECODER_PRIOR), refiner=fill_weights(REFINING, REFINER_PRIOR)
+        decoder=fill_weights(DYNAMIC, DECODER_PRIOR),
+        refiner=fill_weights(REFINING, REFINER_PRIOR),
     )
 
 
@@ -163,7 +168,9 @@ def read_weights(path: str | Path) -> PolicyWeights:
     """
     path = Path(path)
     config, parameters = read_saved_config(path, "learned")
-    check_feature_version(parse(PolicyConfig, config, f"{path}/config.json").feature_version)
+    check_feature_version(
+        parse(PolicyConfig, config, f"{path}/config.json").feature_version
+    )
     if parameters:
         arrays = {name: value.detach().numpy() for name, value in parameters.items()}
     else:
@@ -194,7 +201,9 @@ def misfit(path: Path) -> MismatchError:
     )
 
 
-def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_saved_config(
+    path: Path, placer: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the config of a saved network, and the parameters that are in the same file.
 
     There are no parameters where ``path`` is a folder: they have a file of their own.
@@ -213,7 +222,9 @@ def read_saved_config(path: Path, placer: str) -> tuple[dict[str, Any], dict[str
     else:
         config = read_json(path / "config.json")
     if not isinstance(config, dict):
-        raise FormatError(f"{path}/config.json: must be an object, as training exports it")
+        raise FormatError(
+            f"{path}/config.json: must be an object, as training exports it"
+        )
     # Folders that were saved before they named their placer are told apart by a key of theirs.
     saved_for = config.get(PLACER_KEY, "gnn" if GNN_ONLY in config else "learned")
     if saved_for != placer:

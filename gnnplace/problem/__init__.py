@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints import constrained as constrained
     from gnnplace.problem.constraints.constraints import AUTO as AUTO
     from gnnplace.problem.constraints.constraints import Given as Given
-    from gnnplace.problem.constraints.constraints import as_constraints as as_constraints
+    from gnnplace.problem.constraints.constraints import (
+        as_constraints as as_constraints,
+    )
     from gnnplace.problem.constraints.constraints import (
         cluster_with_headroom as cluster_with_headroom,
     )

@@ -37,7 +37,11 @@ def check_microbatches(count: int) -> None:
 
 
 def with_microbatches(
-    problem: Problem, count: int, *, profiled: bool = False, turns: Iterable[tuple[int, int]] = ()
+    problem: Problem,
+    count: int,
+    *,
+    profiled: bool = False,
+    turns: Iterable[tuple[int, int]] = (),
 ) -> Problem:
     """Cuts the batch of ``problem`` into ``count`` micro-batches.
 
@@ -65,7 +69,9 @@ def with_microbatches(
 class _Copies:
     """Indices of the copies of every op. ``self.copy``: [M, num_ops]"""
 
-    def __init__(self, problem: Problem, count: int, turns: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, problem: Problem, count: int, turns: tuple[tuple[int, int], ...]
+    ) -> None:
         self.source, self.count, self.turns = problem, count, turns
         self.single = problem.phase == UPDATE
         cut = np.flatnonzero(~self.single)
@@ -85,7 +91,9 @@ class _Copies:
         return replace(
             p,
             graph=self._graph(scale),
-            time={kind: seconds[self.origin] / divisor for kind, seconds in p.time.items()},
+            time={
+                kind: seconds[self.origin] / divisor for kind, seconds in p.time.items()
+            },
             state=state,
             phase=p.phase[self.origin],
             colocate=self._colocate(),
@@ -128,7 +136,11 @@ class _Copies:
         ]
         cut = np.flatnonzero(~self.single[old.producer])
         tensors = [
-            (int(copy[old.producer[k]]), float(old.size[k]) / scale, copy[old.consumers(int(k))])
+            (
+                int(copy[old.producer[k]]),
+                float(old.size[k]) / scale,
+                copy[old.consumers(int(k))],
+            )
             for copy in self.copy
             for k in cut
         ]

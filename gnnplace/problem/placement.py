@@ -18,9 +18,17 @@ from gnnplace.problem import OPTIONS_KEY as OPTIONS_KEY
 from gnnplace.problem import Problem
 from gnnplace.problem.microbatching import with_microbatches
 
-CONSTRAINTS_KEY = "x-constraints"  # of a placement file: what was asked of the placement
+CONSTRAINTS_KEY = (
+    "x-constraints"  # of a placement file: what was asked of the placement
+)
 CLUSTER_KEY = "x-cluster"  # likewise: what the cluster was called
-ABOUT = ("predicted_step_time", "lower_bound", "placer", "seconds", "seed")  # what else is known
+ABOUT = (
+    "predicted_step_time",
+    "lower_bound",
+    "placer",
+    "seconds",
+    "seed",
+)  # what else is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +54,9 @@ class Placement:
     @property
     def key(self) -> bytes:
         """Equal for placements of a problem with the same devices and sequences."""
-        return b"|".join(part.tobytes() for part in (self.device, *(self.sequence or ())))
+        return b"|".join(
+            part.tobytes() for part in (self.device, *(self.sequence or ()))
+        )
 
 
 def sequence_from_order(
@@ -83,7 +93,9 @@ def read_placement(path: str | Path, problem: Problem) -> Placement:
     return placement_from_data(read_json(path), problem, str(path))
 
 
-def placement_from_data(data: Any, problem: Problem, source: str = "placement") -> Placement:
+def placement_from_data(
+    data: Any, problem: Problem, source: str = "placement"
+) -> Placement:
     """Build a placement from the data of its file; ``source`` is named in errors."""
     file = parse(PlacementFile, data, source)
     if file.fingerprint is not None and file.fingerprint != problem.fingerprint:
@@ -100,11 +112,12 @@ def _difference(file: PlacementFile, data: Any, problem: Problem) -> str:
     """Return what a placement and a problem differ in, the first of what can be told."""
     theirs, options = data.get(OPTIONS_KEY), problem.captured
     if isinstance(theirs, dict) and options is not None:
-        differing = [key for key in theirs if key in options and theirs[key] != options[key]]
+        differing = [
+            key for key in theirs if key in options and theirs[key] != options[key]
+        ]
         if differing:
-            return (
-                f"captured with {_options(theirs, differing)}, not {_options(options, differing)}"
-            )
+            captured = _options(theirs, differing)
+            return f"captured with {captured}, not {_options(options, differing)}"
     placed_devices = set(file.device.values()) | set(file.sequence or {})
     devices = [device.name for device in problem.cluster.devices]
     if file.sequence is not None and placed_devices != set(devices):
@@ -124,7 +137,9 @@ def _devices(file: PlacementFile, problem: Problem, source: str) -> IntArray:
     index, names = problem.cluster.device_index, problem.graph.names
     for op, device in file.device.items():
         if op not in problem.graph.index:
-            raise FormatError(f"{source}: device.{op}: no op is named {op!r} in the problem")
+            raise FormatError(
+                f"{source}: device.{op}: no op is named {op!r} in the problem"
+            )
         if device not in index:
             raise FormatError(f"{source}: device.{op}: no device is named {device!r}")
     missing = [name for name in names if name not in file.device]
@@ -149,7 +164,9 @@ def _sequences(
             if op not in index:
                 raise FormatError(f"{location}: no op is named {op!r} in the problem")
             if device[index[op]] != devices[name]:
-                raise FormatError(f"{location}: op {op!r} is placed on {file.device[op]!r}")
+                raise FormatError(
+                    f"{location}: op {op!r} is placed on {file.device[op]!r}"
+                )
     count = Counter(op for ops in file.sequence.values() for op in ops)
     for name in problem.graph.names:
         if count[name] != 1:
@@ -223,7 +240,9 @@ def _faults_by_op(problem: Problem, device: IntArray) -> list[str]:
                 f"op {names[i]!r} is on {on.name!r} but pinned to {devices[problem.pin[i]].name!r}"
             )
         else:
-            lines.append(f"op {names[i]!r} cannot run on {on.name!r}: no time for kind {on.kind!r}")
+            lines.append(
+                f"op {names[i]!r} cannot run on {on.name!r}: no time for kind {on.kind!r}"
+            )
     return lines
 
 

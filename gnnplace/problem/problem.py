@@ -78,25 +78,46 @@ class Problem:
     def __post_init__(self) -> None:
         if self.num_ops == 0:
             raise InputError("ops: at least one op is needed")
-        for field_name in ("state", "phase", "colocate", "pin", "module", "members", "estimated"):
+        for field_name in (
+            "state",
+            "phase",
+            "colocate",
+            "pin",
+            "module",
+            "members",
+            "estimated",
+        ):
             if len(getattr(self, field_name)) != self.num_ops:
                 raise InputError(
                     f"{field_name}: has {len(getattr(self, field_name))} entries, not one an op"
                 )
-        if self.forbid is not None and self.forbid.shape != (self.num_ops, self.num_devices):
-            raise InputError(f"forbid: its shape is {self.forbid.shape}, not ops by devices")
+        if self.forbid is not None and self.forbid.shape != (
+            self.num_ops,
+            self.num_devices,
+        ):
+            raise InputError(
+                f"forbid: its shape is {self.forbid.shape}, not ops by devices"
+            )
         by_kind: list[tuple[str, Sized]] = [*self.error.items(), *self.source.items()]
         for kind, values in by_kind:
             if len(values) != self.num_ops:
-                raise InputError(f"{kind}: has {len(values)} errors or sources, not one an op")
+                raise InputError(
+                    f"{kind}: has {len(values)} errors or sources, not one an op"
+                )
         for kind, seconds in self.time.items():
-            bad = np.flatnonzero(~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds))))
+            bad = np.flatnonzero(
+                ~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds)))
+            )
             if len(seconds) != self.num_ops or bad.size:
                 key_path = f"ops[{bad[0]}].time.{kind}" if bad.size else f"time.{kind}"
-                raise InputError(f"{key_path}: must be one number of seconds, 0 to {MOST:g}, an op")
+                raise InputError(
+                    f"{key_path}: must be one number of seconds, 0 to {MOST:g}, an op"
+                )
         bad = np.flatnonzero(~((self.state >= 0) & (self.state <= MOST)))
         if bad.size:
-            raise InputError(f"ops[{bad[0]}].state: must be a number of bytes, 0 to {MOST:g}")
+            raise InputError(
+                f"ops[{bad[0]}].state: must be a number of bytes, 0 to {MOST:g}"
+            )
 
     @property
     def num_ops(self) -> int:
@@ -143,7 +164,9 @@ class Problem:
         names = [d.name for d in self.cluster.devices if d.kind in without]
         if not names:
             return ""
-        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        shown = ", ".join(names[:4]) + (
+            f" and {len(names) - 4} more" if len(names) > 4 else ""
+        )
         kinds_with_times = ", ".join(repr(kind) for kind in self.time) or "none"
         return (
             f"no op has a time for kind {' or '.join(map(repr, without))}, so nothing can run on "
@@ -199,11 +222,17 @@ class Problem:
             [device.name for device in self.cluster.devices],
             self.microbatches,
         ]
-        return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(parts, separators=(",", ":")).encode()
+        ).hexdigest()
 
 
 def build_problem(
-    name: str, graph: ComputationGraph, cluster: Cluster, time: dict[str, Any], **given: Any
+    name: str,
+    graph: ComputationGraph,
+    cluster: Cluster,
+    time: dict[str, Any],
+    **given: Any,
 ) -> Problem:
     """Build a problem whose other attributes are plain: no state, all forward, no colocation.
 
@@ -227,7 +256,9 @@ def build_problem(
     unknown = set(given) - set(plain)
     if unknown:
         raise InputError(f"problem attribute {sorted(unknown)[0]!r}: unknown")
-    costs = {kind: np.asarray(seconds, dtype=np.float64) for kind, seconds in time.items()}
+    costs = {
+        kind: np.asarray(seconds, dtype=np.float64) for kind, seconds in time.items()
+    }
     return Problem(name, graph, cluster, costs, **(plain | given))
 
 
@@ -286,8 +317,14 @@ def read_problem(path: str | Path) -> Problem:
 def problem_from_data(data: Any, source: str = "problem") -> Problem:
     """Build a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
-    faults = [*cluster_faults(file.devices, file.links), *_op_faults(file), *_tensor_faults(file)]
-    if file.microbatches > len(file.ops):  # each op that is no update has a copy for every one
+    faults = [
+        *cluster_faults(file.devices, file.links),
+        *_op_faults(file),
+        *_tensor_faults(file),
+    ]
+    if file.microbatches > len(
+        file.ops
+    ):  # each op that is no update has a copy for every one
         reason = f"{file.microbatches}, but there are {len(file.ops)} ops with a copy for each"
         faults.append(f"microbatches: {reason}")
     if faults:
@@ -318,7 +355,9 @@ def _captured(data: Any) -> dict[str, Any] | None:
 def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
     ops = file.ops
     at = {op.name: i for i, op in enumerate(ops)}
-    triples = [(at[t.producer], t.bytes, [at[c] for c in t.consumers]) for t in file.tensors]
+    triples = [
+        (at[t.producer], t.bytes, [at[c] for c in t.consumers]) for t in file.tensors
+    ]
     graph = ComputationGraph.from_tensors([op.name for op in ops], triples)
     kinds = dict.fromkeys(kind for op in ops for kind in op.time)
     return build_problem(
@@ -330,7 +369,8 @@ def _assemble(file: ProblemFile, cluster: Cluster) -> Problem:
         phase=np.array([PHASES.index(op.phase) for op in ops], dtype=np.int8),
         colocate=tuple(op.colocate for op in ops),
         pin=np.array(
-            [-1 if op.pin is None else cluster.device_index[op.pin] for op in ops], dtype=np.int32
+            [-1 if op.pin is None else cluster.device_index[op.pin] for op in ops],
+            dtype=np.int32,
         ),
         module=tuple(op.module for op in ops),
         members=tuple(tuple(op.members) for op in ops),
@@ -392,7 +432,9 @@ def _tensor_faults(file: ProblemFile) -> list[str]:
 
 def plain_number(value: float) -> int | float:
     """``value`` as an int where it is whole, so that files say 4096 and not 4096.0."""
-    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
+    return (
+        int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
+    )
 
 
 def problem_to_data(problem: Problem) -> dict[str, Any]:
@@ -403,8 +445,12 @@ def problem_to_data(problem: Problem) -> dict[str, Any]:
         "version": 1,
         "name": problem.name,
         "microbatches": problem.microbatches,
-        "devices": [d.model_dump(exclude_defaults=True) for d in problem.cluster.devices],
-        "links": [link.model_dump(exclude_defaults=True) for link in problem.cluster.links],
+        "devices": [
+            d.model_dump(exclude_defaults=True) for d in problem.cluster.devices
+        ],
+        "links": [
+            link.model_dump(exclude_defaults=True) for link in problem.cluster.links
+        ],
         "ops": [_op_data(problem, i) for i in range(problem.num_ops)],
         "tensors": [
             {
@@ -437,9 +483,17 @@ def _op_data(problem: Problem, i: int) -> dict[str, Any]:
         data["members"] = list(problem.members[i])
     if problem.estimated[i]:
         data["estimated"] = True
-    error = {k: round(float(e[i]), 4) for k, e in problem.error.items() if np.isfinite(e[i])}
-    source = {kind: named[i] for kind, named in problem.source.items() if named[i] is not None}
-    return data | ({"error": error} if error else {}) | ({"source": source} if source else {})
+    error = {
+        k: round(float(e[i]), 4) for k, e in problem.error.items() if np.isfinite(e[i])
+    }
+    source = {
+        kind: named[i] for kind, named in problem.source.items() if named[i] is not None
+    }
+    return (
+        data
+        | ({"error": error} if error else {})
+        | ({"source": source} if source else {})
+    )
 
 
 def write_problem(path: str | Path, problem: Problem) -> None:

@@ -40,7 +40,9 @@ def batch_lines(entries: Sequence[BatchPlan], training: Training) -> list[str]:
         f"{training.convergence.origin} ({training.convergence.source}); the shortest has a star"
     ]
     for row in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(row[:-1], widths, strict=True)]
+        cells = [
+            f"{cell:>{width}}" for cell, width in zip(row[:-1], widths, strict=True)
+        ]
         lines.append("  ".join(["", *cells, row[-1]]).rstrip())
     return lines
 

@@ -31,7 +31,9 @@ MICRO = 1e6
 Message = dict[str, Any]
 
 
-def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -> list[Path]:
+def write_chakra(
+    folder: str | Path, problem: Problem, simulation: Simulation
+) -> list[Path]:
     """Write ``rank.D.json`` for every device D, in the order of the cluster.
 
     Args:
@@ -48,7 +50,9 @@ def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"chakra: folder {str(directory)!r} cannot be made: {error}") from None
+        raise InputError(
+            f"chakra: folder {str(directory)!r} cannot be made: {error}"
+        ) from None
     paths = [directory / f"rank.{d}.json" for d in range(problem.num_devices)]
     for device, path in enumerate(paths):
         lines = map(json.dumps, trace(problem, simulation, device))
@@ -59,8 +63,14 @@ def write_chakra(folder: str | Path, problem: Problem, simulation: Simulation) -
 def trace(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
     """Yield the messages of one device's trace."""
     name = problem.cluster.devices[device].name
-    attributes = [_attribute("model", "string", problem.name), _attribute("rank", "int32", device)]
-    yield {"version": VERSION, "attr": [*attributes, _attribute("device", "string", name)]}
+    attributes = [
+        _attribute("model", "string", problem.name),
+        _attribute("rank", "int32", device),
+    ]
+    yield {
+        "version": VERSION,
+        "attr": [*attributes, _attribute("device", "string", name)],
+    }
     yield from _transfers(problem, simulation, device)
     yield from _ops(problem, simulation, device)
 
@@ -75,11 +85,15 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
     outputs: dict[int, list[tuple[int, float]]] = {}
     read: dict[int, list[int]] = {}
     for tensor, producer in enumerate(problem.graph.producer.tolist()):
-        outputs.setdefault(producer, []).append((tensor, float(problem.graph.size[tensor])))
+        outputs.setdefault(producer, []).append(
+            (tensor, float(problem.graph.size[tensor]))
+        )
         for op in problem.graph.consumers(tensor).tolist():
             read.setdefault(op, []).append(tensor)
             source = received.get(tensor, producer)
-            if simulation.device[op] == device and source not in inputs.setdefault(op, []):
+            if simulation.device[op] == device and source not in inputs.setdefault(
+                op, []
+            ):
                 inputs[op].append(source)
     local_ops = (simulation.device == device).nonzero()[0]
     previous: list[int] = []
@@ -95,7 +109,9 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
             _attribute("phase", "string", PHASES[problem.phase[op]]),
             _attribute("colocate", "string", problem.colocate[op] or ""),
             _attribute("state", "double", float(problem.state[op])),
-            _attribute("tensor_size", "int64", str(int(sum(size for _, size in tensors)))),
+            _attribute(
+                "tensor_size", "int64", str(int(sum(size for _, size in tensors)))
+            ),
             _attribute("tensors", "string", json.dumps(tensors)),
             _attribute("reads", "string", json.dumps(read.get(op, []))),
         ]
@@ -115,7 +131,9 @@ def _ops(problem: Problem, simulation: Simulation, device: int) -> Iterator[Mess
         previous = [op]
 
 
-def _transfers(problem: Problem, simulation: Simulation, device: int) -> Iterator[Message]:
+def _transfers(
+    problem: Problem, simulation: Simulation, device: int
+) -> Iterator[Message]:
     transfers, graph = simulation.transfers, problem.graph
     for k, tensor in enumerate(transfers.tensor.tolist()):
         ends = (int(transfers.source[k]), int(transfers.target[k]))

@@ -21,7 +21,12 @@ from gnnplace.report.units import bytes_text, names_text, seconds_text
 
 MOST_ROWS = 12
 IDLE = ("other_device", "transfer", "messages", "nothing_left")
-HEADINGS = ("waits for another device", "for a transfer", "messages", "nothing left to do")
+HEADINGS = (
+    "waits for another device",
+    "for a transfer",
+    "messages",
+    "nothing left to do",
+)
 
 
 def explanation_parts(found: Explanation) -> Iterator[str | Table]:
@@ -33,7 +38,9 @@ def explanation_parts(found: Explanation) -> Iterator[str | Table]:
         f"can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is within "
         f"{gap:.1%} of the best"
     )
-    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in found.shares.items() if share)
+    shares = ", ".join(
+        f"{kind} {share:.0%}" for kind, share in found.shares.items() if share
+    )
     ops = sum(piece.kind == COMPUTING for piece in found.pieces)
     yield f"critical path: {ops} ops; {shares}"
     yield _path_table(found)
@@ -55,12 +62,16 @@ def _path_table(found: Explanation) -> Table:
     table = _table("critical path by module", "module", "seconds", "share", *KINDS)
     rows, total = found.by_module(), found.simulation.step_time
     if len(rows) > MOST_ROWS:
-        remaining = {k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS}
+        remaining = {
+            k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS
+        }
         rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", remaining)]
     for name, seconds in rows:
         seconds_in_all = sum(seconds.values())
         cells = [seconds_text(seconds[kind]) if seconds[kind] else "" for kind in KINDS]
-        table.add_row(name, seconds_text(seconds_in_all), f"{seconds_in_all / total:.1%}", *cells)
+        table.add_row(
+            name, seconds_text(seconds_in_all), f"{seconds_in_all / total:.1%}", *cells
+        )
     return table
 
 
@@ -75,7 +86,9 @@ def _device_table(found: Explanation) -> Table:
 
 
 def _alternatives_table(found: Explanation) -> Table:
-    title = f"{found.asked}, now on {', '.join(found.where)}: the step with it elsewhere"
+    title = (
+        f"{found.asked}, now on {', '.join(found.where)}: the step with it elsewhere"
+    )
     table = _table(title, "device", "ops moved", "step", "change", "remarks")
     for choice in found.others:
         name = found.problem.cluster.devices[choice.device].name
@@ -86,7 +99,11 @@ def _alternatives_table(found: Explanation) -> Table:
         unmoved = "" if choice.moved else "as it is"
         remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
         table.add_row(
-            name, str(choice.moved), seconds_text(choice.step_time), f"{change:+.1%}", remark
+            name,
+            str(choice.moved),
+            seconds_text(choice.step_time),
+            f"{change:+.1%}",
+            remark,
         )
     return table
 
@@ -101,7 +118,9 @@ def _prices_table(found: Explanation) -> Table:
     )
     for price in found.prices or ():
         share = price.gain / found.searched
-        cost = f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
+        cost = (
+            f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
+        )
         table.add_row(price.what, seconds_text(price.step_time), cost, price.note)
     return table
 
@@ -129,7 +148,10 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
             ],
         },
         "devices": {
-            name: {"computing": spent.computing, **{key: getattr(spent, key) for key in IDLE}}
+            name: {
+                "computing": spent.computing,
+                **{key: getattr(spent, key) for key in IDLE},
+            }
             for name, spent in zip(names, found.devices, strict=True)
         },
     }
@@ -147,7 +169,11 @@ def explanation_data(found: Explanation) -> dict[str, Any]:
         }
     if found.prices is not None:
         data["constraints"] = [
-            {"constraint": p.what, "step_time": _finite(p.step_time), "costs": _finite(p.gain)}
+            {
+                "constraint": p.what,
+                "step_time": _finite(p.step_time),
+                "costs": _finite(p.gain),
+            }
             for p in found.prices
         ]
     return data

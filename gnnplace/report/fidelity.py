@@ -11,8 +11,17 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.files import write_json, write_text
-from gnnplace.measurements.calibration import calibrated, calibrated_cluster, write_calibration
-from gnnplace.measurements.fidelity import FidelityRow, Study, link_residuals, op_residuals
+from gnnplace.measurements.calibration import (
+    calibrated,
+    calibrated_cluster,
+    write_calibration,
+)
+from gnnplace.measurements.fidelity import (
+    FidelityRow,
+    Study,
+    link_residuals,
+    op_residuals,
+)
 from gnnplace.measurements.samples import Agreement, Sample, ceiling
 from gnnplace.problem import problem_to_data, write_cluster
 from gnnplace.problem.cluster.machine import machine
@@ -44,7 +53,10 @@ def _cells(row: FidelityRow) -> tuple[str, ...]:
         return (row.name, shown, "-", "-", row.error, "-")
     return (
         row.name,
-        *("-" if s is None else seconds_text(s) for s in (row.predicted, row.calibrated)),
+        *(
+            "-" if s is None else seconds_text(s)
+            for s in (row.predicted, row.calibrated)
+        ),
         seconds_text(row.measured),
         *(
             "-" if s is None else f"{s / row.measured - 1:+.1%}"
@@ -79,7 +91,9 @@ def _repeat_line(found: Agreement) -> str:
 
 
 def _typical_line(study: Study) -> str:
-    line = f"with median steps, which include what disturbs the machine: {study.typical}"
+    line = (
+        f"with median steps, which include what disturbs the machine: {study.typical}"
+    )
     if study.typical_repeated is None:
         return line
     rank_correlation = study.typical_repeated.spearman
@@ -109,7 +123,9 @@ def study_data(study: Study) -> dict[str, Any]:
         "typical_ceiling": top,
         "calibration": asdict(study.calibration),
         "ops": [asdict(r) for r in op_residuals(study.samples, study.steps)],
-        "links": [asdict(r) for r in link_residuals(_with_messages(study), study.steps)],
+        "links": [
+            asdict(r) for r in link_residuals(_with_messages(study), study.steps)
+        ],
     }
 
 
@@ -130,7 +146,9 @@ def write_study(study: Study, folder: Path) -> None:
     write_text(folder / "fidelity.html", _page(study))
     write_calibration(folder / "calibration.json", c, study.overlap)
     better = calibrated(problem, c, study.overlap)
-    write_json(folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)})
+    write_json(
+        folder / "problem.json", problem_to_data(better) | {"x-calibration": asdict(c)}
+    )
     write_cluster(folder / "cluster.yaml", calibrated_cluster(problem.cluster, c))
 
 
@@ -141,25 +159,36 @@ def agreement_plot(rows: Sequence[FidelityRow], title: str) -> Figure:
         rows: placements.
         title: first line.
     """
-    ran = [(row, row.measured, row.predicted) for row in rows if row.measured and row.predicted]
+    ran = [
+        (row, row.measured, row.predicted)
+        for row in rows
+        if row.measured and row.predicted
+    ]
     profiled = [(row.name, measured, predicted) for row, measured, predicted in ran]
     calibrated_points = [
-        (row.name, measured, row.calibrated or predicted) for row, measured, predicted in ran
+        (row.name, measured, row.calibrated or predicted)
+        for row, measured, predicted in ran
     ]
-    largest = 1.05e3 * max((max(point[1:]) for point in profiled + calibrated_points), default=1e-3)
+    largest = 1.05e3 * max(
+        (max(point[1:]) for point in profiled + calibrated_points), default=1e-3
+    )
     series = [
         Series("they agree", [0, largest], [0, largest], dots=False, colour="#cccccc"),
         _dots("as profiled", profiled, GREY),
         _dots("calibrated on other placements", calibrated_points, BLUE),
     ]
     axes = [
-        Axis(f"{quantity}, ms", limits=(0.0, largest)) for quantity in ("measured", "predicted")
+        Axis(f"{quantity}, ms", limits=(0.0, largest))
+        for quantity in ("measured", "predicted")
     ]
     return chart(series, (axes[0], axes[1]), title=title, square=True)
 
 
 def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) -> Series:
-    x, y = [1e3 * measured for _, measured, _ in points], [1e3 * time for *_, time in points]
+    x, y = (
+        [1e3 * measured for _, measured, _ in points],
+        [1e3 * time for *_, time in points],
+    )
     labels = [
         f"{placement}, {name}: {1e3 * predicted:.4g} ms, measured {1e3 * measured:.4g} ms"
         for placement, measured, predicted in points
@@ -189,7 +218,10 @@ def _viewer(study: Study) -> list[html.Html]:
     def off(sample: Sample) -> float:
         return abs(float(np.log(predicted[sample.name] / sample.measured)))
 
-    fastest, most_off = min(samples, key=lambda sample: sample.measured), max(samples, key=off)
+    fastest, most_off = (
+        min(samples, key=lambda sample: sample.measured),
+        max(samples, key=off),
+    )
     steps = [_step(fastest, "the fastest"), _step(most_off, "the most off")]
     return [viewer(steps, title="Two placements as they were predicted")]
 
@@ -203,7 +235,10 @@ def _step(sample: Sample, what: str) -> Timeline:
 def _residuals(study: Study) -> list[html.Html]:
     ops = op_residuals(study.samples, study.steps)[:SHOWN_OPS]
     links = link_residuals(_with_messages(study), study.steps)
-    op_lines = [(r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured))) for r in ops]
+    op_lines = [
+        (r.op, r.module or "-", *map(seconds_text, (r.predicted, r.measured)))
+        for r in ops
+    ]
     link_lines = [
         (
             f"{r.source} to {r.target}",

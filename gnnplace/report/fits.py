@@ -25,7 +25,11 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     setting, parts = answer.setting, answer.parts
     framework = setting.framework
     verdict = "fits" if answer.fits else "does not fit"
-    chance = "" if answer.answer.fits is None else f" ({answer.answer.fits:.0%} likely to fit)"
+    chance = (
+        ""
+        if answer.answer.fits is None
+        else f" ({answer.answer.fits:.0%} likely to fit)"
+    )
     model = "" if answer.job is None else f"{answer.job.model} "
     adapters = setting.decoder.adapters
     trained = "" if adapters is None else f"{adapters.label}, "
@@ -40,14 +44,18 @@ def fit_lines(answer: FitAnswer) -> list[str]:
     # What fills the fullest device; what it has none of is left out.
     for name, size in parts.parts.items():
         if size:
-            lines.append(f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}")
+            lines.append(
+                f"  {size / 1e9:>9.2f} GB  {size / parts.total:>4.0%}  {PARTS[name]}"
+            )
     lines.append(f"  what binds: {PARTS[parts.binds]}")
     lines.append(f"  slack: {answer.slack_source}")
     if answer.fits:
         return lines
     # What would make it fit, or comes nearest to it.
     if not answer.changes:
-        lines.append("  no single change makes it fit; take more devices, or change several words")
+        lines.append(
+            "  no single change makes it fit; take more devices, or change several words"
+        )
     if answer.nearest is not None:
         lines.append(
             f"  nearest: {answer.nearest.change}: {bytes_text(answer.nearest.parts.total)}, lacks "

@@ -67,7 +67,9 @@ def share(part: float, mark: float | None = None) -> Html:
         mark: where a line stands across it, 0..1.
     """
     line = "" if mark is None else f'<em style="left:{100 * mark:.1f}%"></em>'
-    return Html(f'<span class="share"><i style="width:{100 * part:.1f}%"></i>{line}</span>')
+    return Html(
+        f'<span class="share"><i style="width:{100 * part:.1f}%"></i>{line}</span>'
+    )
 
 
 def heading(text: str, level: int = 2, anchor: str = "") -> Html:
@@ -103,7 +105,9 @@ def table(
         words: whether the last column holds sentences.
     """
     drawn = [f"<td>{bar}</td>" for bar in bars] or [""] * len(lines)
-    body = "\n".join(_line("td", line, bar, words) for line, bar in zip(lines, drawn, strict=True))
+    body = "\n".join(
+        _line("td", line, bar, words) for line, bar in zip(lines, drawn, strict=True)
+    )
     head = _line("th", headings, "<th></th>" if bars else "", words)
     return Html(
         f'<div class="wide"><table><thead>{head}</thead>\n<tbody>{body}</tbody></table></div>'

@@ -72,7 +72,10 @@ def row_data(row: SplitRow) -> dict[str, Any]:
 def study_lines(study: HybridStudy) -> list[str]:
     """Format the lines below the table."""
     num_devices, cross = study.devices, study.advice.crossover
-    lines = [f"{quantity.replace('_', '-')}: {source}" for quantity, source in study.origin.items()]
+    lines = [
+        f"{quantity.replace('_', '-')}: {source}"
+        for quantity, source in study.origin.items()
+    ]
     if cross is None:
         crossover_text = (
             f"none up to {num_devices} devices: data parallelism alone is fastest there"
@@ -96,7 +99,9 @@ def _published_lines(study: HybridStudy) -> list[str]:
             f"{hours(alone.seconds)}): {gain:+.1%} (predicted)"
         )
     if published is not None:
-        lines.append(f"published for {published.model}: at least {published.gain:+.1%} ({SOURCE})")
+        lines.append(
+            f"published for {published.model}: at least {published.gain:+.1%} ({SOURCE})"
+        )
     return lines
 
 
@@ -143,7 +148,9 @@ def hybrid_table(rows: Sequence[SplitRow], title: str, advice: ReplicaAdvice) ->
     )
     table = Table(*heads, title=title)
     for row in rows:
-        table.add_row(*split_cells(row, seconds_text, "best" if row is advice.best else row.note))
+        table.add_row(
+            *split_cells(row, seconds_text, "best" if row is advice.best else row.note)
+        )
     return table
 
 
@@ -168,7 +175,11 @@ def hybrid_page(study: HybridStudy) -> str:
     note = f"step {study.origin['step']}; epochs {study.origin['epochs']}"
     title = f"{study.what} on up to {study.devices} devices"
     picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
-    origins = [line for line in study_lines(study) if line != sentence(study.advice, study.devices)]
+    origins = [
+        line
+        for line in study_lines(study)
+        if line != sentence(study.advice, study.devices)
+    ]
     parts = [
         html.cards(_cards(study)),
         html.paragraph(sentence(study.advice, study.devices)),
@@ -187,10 +198,16 @@ def _cards(study: HybridStudy) -> list[tuple[str, str]]:
     if best is None:
         return [("none", "no split ends")]
     cards = [
-        (f"{best.groups} x {best.devices}", "groups x devices of a group, the best split"),
+        (
+            f"{best.groups} x {best.devices}",
+            "groups x devices of a group, the best split",
+        ),
         (hours(best.seconds), "predicted time to converge"),
     ]
-    return [*cards, *([(f"{gain:+.1%}", "over data parallelism alone")] if gain else [])]
+    return [
+        *cards,
+        *([(f"{gain:+.1%}", "over data parallelism alone")] if gain else []),
+    ]
 
 
 def _splits(study: HybridStudy) -> Html:
@@ -201,7 +218,9 @@ def _splits(study: HybridStudy) -> Html:
         for row in study.rows
     ]
     lines = [
-        split_cells(row, page_seconds, "the best" if row is study.advice.best else row.note)
+        split_cells(
+            row, page_seconds, "the best" if row is study.advice.best else row.note
+        )
         for row in study.rows
     ]
     return html.table(HEADS, lines, bars=bars, words=True)
@@ -209,7 +228,9 @@ def _splits(study: HybridStudy) -> Html:
 
 # Seconds that are round numbers of seconds, minutes, hours or days.
 ROUND = [k * unit for unit in (1, 60) for k in (1, 2, 5, 10, 20, 30)]
-ROUND += [k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 4800, 12000)]
+ROUND += [
+    k * 3600 for k in (1, 2, 5, 10, 24, 48, 120, 240, 480, 1200, 2400, 4800, 12000)
+]
 
 
 def hybrid_plot(rows: Sequence[SplitRow], *, title: str, note: str) -> Figure:

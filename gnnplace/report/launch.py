@@ -31,7 +31,9 @@ def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:
             f"{seconds_text(made.seconds)} as written"
         )
     if made.beside is not None:
-        lines.append(f"  order of actions: beside it, in {Path(path).with_suffix('.csv')}")
+        lines.append(
+            f"  order of actions: beside it, in {Path(path).with_suffix('.csv')}"
+        )
     return [*lines, f"written to {path}; start: {made.command.replace('FILE', path)}"]
 
 
@@ -45,7 +47,10 @@ def converted_lines(converted: LaunchFile, source: str, path: str) -> list[str]:
     """
     lines = [f"{Path(source).name}: {converted.plan.words}"]
     lines += [f"  not carried: {loss.line}" for loss in converted.losses]
-    return [*lines, f"written to {path}; start: {converted.command.replace('FILE', path)}"]
+    return [
+        *lines,
+        f"written to {path}; start: {converted.command.replace('FILE', path)}",
+    ]
 
 
 def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
@@ -54,7 +59,9 @@ def launch_answer_data(found: LaunchAnswer) -> dict[str, Any]:
         "words": found.plan.words,
         "framework": found.framework,
         **asdict(found.answer),
-        "interval": None if found.answer.low is None else [found.answer.low, found.answer.high],
+        "interval": None
+        if found.answer.low is None
+        else [found.answer.low, found.answer.high],
         "memory": device_peaks(found.setting, priced_spec(found.plan, found.setting)),
         "notes": list(found.told),
     }
@@ -68,7 +75,11 @@ def launch_answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[s
         model: As it was named.
         cluster: As it was named.
     """
-    answer, framework, sizes = found.answer, found.setting.framework, found.setting.decoder
+    answer, framework, sizes = (
+        found.answer,
+        found.setting.framework,
+        found.setting.decoder,
+    )
     adapters = [] if sizes.adapters is None else [sizes.adapters.label]
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]

@@ -11,7 +11,18 @@ from gnnplace.measurements import StoredRun
 from gnnplace.measurements.calibration import Calibrated, Calibration, Forward
 from gnnplace.report.units import seconds_text
 
-COLUMNS = ("run", "began", "model", "M", "placer", "mode", "steps", "step", "predicted", "outcome")
+COLUMNS = (
+    "run",
+    "began",
+    "model",
+    "M",
+    "placer",
+    "mode",
+    "steps",
+    "step",
+    "predicted",
+    "outcome",
+)
 
 
 def runs_table(runs: Sequence[StoredRun], title: str) -> Table:
@@ -42,14 +53,21 @@ def _cells(run: StoredRun) -> tuple[str, ...]:
 def calibration_table(found: Calibrated) -> Table:
     """Error and bias of every problem before and after."""
     samples, held_out = found.samples, found.held_out
-    table = Table("problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after")
-    uncalibrated = [Forward(s.problem, s.placement).seconds(Calibration()) for s in samples]
+    table = Table(
+        "problem", "M", "placements", "MAPE", "bias", "MAPE after", "bias after"
+    )
+    uncalibrated = [
+        Forward(s.problem, s.placement).seconds(Calibration()) for s in samples
+    ]
     groups: dict[str, list[int]] = {}
     for i, sample in enumerate(samples):
         groups.setdefault(sample.problem.fingerprint, []).append(i)
     for rows in [*groups.values(), list(range(len(samples)))]:
         measured = np.array([samples[i].measured for i in rows])
-        cells = [samples[rows[0]].problem.name, str(samples[rows[0]].problem.microbatches)]
+        cells = [
+            samples[rows[0]].problem.name,
+            str(samples[rows[0]].problem.microbatches),
+        ]
         cells = ["all", "-"] if len(rows) == len(samples) and len(groups) > 1 else cells
         for predicted in (uncalibrated, held_out):
             error = (np.array([predicted[i] for i in rows]) - measured) / measured

@@ -61,14 +61,18 @@ def read_prices(text: str, clusters: Sequence[Cluster]) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not equals or not name or not 0 < price <= MOST_PRICE:
-            raise InputError(f"--price {part.strip()!r}: must be KIND=USD a GPU-hour, as h100=2.49")
+            raise InputError(
+                f"--price {part.strip()!r}: must be KIND=USD a GPU-hour, as h100=2.49"
+            )
         if kind in prices:
             raise InputError(f"--price {name}: is given twice")
         prices[kind or name] = price
     for cluster in clusters:
         for kind in cluster.kinds:
             if (known_kind(kind) or kind) not in prices:
-                raise InputError(f"--price: has none of {kind!r}; add {kind}=USD, a GPU-hour")
+                raise InputError(
+                    f"--price: has none of {kind!r}; add {kind}=USD, a GPU-hour"
+                )
     return prices
 
 
@@ -101,7 +105,9 @@ def compute_cost(
     return PlanCost(
         step=step,
         billion_tokens=None if tokens is None else step / tokens * BILLION,
-        run=None if tokens is None or run_tokens is None else step / tokens * run_tokens,
+        run=None
+        if tokens is None or run_tokens is None
+        else step / tokens * run_tokens,
         kilowatt_hours=None if math.isnan(energy) else energy,
     )
 
@@ -141,7 +147,9 @@ def costs_of_plans(
     return costs
 
 
-def rank_machines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> list[str]:
+def rank_machines(
+    plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]
+) -> list[str]:
     """Return the names of clusters, the best first; those without a feasible plan come last.
 
     Args:
@@ -174,7 +182,9 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
     lines = [f"  costs {', '.join(words)}, at the prices that were given"]
     if cost.kilowatt_hours is not None:
         unit = "a thousand steps" if cost.billion_tokens is None else "a billion tokens"
-        lines.append(f"  {cost.kilowatt_hours:,.3g} kWh {unit} at the cards' power limits")
+        lines.append(
+            f"  {cost.kilowatt_hours:,.3g} kWh {unit} at the cards' power limits"
+        )
     return lines
 
 
@@ -185,7 +195,9 @@ def _usd(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.3g}"
 
 
-def machine_lines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> list[str]:
+def machine_lines(
+    plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]
+) -> list[str]:
     """Format plans for several clusters, in their order.
 
     Args:
@@ -198,7 +210,10 @@ def machine_lines(plans: Mapping[str, Plan], costs: Mapping[str, PlanCost]) -> l
         if not plan.feasible:
             lines.append(f"{name:{width}}  not feasible: {plan.reason}")
             continue
-        words = [f"{plan.step_time:.4g} s a step", f"{plan.file.rate:,.0f} {plan.file.unit}/s"]
+        words = [
+            f"{plan.step_time:.4g} s a step",
+            f"{plan.file.rate:,.0f} {plan.file.unit}/s",
+        ]
         if name in costs:
             cost = costs[name]
             amount = cost.step if cost.billion_tokens is None else cost.billion_tokens

@@ -90,7 +90,9 @@ def _shorten(element: Element) -> None:
     attributes = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
     for key in attributes.keys() & set(NUMBERS):
         text = " ".join(UNTURNED.sub("", attributes[key]).split())
-        attributes[key] = LONG.sub(lambda number: f"{round(float(number[0]), 2):g}", text)
+        attributes[key] = LONG.sub(
+            lambda number: f"{round(float(number[0]), 2):g}", text
+        )
     if "C" not in attributes.get("d", "C"):  # a move's further points are lines
         attributes["d"] = attributes["d"].replace(" L ", " ")
     rules = [rule for rule in attributes.get("style", "").split("; ") if rule != FONT]
@@ -115,13 +117,24 @@ def _flatten(element: Element) -> None:
         _flatten(child)
         if child.tag == "g" and not child.attrib:
             children += list(child)
-        elif child.tag not in ("metadata", "style") and (child.tag != "defs" or len(child)):
+        elif child.tag not in ("metadata", "style") and (
+            child.tag != "defs" or len(child)
+        ):
             children.append(child)
     element[:] = children
 
 
 # Okabe and Ito's colours, told apart by colour-blind readers; in turn where there are more lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#999999",
+)
 BLUE, VERMILION, GREY = COLOURS[0], COLOURS[1], COLOURS[-1]
 DASHES, MARKERS = ("-", "--", ":"), ("o", "s", "^")  # a set of colours each
 KINDS = (".svg", ".html")
@@ -242,7 +255,10 @@ def _figure(title: str, size: tuple[float, float]) -> Figure:
 
 
 def _draw(plot: Axes, one: Series, number: int) -> None:
-    colour, turn = one.colour or COLOURS[number % len(COLOURS)], number // len(COLOURS) % 3
+    colour, turn = (
+        one.colour or COLOURS[number % len(COLOURS)],
+        number // len(COLOURS) % 3,
+    )
     [line] = plot.plot(
         one.x,
         one.y,
@@ -258,7 +274,9 @@ def _draw(plot: Axes, one: Series, number: int) -> None:
     if one.told:
         line.set_gid(told(one.told))
     if one.low:
-        plot.fill_between(one.x, one.low, one.high, color=colour, alpha=0.12, linewidth=0)
+        plot.fill_between(
+            one.x, one.low, one.high, color=colour, alpha=0.12, linewidth=0
+        )
 
 
 def _scale(plot: Axes, letter: str, axis: Axis) -> None:
@@ -286,10 +304,14 @@ def _scale(plot: Axes, letter: str, axis: Axis) -> None:
 def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> None:
     """Mark a point of a chart by a larger dot and a text on the side with more room."""
     [plot] = figure.axes
-    [dot] = plot.plot([across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0)
+    [dot] = plot.plot(
+        [across], [up], "o", color=VERMILION, markersize=10, markeredgewidth=0
+    )
     dot.set_gid(told([tooltip]))
     plot.autoscale_view()
-    is_right_half = (plot.transScale + plot.transLimits).transform((across, up))[0] > 0.5
+    is_right_half = (plot.transScale + plot.transLimits).transform((across, up))[
+        0
+    ] > 0.5
     plot.annotate(
         text,
         (across, up),
@@ -302,7 +324,12 @@ def mark(figure: Figure, across: float, up: float, text: str, tooltip: str) -> N
 
 @_style()
 def heat(
-    tables: Mapping[str, Table], columns: Sequence[str], *, title: str, unit: str, most: float
+    tables: Mapping[str, Table],
+    columns: Sequence[str],
+    *,
+    title: str,
+    unit: str,
+    most: float,
 ) -> Figure:
     """Tables of numbers below one another, the larger the darker.
 
@@ -314,7 +341,9 @@ def heat(
         most: number from which on shades are the darkest.
     """
     heights = [len(table) for table in tables.values()]
-    figure = _figure(title, (2.2 + 0.62 * len(columns), 1.8 + 0.27 * (sum(heights) + len(tables))))
+    figure = _figure(
+        title, (2.2 + 0.62 * len(columns), 1.8 + 0.27 * (sum(heights) + len(tables)))
+    )
     plots = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
     for plot, (name, table) in zip(plots, tables.items(), strict=True):
         _shade(plot, table, columns, unit, most)
@@ -322,18 +351,24 @@ def heat(
         plot.set_yticks([0.5 + row for row in range(len(table))], list(table))
         plot.set_xticks([])
     centres = [0.5 + column for column in range(len(columns))]
-    plots[0].set_xticks(centres, columns, rotation=50, ha="left", rotation_mode="anchor")
+    plots[0].set_xticks(
+        centres, columns, rotation=50, ha="left", rotation_mode="anchor"
+    )
     plots[0].xaxis.set_ticks_position("top")
     return figure
 
 
-def _shade(plot: Axes, table: Table, columns: Sequence[str], unit: str, most: float) -> None:
+def _shade(
+    plot: Axes, table: Table, columns: Sequence[str], unit: str, most: float
+) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("shades", [PALE, DEEP])
     values, names = np.array(list(table.values())), list(table)
     shown = np.ma.masked_invalid(values)
-    cells = plot.pcolormesh(shown, cmap=colours, vmin=0, vmax=most, edgecolors="w", clip_on=False)
+    cells = plot.pcolormesh(
+        shown, cmap=colours, vmin=0, vmax=most, edgecolors="w", clip_on=False
+    )
     texts = dict.fromkeys(np.ndindex(values.shape), "")
     for row, column in np.argwhere(np.isfinite(values)).tolist():
         number = f"{values[row, column]:.1f}"

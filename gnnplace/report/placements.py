@@ -32,7 +32,14 @@ from gnnplace.simulation import Simulation, simulate
 
 MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page
-HEADS = ("placer", "predicted", "peak memory", "above the bound", "time to place", "remarks")
+HEADS = (
+    "placer",
+    "predicted",
+    "peak memory",
+    "above the bound",
+    "time to place",
+    "remarks",
+)
 DEVICES = (
     "device",
     "busy",
@@ -48,7 +55,9 @@ MOVES = ("module", "from", "to", "ops", "seconds of work")
 
 
 def write_page(
-    path: str | Path, problem: Problem, results: Sequence[Result | tuple[str, GnnplaceError]]
+    path: str | Path,
+    problem: Problem,
+    results: Sequence[Result | tuple[str, GnnplaceError]],
 ) -> None:
     """Write one page about what placers found, the fastest one first.
 
@@ -63,7 +72,8 @@ def write_page(
     feasible = [result for result in results if isinstance(result, Result)]
     feasible.sort(key=lambda result: result.step_time)
     timelines = [
-        from_simulation(problem, one.simulation, one.placer) for one in feasible[:MOST_STEPS]
+        from_simulation(problem, one.simulation, one.placer)
+        for one in feasible[:MOST_STEPS]
     ]
     rows = with_best_bound([make_row(result) for result in results])
     write_placements(path, problem, timelines, rows)
@@ -92,12 +102,20 @@ def write_report(
     read = [read_placement_for(path, base) for path in placements]
     shown = read[-1][1]
     simulations = [simulate(shown, placement) for placement, _ in read]
-    placer_names = [p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)]
-    names = [n if placer_names.count(n) == 1 else f"{n} {i}" for i, n in enumerate(placer_names, 1)]
-    timelines = [
-        from_simulation(shown, s, name) for s, name in zip(simulations, names, strict=True)
+    placer_names = [
+        p.placer or Path(f).stem for (p, _), f in zip(read, placements, strict=True)
     ]
-    rows = [_row(p, s, n) for (p, _), s, n in zip(read, simulations, names, strict=True)]
+    names = [
+        n if placer_names.count(n) == 1 else f"{n} {i}"
+        for i, n in enumerate(placer_names, 1)
+    ]
+    timelines = [
+        from_simulation(shown, s, name)
+        for s, name in zip(simulations, names, strict=True)
+    ]
+    rows = [
+        _row(p, s, n) for (p, _), s, n in zip(read, simulations, names, strict=True)
+    ]
     write_placements(output, shown, timelines, rows, beside=len(timelines) == 2)
     if trace is not None:
         write_trace(trace, timelines)
@@ -158,7 +176,13 @@ def placements_page(
     parts.append(html.footer(f"gnnplace {version('gnnplace')}"))
     title = f"{problem.name} on {problem.num_devices} devices"
     estimated = float(problem.estimated.mean())
-    origin = "measured" if estimated == 0 else "estimated" if estimated == 1 else "partly measured"
+    origin = (
+        "measured"
+        if estimated == 0
+        else "estimated"
+        if estimated == 1
+        else "partly measured"
+    )
     facts = (
         f"{problem.num_ops:,} ops in {problem.num_units:,} placement units, "
         f"{problem.microbatches} micro-batch{'es' if problem.microbatches > 1 else ''}, "
@@ -170,7 +194,10 @@ def placements_page(
 def _figures(timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
     """Return the step time of each step."""
     return [
-        (seconds_text(step.step_time) if np.isfinite(step.step_time) else "none", step.label)
+        (
+            seconds_text(step.step_time) if np.isfinite(step.step_time) else "none",
+            step.label,
+        )
         for step in timelines
     ]
 
@@ -183,7 +210,9 @@ def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
     single = next((row for row in placed if row.placer == "single"), None)
     cards = [(seconds_text(best.predicted), f"predicted step time, {best.placer}")]
     if best.executed:
-        cards.append((seconds_text(best.executed), f"{best.mode} step time, {best.placer}"))
+        cards.append(
+            (seconds_text(best.executed), f"{best.mode} step time, {best.placer}")
+        )
     if single and single.executed and best.executed:
         speedup = f"{single.executed / best.executed:.2f}x"
         cards.append((speedup, f"{best.mode} speed-up over one device"))
@@ -191,14 +220,18 @@ def _cards(placed: Sequence[Row]) -> list[tuple[str, str]]:
         speedup = f"{single.predicted / best.predicted:.2f}x"
         cards.append((speedup, "predicted speed-up over one device"))
     if best.lower_bound:
-        cards.append((f"{best.gap or 0.0:.1%}", "at most so far from the best possible"))
+        cards.append(
+            (f"{best.gap or 0.0:.1%}", "at most so far from the best possible")
+        )
     return cards
 
 
 def _comparison(rows: Sequence[Row]) -> list[Html]:
     ordered = sorted(rows, key=lambda row: row.predicted or np.inf)
     mode = next((row.mode for row in rows if row.mode), None)
-    slowest = max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
+    slowest = (
+        max((row.executed or row.predicted or 0.0 for row in rows), default=0.0) or 1.0
+    )
     heads = [*HEADS[:2], *([mode] if mode else []), *HEADS[2:]]
     bars = [
         html.share(
@@ -236,13 +269,21 @@ def _devices(step: Timeline) -> list[Html]:
     total, lines = max(step.step_time, 1e-300), []
     for d, spent in enumerate(device_times(Causes(step.problem, simulation))):
         limit = float(step.problem.cluster.memory[d])
-        shares = [spent.other_device, spent.transfer, spent.messages, spent.nothing_left]
+        shares = [
+            spent.other_device,
+            spent.transfer,
+            spent.messages,
+            spent.nothing_left,
+        ]
         lines.append(
             [
                 step.devices[d],
                 f"{spent.computing / total:.1%}",
                 seconds_text(spent.computing),
-                *(f"{seconds / total:.1%}" if seconds > 0 else "" for seconds in shares),
+                *(
+                    f"{seconds / total:.1%}" if seconds > 0 else ""
+                    for seconds in shares
+                ),
                 bytes_text(float(simulation.peak_memory[d])),
                 bytes_text(limit) if limit < 1e29 else "none",
             ]
@@ -258,18 +299,30 @@ def _moves(before: Timeline, after: Timeline) -> list[Html]:
     if before.simulation is None or after.simulation is None:
         return []
     try:
-        changes = steps_differ(before.problem, before.simulation, after.simulation, after.problem)
+        changes = steps_differ(
+            before.problem, before.simulation, after.simulation, after.problem
+        )
     except MismatchError as error:
         return [html.paragraph(str(error))]
     parts = [html.heading("What moved"), html.paragraph(_moved(changes, before, after))]
     lines = [
-        [move.module, move.source, move.target, f"{move.ops:,}", seconds_text(move.seconds)]
+        [
+            move.module,
+            move.source,
+            move.target,
+            f"{move.ops:,}",
+            seconds_text(move.seconds),
+        ]
         for move in changes.moves[:MOST_MOVES]
     ]
     if lines:
         parts.append(html.table(MOVES, lines))
     if len(changes.moves) > MOST_MOVES:
-        parts.append(html.hint(f"{len(changes.moves) - MOST_MOVES} smaller moves are not listed."))
+        parts.append(
+            html.hint(
+                f"{len(changes.moves) - MOST_MOVES} smaller moves are not listed."
+            )
+        )
     return parts
 
 
@@ -277,7 +330,11 @@ def _moved(found: PlacementDifference, before: Timeline, after: Timeline) -> str
     num_moved = sum(move.ops for move in found.moves)
     first, then = found.before, found.after
     change = ""
-    if np.isfinite(first.step_time) and np.isfinite(then.step_time) and first.step_time > 0:
+    if (
+        np.isfinite(first.step_time)
+        and np.isfinite(then.step_time)
+        and first.step_time > 0
+    ):
         change = f" ({then.step_time / first.step_time - 1.0:+.1%})"
     times = f"{seconds_text(first.step_time)} to {seconds_text(then.step_time)}{change}"
     sent = [f"{side.transfers:,} ({bytes_text(side.bytes)})" for side in (first, then)]

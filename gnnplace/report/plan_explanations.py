@@ -22,7 +22,9 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
     """Format what `gnnplace explain PLAN.json` prints."""
     step, (low, high) = found.step_time, found.interval
     share = interval_share(found.plan.file)
-    range_told = f"({seconds_text(low)} to {seconds_text(high)} in {share}), " if high else ""
+    range_told = (
+        f"({seconds_text(low)} to {seconds_text(high)} in {share}), " if high else ""
+    )
     lines = [
         f"{found.plan.file.model} on {found.plan.file.cluster}: {seconds_text(step)} a step, "
         f"predicted {range_told}{found.plan.shape}",
@@ -58,7 +60,9 @@ def _measured(found: PlanExplanation) -> list[str]:
         return []
     references = [f"    {rates_line(found.plan.file, steps.seconds)}"]
     if bound := found.plan.file.lower_bound:
-        references.append(f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}")
+        references.append(
+            f"    {steps.seconds / bound:.2f} times the bound, {seconds_text(bound)}"
+        )
     place, *lines = measured_lines(steps, found.step_time, found.interval, found.causes)
     return [place, *references, *lines]
 
@@ -99,12 +103,16 @@ def measured_lines(
     return lines
 
 
-def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) -> list[str]:
+def launch_explanation_lines(
+    found: LaunchExplanation, name: str, cluster: str
+) -> list[str]:
     """Format what `gnnplace explain FILE` of a launcher prints."""
     lines = launch_answer_lines(found.answer, name, cluster)
     step, parts = found.answer.answer.step_time or 0.0, found.parts
     bound = max(parts, key=parts.__getitem__)
-    lines.append(f"  bound by {ROW_PARTS[bound]}: {parts[bound] / step:.0%} of the step")
+    lines.append(
+        f"  bound by {ROW_PARTS[bound]}: {parts[bound] / step:.0%} of the step"
+    )
     lines += part_lines(parts, step, ROW_PARTS)
     lines.append("  single changes worth most:")
     better = [x for x in found.changes if (x.answer.step_time or step) < step]
@@ -122,11 +130,15 @@ def launch_explanation_lines(found: LaunchExplanation, name: str, cluster: str) 
     return lines
 
 
-def part_lines(parts: Mapping[str, float], step: float, told: Mapping[str, str]) -> list[str]:
+def part_lines(
+    parts: Mapping[str, float], step: float, told: Mapping[str, str]
+) -> list[str]:
     """Parts of a step, the largest first; what is below a thousandth is left out."""
     rows = sorted(parts.items(), key=lambda row: -row[1])
     return [
-        f"    {s / step:6.1%}  {seconds_text(s):>9}  {told[n]}" for n, s in rows if s > 1e-3 * step
+        f"    {s / step:6.1%}  {seconds_text(s):>9}  {told[n]}"
+        for n, s in rows
+        if s > 1e-3 * step
     ]
 
 
@@ -169,7 +181,8 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         "memory": found.memory.model_dump(),
         "room": found.room,
         "changes": [
-            {"change": x.told, "step_time": x.step_time, "held": x.held} for x in found.changes
+            {"change": x.told, "step_time": x.step_time, "held": x.held}
+            for x in found.changes
         ],
         "tried": found.tried,
         "measured": None if found.measured is None else asdict(found.measured),

@@ -33,7 +33,17 @@ from gnnplace.plans.plan import (
     StageEntry,
     layer_of,
 )
-from gnnplace.report.html import Html, figure, footer, heading, hint, page, paragraph, share, table
+from gnnplace.report.html import (
+    Html,
+    figure,
+    footer,
+    heading,
+    hint,
+    page,
+    paragraph,
+    share,
+    table,
+)
 from gnnplace.report.pictures import heat, svg
 from gnnplace.report.rates import rates_line, run_line
 from gnnplace.report.side_by_side import short_words
@@ -57,7 +67,11 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     if not plan.feasible:
         head = f"{file.model} on {file.cluster}: not feasible"
         lines = [head, f"  {basis_line(plan)}", f"  {plan.reason}"]
-        return lines if plan.op_placement is None else [*lines, *_handed(plan.op_placement)]
+        return (
+            lines
+            if plan.op_placement is None
+            else [*lines, *_handed(plan.op_placement)]
+        )
     low, high = file.interval or [0.0, 0.0]
     lines = [
         f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
@@ -80,11 +94,17 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         )
     else:
         memory = file.memory[fullest].model_dump()
-        components = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.items())
+        components = ", ".join(
+            f"{name} {size / 1e9:.2f}" for name, size in memory.items()
+        )
         lines.append(
             f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
         )
-    if file.source == "sizes" and file.fits is not None and 0.5 <= file.fits < LIKELY_ENOUGH:
+    if (
+        file.source == "sizes"
+        and file.fits is not None
+        and 0.5 <= file.fits < LIKELY_ENOUGH
+    ):
         lines.append(
             f"  {file.fits:.0%} likely to fit: --headroom 5% asks for a plan with more room"
         )
@@ -155,8 +175,14 @@ def _tried(plan: Plan) -> list[str]:
     """Plans that were run here before the fastest was taken."""
     rows = []
     for trial in plan.trials:
-        measured = trial.fault if trial.measured is None else f"measured {_time(trial.measured)}"
-        rows.append(f"  tried {trial.shape}: predicted {_time(trial.predicted)}, {measured}")
+        measured = (
+            trial.fault
+            if trial.measured is None
+            else f"measured {_time(trial.measured)}"
+        )
+        rows.append(
+            f"  tried {trial.shape}: predicted {_time(trial.predicted)}, {measured}"
+        )
     return rows
 
 
@@ -167,7 +193,9 @@ def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
         faster: The placement.
         step_time: Seconds of the plan's step; None where no plan fits.
     """
-    against = "where no plan fits" if step_time is None else f"against {_time(step_time)}"
+    against = (
+        "where no plan fits" if step_time is None else f"against {_time(step_time)}"
+    )
     run = f"; run `{faster.command}`" if faster.command else ""
     return [f"  op placement is faster: {_time(faster.step_time)} {against}{run}"]
 
@@ -183,9 +211,13 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
             lines.append(f"  {name:10} does not fit")
             continue
         excess = plan.step_time / best.step_time - 1.0
-        lines.append(f"  {name:10} {_time(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}")
+        lines.append(
+            f"  {name:10} {_time(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}"
+        )
     if best.file.lower_bound:
-        lines.append(f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}")
+        lines.append(
+            f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}"
+        )
     return lines
 
 
@@ -199,7 +231,10 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
         lines.append(f"{name}: {price}, {plan.shape}")
     moves = moved_between(before, after)
     lines.append(f"{len(moves)} modules moved")
-    return [*lines, *(f"  {name}: {one} -> {two}" for name, (one, two) in moves.items())]
+    return [
+        *lines,
+        *(f"  {name}: {one} -> {two}" for name, (one, two) in moves.items()),
+    ]
 
 
 def stage_lines(file: PlanFile) -> list[str]:
@@ -233,7 +268,9 @@ def _folded(file: PlanFile, alike: Sequence[object]) -> list[str]:
             description += " layers each" if largest else ""
             first, last = file.stages[begin], file.stages[k - 1]
             until = f" to {last.rows[-1][-1]}" if first.rows != last.rows else ""
-            lines.append(f"  stages {begin} to {k - 1}: {description}, {_mesh(first, until)}")
+            lines.append(
+                f"  stages {begin} to {k - 1}: {description}, {_mesh(first, until)}"
+            )
         else:
             for number, stage in enumerate(file.stages[begin:k], begin):
                 ends = f"{stage.members[0]} to {stage.members[-1]}"
@@ -274,7 +311,12 @@ def _mesh(stage: StageEntry, until: str = "") -> str:
     return f"{summary}; {cut}" if (cut := split_words(stage)) else summary
 
 
-MEGATRON, ULYSSES, TOKENS, WHOLE = "Megatron", "Ulysses", "tokens, weights whole", "whole"
+MEGATRON, ULYSSES, TOKENS, WHOLE = (
+    "Megatron",
+    "Ulysses",
+    "tokens, weights whole",
+    "whole",
+)
 GATHERED, ZIGZAG = "tokens, keys gathered", "tokens in zig-zag, keys gathered"
 PARTS = {
     "P:experts": "experts apart",
@@ -284,7 +326,15 @@ PARTS = {
 """Calls whose split has words of its own, by their placement."""
 
 
-ACTIVATIONS = {"act", "act_fn", "activation", "gelu", "silu", "relu", "intermediate_act_fn"}
+ACTIVATIONS = {
+    "act",
+    "act_fn",
+    "activation",
+    "gelu",
+    "silu",
+    "relu",
+    "intermediate_act_fn",
+}
 
 
 def split_words(stage: StageEntry) -> str:
@@ -307,7 +357,9 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
         path, _, call = name.removesuffix(".weight").partition("#")[0].rpartition(".")
         word = stage.placements[name][place] if name in stage.placements else WHOLE
         word = WHOLE if word == "R" else word
-        blocks.setdefault(path, {}).setdefault(call + ".w" * name.endswith(".weight"), word)
+        blocks.setdefault(path, {}).setdefault(
+            call + ".w" * name.endswith(".weight"), word
+        )
     counters: dict[str, Counter[str]] = {}
     for block in blocks.values():
         for part, words in _said_of(block).items():
@@ -325,7 +377,9 @@ def _axis_words(stage: StageEntry, axis: int) -> str:
 
 def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     """Words for the parts of a block of calls and weights (`.w`), by what they are."""
-    cut = [call for call, word in block.items() if call.endswith(".w") and word != WHOLE]
+    cut = [
+        call for call, word in block.items() if call.endswith(".w") and word != WHOLE
+    ]
     calls = (word for call, word in block.items() if not call.endswith(".w"))
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
     written = block.get("softmax") if "matmul" in block else None
@@ -337,8 +391,12 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
             "S2:zigzag": ZIGZAG,
         }
         words = layouts.get(heads, WHOLE)
-        feed_forward = len(cut) > 1 and ACTIVATIONS.intersection(block)  # all in one module
-        return {"attention": words} | ({"feed-forward": MEGATRON} if feed_forward else {})
+        feed_forward = len(cut) > 1 and ACTIVATIONS.intersection(
+            block
+        )  # all in one module
+        return {"attention": words} | (
+            {"feed-forward": MEGATRON} if feed_forward else {}
+        )
     parts = {"loss": PARTS["P:classes"]} if "P:classes" in block.values() else {}
     if (word := block.get("experts")) is not None:
         if word.endswith((":dispatch", ":spread")):
@@ -366,7 +424,9 @@ def run_lines(run: Run) -> list[str]:
         )
         numbers = [step for step, loss in enumerate(run.losses) if not isfinite(loss)]
         if numbers:
-            lines.append(f"the loss of step {numbers[0] + 1} is no finite number, nor one device's")
+            lines.append(
+                f"the loss of step {numbers[0] + 1} is no finite number, nor one device's"
+            )
     if run.measured is not None:
         line = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
         if file.step_time is not None:
@@ -377,7 +437,9 @@ def run_lines(run: Run) -> list[str]:
             )
         lines += [line, rates_line(file, run.measured)]
     for name, times in run.beside.items():
-        lines.append(f"measured beside it, by turns: {name} {_time(median(times))} a step")
+        lines.append(
+            f"measured beside it, by turns: {name} {_time(median(times))} a step"
+        )
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
 
 
@@ -410,18 +472,30 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     parts = [paragraph(plan.reason)] if plan.reason else []
     parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
     parts += [heading("Stages"), _stages(plan), *_meshes(file)]
-    step, undrawn = plan_timeline(plan), "too many passes to draw, or its file has no times"
+    step, undrawn = (
+        plan_timeline(plan),
+        "too many passes to draw, or its file has no times",
+    )
     parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
     rows = [[name, f"{1e3 * s:.2f}"] for name, s in file.parts.items()]
-    parts += [heading("Where the busiest rank's time goes"), table(["part", "ms"], rows)]
+    parts += [
+        heading("Where the busiest rank's time goes"),
+        table(["part", "ms"], rows),
+    ]
     parts += [heading("Memory of each device"), *_memory(file.memory)]
     parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both.")]
-    trades = [[f"{size / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for size, s in file.frontier]
+    trades = [
+        [f"{size / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for size, s in file.frontier
+    ]
     parts += [table(["fullest device", "step"], trades)]
     parts += [paragraph(notice) for notice in plan.notices]
-    parts.append(footer(f"All {'other ' if told else ''}times on this page are predicted."))
-    facts = ", ".join(line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1])
+    parts.append(
+        footer(f"All {'other ' if told else ''}times on this page are predicted.")
+    )
+    facts = ", ".join(
+        line.strip() for line in plan_lines(plan)[: 2 if plan.feasible else 1]
+    )
     return page(f"{file.model} on {file.cluster}", parts, facts=facts)
 
 
@@ -477,14 +551,17 @@ def _meshes(file: PlanFile) -> list[Html]:
             name = f"rank {rank}"
         for replica, row in enumerate(file.stages[stages[0]].rows):
             sizes = [
-                file.memory[device].all / 1e9 if device in file.memory else nan for device in row
+                file.memory[device].all / 1e9 if device in file.memory else nan
+                for device in row
             ]
             rows[f"{name}, replica {replica}"] = [*sizes, *[nan] * (width - len(row))]
     if len(rows) > MOST_ROWS or width > MOST_ROWS:
         return []
     largest = max((entry.all / 1e9 for entry in file.memory.values()), default=1.0)
     columns = [f"shard {k}" for k in range(width)]
-    drawn = heat({"": rows}, columns, title="GB of each device", unit="GB", most=largest)
+    drawn = heat(
+        {"": rows}, columns, title="GB of each device", unit="GB", most=largest
+    )
     return [heading("Mesh"), figure(svg(drawn))]
 
 
@@ -499,7 +576,9 @@ def _timing(plan: Plan) -> Timing | None:
     apart = any(action.kind == "W" for row in rows for action in row)
     seconds = tuple((s.seconds[0], s.seconds[1], s.seconds[2]) for s in file.stages)
     count = plan.microbatches
-    line = Pipeline(file.rank_of, seconds, tuple(file.sent), count, apart, (count,) * len(seconds))
+    line = Pipeline(
+        file.rank_of, seconds, tuple(file.sent), count, apart, (count,) * len(seconds)
+    )
     return timed(line, rows, file.ends)
 
 
@@ -524,16 +603,27 @@ def write_plan_trace(path: str | Path, plan: Plan) -> None:
     """
     step = plan_timeline(plan)
     if step is None:
-        raise InputError("--trace: the plan has too many passes to draw, or its file has no times")
+        raise InputError(
+            "--trace: the plan has too many passes to draw, or its file has no times"
+        )
     write_trace(path, [step])
 
 
 def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
     """Bytes of each device of a rank: what stays, and what micro-batches keep from F to B or W."""
-    first_stage = next(k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank)
+    first_stage = next(
+        k for k, stage_rank in enumerate(timing.line.rank) if stage_rank == rank
+    )
     memory = file.memory.get(file.stages[first_stage].rows[0][0])
-    changes = [(0.0, memory.state + memory.working + memory.slack if memory is not None else 0.0)]
-    spans = sorted((span for span in timing.spans if span[1] == rank), key=lambda span: span[2:])
+    changes = [
+        (
+            0.0,
+            memory.state + memory.working + memory.slack if memory is not None else 0.0,
+        )
+    ]
+    spans = sorted(
+        (span for span in timing.spans if span[1] == rank), key=lambda span: span[2:]
+    )
     for action, (_, _, start, end) in zip(timing.orders[rank], spans, strict=False):
         size = file.stages[action.chunk].saved or 0.0
         if action.kind == FORWARD:
@@ -548,8 +638,13 @@ def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
     names = timing.problem.graph.names
     shown = [word for word in NAMES if any(_kind(name) == word for name in names)]
     kind = np.array([shown.index(_kind(name)) for name in names], dtype=np.int8)
-    covers = {f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)}
-    kinds, modules = tuple(NAMES[word] for word in shown), [_module(name) for name in names]
+    covers = {
+        f"stage {k}": [*stage.modules, *stage.members] for k, stage in enumerate(stages)
+    }
+    kinds, modules = (
+        tuple(NAMES[word] for word in shown),
+        [_module(name) for name in names],
+    )
     return Naming(kinds, kind, modules, covers, sized=False, why=WHY)
 
 

@@ -61,7 +61,9 @@ def token_count(text: str, option: str = "--tokens") -> float:
     except ValueError:
         count = 0.0
     if not 0 < count < 1e18:
-        raise InputError(f"{option} {text}: must be a number of tokens, such as 300K, 300B or 15T")
+        raise InputError(
+            f"{option} {text}: must be a number of tokens, such as 300K, 300B or 15T"
+        )
     return count
 
 
@@ -73,7 +75,11 @@ def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
     """
     tokens_a_step = file.tokens
     if tokens_a_step is None:
-        raise InputError(f"--tokens: the examples of {file.model} are no rows of tokens")
+        raise InputError(
+            f"--tokens: the examples of {file.model} are no rows of tokens"
+        )
     run_seconds = tokens / tokens_a_step * seconds
     hours = run_seconds * len(file.memory) / HOUR
-    return f"{tokens:.3g} tokens: {run_seconds / DAY:,.3g} days, {hours:,.0f} device hours"
+    return (
+        f"{tokens:.3g} tokens: {run_seconds / DAY:,.3g} days, {hours:,.0f} device hours"
+    )

@@ -112,7 +112,9 @@ class Road:
         write_trace(folder / "trace.json", timelines)
 
     def _shown(self) -> list[Result | Failure]:
-        return [r for name in ("best", "single") for r in self.results if _name(r) == name]
+        return [
+            r for name in ("best", "single") for r in self.results if _name(r) == name
+        ]
 
     def _timelines(self) -> list[Timeline]:
         timelines: list[Timeline] = []
@@ -121,7 +123,9 @@ class Road:
                 continue
             name = result.placer
             if name in self.runs:
-                timelines.append(from_execution(self.problem, self.runs[name].execution, name))
+                timelines.append(
+                    from_execution(self.problem, self.runs[name].execution, name)
+                )
             timelines.append(from_simulation(self.problem, result.simulation, name))
         return timelines
 
@@ -144,7 +148,9 @@ def walk_road(
         ExecutionError: a worker died, hung or failed.
     """
     walking = walking or Walking()
-    road = _searched(walking, progress) if walking.auto else _captured(walking, progress)
+    road = (
+        _searched(walking, progress) if walking.auto else _captured(walking, progress)
+    )
     warm(progress=progress, num_ops=road.problem.num_ops)
     road.results = compare(
         road.problem, budget=walking.budget, seed=walking.seed, progress=progress
@@ -168,14 +174,18 @@ def _captured(walking: Walking, progress: Progress) -> Road:
     program = capture_model(walking.model, options=walking.capture)
     say_batch(program, progress)
     progress(f"captured {len(program.ops)} ops; profiling on {walking.cluster}")
-    problem = profile_model(program, walking.cluster, options=walking.capture, progress=progress)
+    problem = profile_model(
+        program, walking.cluster, options=walking.capture, progress=progress
+    )
     return Road(walking, program, problem)
 
 
 def _searched(walking: Walking, progress: Progress) -> Road:
     """With the number of micro-batches whose best placement is predicted to be the fastest."""
     model = walking.model
-    progress(f"capturing and profiling the training step of {model} at every share of its batch")
+    progress(
+        f"capturing and profiling the training step of {model} at every share of its batch"
+    )
     warm(["best"], progress=progress)
     placing = partial(place, budget=walking.budget, seed=walking.seed)
     sized_model = SizedModel(model, walking.cluster, walking.capture, progress=progress)
@@ -229,4 +239,6 @@ def _name(result: Result | Failure) -> str:
 
 def _row(result: Result | Failure, runs: dict[str, Executed]) -> Row:
     run = runs.get(_name(result))
-    return make_row(result, run.execution, run.verification) if run else make_row(result)
+    return (
+        make_row(result, run.execution, run.verification) if run else make_row(result)
+    )

@@ -79,7 +79,9 @@ def with_best_bound(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     bound = max(bounds)
     return [
-        replace(row, lower_bound=bound, gap=max(0.0, (row.predicted or bound) / bound - 1.0))
+        replace(
+            row, lower_bound=bound, gap=max(0.0, (row.predicted or bound) / bound - 1.0)
+        )
         if row.predicted is not None
         else row
         for row in rows
@@ -104,11 +106,18 @@ WORDS = {
 
 def legend(rows: Sequence[Row]) -> str:
     """Explain the words of a comparison's columns that are in it."""
-    meanings = ["predicted: simulated from op and link times", "gap: above the lower bound"]
+    meanings = [
+        "predicted: simulated from op and link times",
+        "gap: above the lower bound",
+    ]
     mode = next((row.mode for row in rows if row.executed), None)
-    meanings += [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []
+    meanings += (
+        [WORDS["emulated" if mode == "emulated" else "measured"]] if mode else []
+    )
     meanings += [WORDS["virtual"]] if mode == "measured" else []
-    meanings += [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
+    meanings += (
+        [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
+    )
     return "; ".join(meanings)
 
 
@@ -131,5 +140,7 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
     single = next((row for row in placed if row.placer == "single"), None)
     single_seconds = single.predicted if single is not None and may_split else None
     if single_seconds and best.predicted and best.predicted > 0.97 * single_seconds:
-        lines.append("no placer that was compared gains 3 % over one device (predicted)")
+        lines.append(
+            "no placer that was compared gains 3 % over one device (predicted)"
+        )
     return lines

@@ -84,7 +84,9 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     within = " and ".join(limits)
     if goal.name == MEMORY:
         assert answer.result.memory is not None  # tables without memory are refused
-        return [f"least memory within {within}: {bytes_text(answer.result.memory)} a device"]
+        return [
+            f"least memory within {within}: {bytes_text(answer.result.memory)} a device"
+        ]
     if goal.name != FEWEST:
         return []
     devices = answer.tables.problem.devices
@@ -126,7 +128,10 @@ def _network_lines(
     head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
     return [
         f"{head} in the cost model ({proof(result, goal)})",
-        *(f"  {layer.name:{width}}  {text}" for layer, text in zip(layers, words, strict=True)),
+        *(
+            f"  {layer.name:{width}}  {text}"
+            for layer, text in zip(layers, words, strict=True)
+        ),
         *_without_rule(reasons),
         _heading(""),
         *(_part_line(name, parts) for name, parts in rows.items()),
@@ -141,7 +146,10 @@ def strategies(
     return {
         "this strategy": setting.parts(result.configuration),
         "data parallelism": setting.ddp(),
-        **{name: setting.parts(rival) for name, rival in _rivals(setting, problem).items()},
+        **{
+            name: setting.parts(rival)
+            for name, rival in _rivals(setting, problem).items()
+        },
     }
 
 
@@ -152,7 +160,9 @@ def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{count} cannot be split freely: {'; '.join(layers)}"] if layers else []
 
 
-def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: int) -> str:
+def versus(
+    best: CostParts, parallel: CostParts, words: Sequence[str], devices: int
+) -> str:
     """Compare a strategy with data parallelism in a sentence that says which of them to take."""
     ratio = parallel.total / best.total
     if all(text == WHOLE for text in words):
@@ -163,13 +173,23 @@ def versus(best: CostParts, parallel: CostParts, words: Sequence[str], devices: 
     return f"{ratio:.3g} times as fast as data parallelism"
 
 
-def _table_lines(problem: ShardingProblem, result: ShardingResult, goal: str) -> list[str]:
+def _table_lines(
+    problem: ShardingProblem, result: ShardingResult, goal: str
+) -> list[str]:
     width = max(len(name) for name in problem.names)
     pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
-    lines = [f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs]
+    lines = [
+        f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs
+    ]
     memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
-    head = f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
-    return [f"{head} ({proof(result, goal)})", *lines, f"searched for {result.seconds:.3f} s"]
+    head = (
+        f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
+    )
+    return [
+        f"{head} ({proof(result, goal)})",
+        *lines,
+        f"searched for {result.seconds:.3f} s",
+    ]
 
 
 def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, ...]]:
@@ -193,11 +213,19 @@ def proof(result: ShardingResult, goal: str = TIME) -> str:
 
 
 def _heading(first: str) -> str:
-    return f"{first:16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory"
+    return (
+        f"{first:16}  " + " ".join(f"{column:>10}" for column in COLUMNS) + "  memory"
+    )
 
 
 def _part_line(name: str, parts: CostParts) -> str:
-    seconds = (parts.total, parts.compute, parts.reduction, parts.gradient, parts.resharding)
+    seconds = (
+        parts.total,
+        parts.compute,
+        parts.reduction,
+        parts.gradient,
+        parts.resharding,
+    )
     columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
     return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
 
@@ -214,25 +242,40 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
 
 def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
     """Return what was split, into how many strategies, and how exactly."""
-    proof = "exact" if answer.epsilon == 0 else f"within {answer.epsilon:.3g} of the least cost"
+    proof = (
+        "exact"
+        if answer.epsilon == 0
+        else f"within {answer.epsilon:.3g} of the least cost"
+    )
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
 
 
-def draw_frontier(problem: ShardingProblem, answer: Frontier, path: str, *, network: bool) -> None:
+def draw_frontier(
+    problem: ShardingProblem, answer: Frontier, path: str, *, network: bool
+) -> None:
     """Write the picture; a network's in milliseconds and gigabytes, else as in the tables."""
     write_picture(path, frontier_picture(problem, answer, network=network))
 
 
-def frontier_picture(problem: ShardingProblem, answer: Frontier, *, network: bool) -> Figure:
+def frontier_picture(
+    problem: ShardingProblem, answer: Frontier, *, network: bool
+) -> Figure:
     """Draw the picture; a network's in milliseconds and gigabytes, else as in the tables."""
-    scale, units = ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
+    scale, units = (
+        ((1e-9, 1e3), ("GB", "ms")) if network else ((1.0, 1.0), ("bytes", ""))
+    )
     trades = []
     for point in answer.points:
         memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
-        label = f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
+        label = (
+            f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
+        )
         trades.append(Trade(memory, time, label))
     title = frontier_title(problem, answer)
-    axes = (f"memory of a device ({units[0]})", f"cost of a step ({units[1] or 'as in the file'})")
+    axes = (
+        f"memory of a device ({units[0]})",
+        f"cost of a step ({units[1] or 'as in the file'})",
+    )
     note = f"predicted by the cost model; searched for {answer.seconds:.3g} s"
     return frontier_plot(trades, answer.knee, title=title, note=note, axes=axes)
 
@@ -241,7 +284,11 @@ def planned_lines(split: LayerSplit) -> list[str]:
     """Layers in words, predicted cost in parts beside data parallelism, how it was found."""
     mesh = " x ".join(str(n) for n in split.mesh)
     best, parallel = split.predicted, split.data_parallel
-    proof = "proven best of all splits of its layers" if split.result.exact else "not proven best"
+    proof = (
+        "proven best of all splits of its layers"
+        if split.result.exact
+        else "not proven best"
+    )
     return [
         f"{split.problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a "
         "step",
@@ -285,7 +332,12 @@ class Trade:
 
 
 def frontier_plot(
-    trades: Sequence[Trade], knee: int | None, *, title: str, note: str, axes: tuple[str, str]
+    trades: Sequence[Trade],
+    knee: int | None,
+    *,
+    title: str,
+    note: str,
+    axes: tuple[str, str],
 ) -> Figure:
     """Draw the frontier of time and memory.
 
@@ -307,9 +359,14 @@ def frontier_plot(
 
 def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
     """Return the staircase, carried on to the right by the fastest strategy, and a dot for each."""
-    memory, time = [t.memory for t in reversed(trades)], [t.time for t in reversed(trades)]
+    memory, time = (
+        [t.memory for t in reversed(trades)],
+        [t.time for t in reversed(trades)],
+    )
     end = axis.limits[1] if axis.limits else memory[-1]
-    stairs = Series("", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE)
+    stairs = Series(
+        "", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE
+    )
     labels = [trade.label for trade in reversed(trades)]
     return [stairs, Series("", memory, time, told=labels, joined="none", colour=BLUE)]
 
@@ -328,7 +385,12 @@ DOES = {
     "resharding": "resharding of inputs",
     "reduction": "sums of partial results",
 }
-TURN = ("resharding", "compute", "reduction", "gradient")  # of a layer, one after the other
+TURN = (
+    "resharding",
+    "compute",
+    "reduction",
+    "gradient",
+)  # of a layer, one after the other
 HEADS = ("strategy", "step", *DOES.values(), "memory of a device")
 LAYERS = ("layer", "step", *DOES.values(), "how it is split")
 KIND = "device"
@@ -336,7 +398,10 @@ WHY = "Every device does its share of it."
 
 
 def split_page(
-    problem: ShardingProblem, setting: Setting | None, result: ShardingResult, goal: str = TIME
+    problem: ShardingProblem,
+    setting: Setting | None,
+    result: ShardingResult,
+    goal: str = TIME,
 ) -> str:
     """Make the page of one split; one of a file of tables has no parts, and so no timeline.
 
@@ -348,7 +413,11 @@ def split_page(
     """
     title = f"{problem.name} on {problem.devices} devices"
     facts = f"The split is {proof(result, goal)}; it was searched for {result.seconds:.3f} s."
-    parts = [_tables(problem, result)] if setting is None else _network(problem, setting, result)
+    parts = (
+        [_tables(problem, result)]
+        if setting is None
+        else _network(problem, setting, result)
+    )
     return html.page(title, [*parts, _told()], facts=facts)
 
 
@@ -369,7 +438,11 @@ def frontier_page(problem: ShardingProblem, answer: Frontier, *, network: bool) 
         for k, point in enumerate(answer.points)
     ]
     picture = svg(frontier_picture(problem, answer, network=network))
-    parts = [html.figure(picture), html.table(("step", "memory of a device", ""), lines), _told()]
+    parts = [
+        html.figure(picture),
+        html.table(("step", "memory of a device", ""), lines),
+        _told(),
+    ]
     facts = f"The search took {answer.seconds:.3f} s."
     return html.page(frontier_title(problem, answer), parts, facts=facts)
 
@@ -378,23 +451,33 @@ def _told() -> Html:
     return html.footer("All times on this page are predicted by the cost model.")
 
 
-def _network(problem: ShardingProblem, setting: Setting, result: ShardingResult) -> list[Html]:
+def _network(
+    problem: ShardingProblem, setting: Setting, result: ShardingResult
+) -> list[Html]:
     costs = strategies(setting, problem, result)
     names = list(costs)
     best, parallel = costs[names[0]], costs[names[1]]
     words = setting.words(result.configuration)
     largest = max(parts.total for parts in costs.values()) or 1.0
     bars = [html.share(parts.total / largest) for parts in costs.values()]
-    lines = [[name, *_seconds(parts), bytes_text(parts.memory)] for name, parts in costs.items()]
+    lines = [
+        [name, *_seconds(parts), bytes_text(parts.memory)]
+        for name, parts in costs.items()
+    ]
     step = split_timeline(setting, result.configuration)
     cards = [
         (page_seconds(best.total), "predicted step time"),
-        (f"{parallel.total / best.total:.3g}x", "predicted speed-up over data parallelism"),
+        (
+            f"{parallel.total / best.total:.3g}x",
+            "predicted speed-up over data parallelism",
+        ),
         (bytes_text(best.memory), "memory of a device"),
     ]
     return [
         html.cards(cards),
-        html.paragraph(f"In a sentence: {versus(best, parallel, words, setting.devices)}."),
+        html.paragraph(
+            f"In a sentence: {versus(best, parallel, words, setting.devices)}."
+        ),
         html.heading("Strategies side by side"),
         html.table(HEADS, lines, bars=bars),
         viewer([step], title="What each layer takes, one after the other"),
@@ -411,11 +494,17 @@ def _seconds(parts: CostParts) -> list[str]:
     ]
 
 
-def _layers(setting: Setting, configuration: Sequence[int], words: Sequence[str]) -> Html:
+def _layers(
+    setting: Setting, configuration: Sequence[int], words: Sequence[str]
+) -> Html:
     costs, layers = setting.by_layer(configuration), setting.network.layers
     largest = max(parts.total for parts in costs) or 1.0
     lines = [
-        [layer.name, *_seconds(parts), f"{text} ({layer.reason})" if layer.reason else text]
+        [
+            layer.name,
+            *_seconds(parts),
+            f"{text} ({layer.reason})" if layer.reason else text,
+        ]
         for layer, parts, text in zip(layers, costs, words, strict=True)
     ]
     bars = [html.share(parts.total / largest) for parts in costs]
@@ -424,7 +513,9 @@ def _layers(setting: Setting, configuration: Sequence[int], words: Sequence[str]
 
 def _tables(problem: ShardingProblem, result: ShardingResult) -> Html:
     pairs = zip(problem.names, result.configuration, problem.cost, strict=True)
-    lines = [[name, str(k), str(len(cost)), f"{cost[k]:.10g}"] for name, k, cost in pairs]
+    lines = [
+        [name, str(k), str(len(cost)), f"{cost[k]:.10g}"] for name, k, cost in pairs
+    ]
     return html.table(("layer", "configuration", "of", "its own cost"), lines)
 
 
@@ -455,5 +546,9 @@ def _chain(setting: Setting, names: Sequence[str], seconds: Sequence[float]) -> 
     """All that a device does, one after the other, on that device."""
     pairs = [(k, 0.0, [k + 1]) for k in range(len(names) - 1)]
     graph = ComputationGraph.from_tensors(names, pairs)
-    cluster = Cluster((Device(name="every device", kind=KIND, memory=1e30),), (), "mesh")
-    return build_problem(setting.network.name, graph, cluster, {KIND: np.array(seconds)})
+    cluster = Cluster(
+        (Device(name="every device", kind=KIND, memory=1e30),), (), "mesh"
+    )
+    return build_problem(
+        setting.network.name, graph, cluster, {KIND: np.array(seconds)}
+    )

@@ -9,7 +9,16 @@ from gnnplace.plans import OWN, Plan, PlanFile, start_command
 from gnnplace.report.rates import utilization
 from gnnplace.report.units import bytes_text, seconds_text
 
-HEAD = ("launcher", "step", "in four of five", "tokens/s/GPU", "TFLOP/s", "MFU", "memory", "fits")
+HEAD = (
+    "launcher",
+    "step",
+    "in four of five",
+    "tokens/s/GPU",
+    "TFLOP/s",
+    "MFU",
+    "memory",
+    "fits",
+)
 CONVENTION = (
     "TFLOP/s a GPU and MFU count the model's products alone, forward and backward, nothing that is "
     "recomputed"
@@ -34,7 +43,9 @@ def side_by_side_lines(plan: Plan) -> list[str]:
             rows.append((name, *_figures(entry.plan)))
             words.append(short_words(entry.plan.words or ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = ["each launcher's fastest plan, at the prices of the framework that it starts:"]
+    lines = [
+        "each launcher's fastest plan, at the prices of the framework that it starts:"
+    ]
     for row, text in zip(rows, words, strict=True):
         cells = [f"{row[0]:{widths[0]}}"]
         for cell, width in zip(row[1:], widths[1:], strict=True):

@@ -36,7 +36,15 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     base = next((row for row in rows if row.placer == "single"), None)
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("placer", no_wrap=True)
-    headings = ["predicted", mode, "virtual", "speed-up", "peak memory", "gap", "to place"]
+    headings = [
+        "predicted",
+        mode,
+        "virtual",
+        "speed-up",
+        "peak memory",
+        "gap",
+        "to place",
+    ]
     shown = [h for h in headings if h != "virtual" or mode == "measured"]
     if not any(row.executed for row in rows):
         shown = [h for h in shown if h not in (mode, "virtual")]
@@ -46,7 +54,9 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
         cells = _cells(row, base, mode)
         style = "bold green" if row.placer == "best" else None
-        remarks = row.error or "; ".join(part for part in (row.note, row.verified) if part)
+        remarks = row.error or "; ".join(
+            part for part in (row.note, row.verified) if part
+        )
         table.add_row(row.placer, *(cells[h] for h in shown), remarks, style=style)
     return table
 
@@ -76,7 +86,9 @@ def simulation_table(problem: Problem, simulation: Simulation) -> Table:
     """Busy share and peak memory of every device."""
     table = Table(title=f"{problem.name}: predicted step", title_justify="left")
     for heading in ("device", "kind", "ops", "busy", "peak memory", "of", "headroom"):
-        table.add_column(heading, justify="left" if heading in ("device", "kind") else "right")
+        table.add_column(
+            heading, justify="left" if heading in ("device", "kind") else "right"
+        )
     busy = simulation.busy_share(problem.num_devices)
     for d, device in enumerate(problem.cluster.devices):
         table.add_row(
@@ -94,14 +106,21 @@ def simulation_table(problem: Problem, simulation: Simulation) -> Table:
 def memory_lines(problem: Problem, simulation: Simulation) -> list[str]:
     """Peak memory and headroom of each device, alike devices in one line."""
     devices_by_text: dict[str, list[str]] = {}
-    for device, peak in zip(problem.cluster.devices, simulation.peak_memory, strict=True):
-        reserved = f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
+    for device, peak in zip(
+        problem.cluster.devices, simulation.peak_memory, strict=True
+    ):
+        reserved = (
+            f", {bytes_text(device.reserve)} of it reserved" if device.reserve else ""
+        )
         text = (
             f"{bytes_text(peak)} of {bytes_text(device.memory)}, "
             f"headroom {bytes_text(device.memory - peak)}{reserved}"
         )
         devices_by_text.setdefault(text, []).append(device.name)
-    return [f"memory of {', '.join(names)}: {text}" for text, names in devices_by_text.items()]
+    return [
+        f"memory of {', '.join(names)}: {text}"
+        for text, names in devices_by_text.items()
+    ]
 
 
 def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
@@ -114,7 +133,9 @@ def sizes_table(sizes: Sequence[Size], chosen: Size) -> Table:
     return table
 
 
-def interval_row(result: ThroughputResult | tuple[str, GnnplaceError]) -> dict[str, Any]:
+def interval_row(
+    result: ThroughputResult | tuple[str, GnnplaceError],
+) -> dict[str, Any]:
     """One placer's row as plain data."""
     if isinstance(result, tuple):
         return {"placer": result[0], "error": str(result[1])}
@@ -132,13 +153,21 @@ def interval_table(
     results: Sequence[ThroughputResult | tuple[str, GnnplaceError]], title: str
 ) -> Table:
     """Placers by interval; the largest of their bounds holds for all."""
-    heads = ("placer", "interval, predicted", "above bound", "step, predicted", "found in")
+    heads = (
+        "placer",
+        "interval, predicted",
+        "above bound",
+        "step, predicted",
+        "found in",
+    )
     table = Table(*heads, "remarks", title=title)
     placed = [result for result in results if not isinstance(result, tuple)]
     bound = max((result.interval_bound for result in placed), default=0.0)
     for result in sorted(placed, key=lambda result: result.interval):
         gap = f"{result.interval / bound - 1:.1%}" if bound > 0 else "-"
-        seconds = (seconds_text(x) for x in (result.interval, result.step_time, result.seconds))
+        seconds = (
+            seconds_text(x) for x in (result.interval, result.step_time, result.seconds)
+        )
         interval, step, search = seconds
         table.add_row(result.placer, interval, gap, step, search, result.note)
     for failed in results:
@@ -188,7 +217,13 @@ def placement_rows(problem: Problem, placement: Placement) -> tuple[list[str], R
     state = np.bincount(index.ravel(), problem.state)
     names = [one.name for one in problem.cluster.devices]
     rows = [
-        [labels[k // len(names)], names[k % len(names)], str(count), f"{time:.6g}", f"{size:.0f}"]
+        [
+            labels[k // len(names)],
+            names[k % len(names)],
+            str(count),
+            f"{time:.6g}",
+            f"{size:.0f}",
+        ]
         for k, count, time, size in zip(keys.tolist(), ops, spent, state, strict=True)
     ]
     return ["module", "device", "ops", "seconds", "bytes of state"], rows
@@ -202,8 +237,17 @@ def plan_rows(plan: Plan) -> tuple[list[str], Rows]:
         mesh = f"{len(stage.rows)} x {len(stage.rows[0])}"
         for module in stage.modules:
             recomputed = "yes" if module in stage.recompute.modules else "no"
-            rows.append([module, str(number), devices, mesh, str(stage.zero), recomputed])
-    return ["module", "stage", "devices", "replicas x shards", "ZeRO", "recomputed"], rows
+            rows.append(
+                [module, str(number), devices, mesh, str(stage.zero), recomputed]
+            )
+    return [
+        "module",
+        "stage",
+        "devices",
+        "replicas x shards",
+        "ZeRO",
+        "recomputed",
+    ], rows
 
 
 def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
@@ -212,7 +256,9 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
     def places(plan: Plan) -> dict[str, str]:
         by_module: dict[str, str] = {}
         for module, _, devices, mesh, zero, recomputed in plan_rows(plan)[1]:
-            suffix = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (recomputed == "yes")
+            suffix = f", ZeRO {zero}" * (zero != "0") + ", recomputed" * (
+                recomputed == "yes"
+            )
             location = f"{devices} ({mesh}{suffix})"
             by_module[module] = (
                 f"{by_module[module]}, {location}" if module in by_module else location
@@ -220,7 +266,9 @@ def moved_between(before: Plan, after: Plan) -> dict[str, tuple[str, str]]:
         return by_module
 
     first, second = places(before), places(after)
-    return {m: (first[m], second[m]) for m in first if first[m] != second.get(m, first[m])}
+    return {
+        m: (first[m], second[m]) for m in first if first[m] != second.get(m, first[m])
+    }
 
 
 def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
@@ -235,5 +283,7 @@ def write_table(path: str | Path, headings: Sequence[str], rows: Rows) -> None:
         write_text(path, csv_text([headings, *rows]))
         return
     lines = [list(headings), ["---"] * len(headings), *rows]
-    text = (f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+    text = (
+        f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines
+    )
     write_text(path, "".join(text))

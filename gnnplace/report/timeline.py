@@ -147,7 +147,9 @@ class Timeline:
         names, named = self.problem.graph.names, self.named
         columns = (self.op, self.device, self.start, self.finish)
         return tuple(
-            OpSpan(names[i], d, start, finish, named.kinds[named.kind[i]], named.module[i])
+            OpSpan(
+                names[i], d, start, finish, named.kinds[named.kind[i]], named.module[i]
+            )
             for i, d, start, finish in zip(*(c.tolist() for c in columns), strict=True)
         )
 
@@ -191,7 +193,11 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
 
 def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
     """Return the timeline of the run's most typical step."""
-    index, lane, step = problem.graph.index, problem.cluster.device_index, execution.timeline
+    index, lane, step = (
+        problem.graph.index,
+        problem.cluster.device_index,
+        execution.timeline,
+    )
     ops, transfers = step.ops, step.transfers
     # Rows are producer, source, target, start, finish, bytes; and op, device, start, finish.
     moved, ran = np.zeros((6, len(transfers))), np.zeros((4, len(ops)))

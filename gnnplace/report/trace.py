@@ -36,10 +36,25 @@ def write_trace(path: str | Path, timelines: Iterable[Timeline]) -> None:
 
 
 def _names(pid: int, timeline: Timeline) -> list[dict[str, Any]]:
-    names = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": timeline.label}}]
+    names = [
+        {
+            "ph": "M",
+            "pid": pid,
+            "name": "process_name",
+            "args": {"name": timeline.label},
+        }
+    ]
     for tid, device in enumerate(timeline.devices):
         arguments = {"name": device}
-        names.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": arguments})
+        names.append(
+            {
+                "ph": "M",
+                "pid": pid,
+                "tid": tid,
+                "name": "thread_name",
+                "args": arguments,
+            }
+        )
     return names
 
 
@@ -59,14 +74,25 @@ def _ops(pid: int, timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def _transfers(pid: int, timeline: Timeline, flow: Iterator[int]) -> list[dict[str, Any]]:
+def _transfers(
+    pid: int, timeline: Timeline, flow: Iterator[int]
+) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for transfer in timeline.transfers:
-        common = {"pid": pid, "cat": "transfer", "name": transfer.name, "id": next(flow)}
+        common = {
+            "pid": pid,
+            "cat": "transfer",
+            "name": transfer.name,
+            "id": next(flow),
+        }
         size = {"bytes": transfer.bytes}
         start, finish = transfer.start * MICRO, transfer.finish * MICRO
-        events.append({**common, "ph": "s", "tid": transfer.source, "ts": start, "args": size})
-        events.append({**common, "ph": "f", "bp": "e", "tid": transfer.target, "ts": finish})
+        events.append(
+            {**common, "ph": "s", "tid": transfer.source, "ts": start, "args": size}
+        )
+        events.append(
+            {**common, "ph": "f", "bp": "e", "tid": transfer.target, "ts": finish}
+        )
     return events
 
 
@@ -79,6 +105,8 @@ def _memory(pid: int, timeline: Timeline) -> list[dict[str, Any]]:
             "ts": at * MICRO,
             "args": {"bytes": size},
         }
-        for device, (times, sizes) in zip(timeline.devices, timeline.memory, strict=False)
+        for device, (times, sizes) in zip(
+            timeline.devices, timeline.memory, strict=False
+        )
         for at, size in zip(times, sizes, strict=True)
     ]

@@ -16,7 +16,9 @@ def seconds_text(value: float | None) -> str:
         return "-"
     if value == 0 or value != value or value == float("inf"):
         return "0 s" if value == 0 else str(value)
-    scale, unit = next(((s, u) for s, u in UNITS if abs(value) >= NEARLY * s), UNITS[-1])
+    scale, unit = next(
+        ((s, u) for s, u in UNITS if abs(value) >= NEARLY * s), UNITS[-1]
+    )
     return f"{value / scale:.3g} {unit}"
 
 
@@ -27,14 +29,18 @@ def page_seconds(value: float | None) -> str:
 
 def bytes_text(value: float) -> str:
     """Bytes with a unit that suits, e.g. ``1.5 MB``."""
-    scale, unit = next(((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1])
+    scale, unit = next(
+        ((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1]
+    )
     return f"{value / scale:.3g} {unit}"
 
 
 def names_text(names: Sequence[str], most: int) -> str:
     """Format the first few names in one line, and how many more there are."""
     num_hidden = len(names) - most
-    return ", ".join(names[:most]) + (f" and {num_hidden} more" if num_hidden > 0 else "")
+    return ", ".join(names[:most]) + (
+        f" and {num_hidden} more" if num_hidden > 0 else ""
+    )
 
 
 def faults_text(faults: Sequence[str]) -> str:
@@ -47,5 +53,7 @@ def faults_text(faults: Sequence[str]) -> str:
 
 def eager_line(times: Mapping[int, float]) -> str:
     """Eager PyTorch's step times, by number of cores, in one line."""
-    shown = [f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()]
+    shown = [
+        f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()
+    ]
     return f"eager PyTorch, measured beside: {', '.join(shown)}"

@@ -174,7 +174,10 @@ NO_MODULE = "(no module)"
 
 
 def viewer(
-    timelines: Sequence[Timeline], *, beside: bool = False, title: str = "Timeline of one step"
+    timelines: Sequence[Timeline],
+    *,
+    beside: bool = False,
+    title: str = "Timeline of one step",
 ) -> Html:
     """Make a section with a timeline; one a page.
 
@@ -183,7 +186,9 @@ def viewer(
         beside: whether the second is shown beside the first to begin with.
         title: the section's heading.
     """
-    data = json.dumps(viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(
+        viewer_data(timelines, beside=beside), separators=(",", ":"), allow_nan=False
+    )
     script = "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     # "<" could end the element that holds the data, or begin a comment in it.
     data = data.replace("<", "\\u003c")
@@ -194,12 +199,16 @@ def viewer(
     )
 
 
-def viewer_data(timelines: Sequence[Timeline], *, beside: bool = False) -> dict[str, Any]:
+def viewer_data(
+    timelines: Sequence[Timeline], *, beside: bool = False
+) -> dict[str, Any]:
     """Return what the script reads as plain data, in seconds and bytes."""
     first: list[Timeline] = []  # of the steps of each graph
     graph = []
     for step in timelines:
-        index = next((k for k, earlier in enumerate(first) if _alike(step, earlier)), len(first))
+        index = next(
+            (k for k, earlier in enumerate(first) if _alike(step, earlier)), len(first)
+        )
         first += [step] if index == len(first) else []
         graph.append(index)
     return {
@@ -223,20 +232,28 @@ def _alike(one: Timeline, other: Timeline) -> bool:
 
 def packed(values: ArrayLike, kind: str) -> str:
     """Numbers as the bytes of a little-endian array of a kind such as ``f8``, in base64."""
-    return b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode("ascii")
+    return b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode(
+        "ascii"
+    )
 
 
 def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
     modules: dict[str, int] = {}
-    module = [modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module]
+    module = [
+        modules.setdefault(name or NO_MODULE, len(modules)) for name in named.module
+    ]
     reasons, reason = place_reasons(problem, named.why)
     graph, drawn = problem.graph, layout(problem)
-    output_bytes = np.bincount(graph.producer, graph.size * named.sized, problem.num_ops)
+    output_bytes = np.bincount(
+        graph.producer, graph.size * named.sized, problem.num_ops
+    )
     data = {
         "names": list(graph.names),
         "modules": list(modules),
         "module": packed(module, "i4"),
-        "covers": {k: list(named.covers[m]) for m, k in modules.items() if m in named.covers},
+        "covers": {
+            k: list(named.covers[m]) for m, k in modules.items() if m in named.covers
+        },
         "kinds": list(named.kinds),
         "kind": packed(named.kind, "u1"),
         "reasons": reasons,
@@ -248,8 +265,13 @@ def _graph(problem: Problem, named: Naming) -> dict[str, Any]:
         "limits": problem.cluster.memory.tolist(),
     }
     if drawn is not None:
-        numbers = {name: packed(getattr(drawn, name), "f4") for name in ("x", "y", "size")}
-        data["layout"] = numbers | {"edges": packed(drawn.edges, "i4"), "tallest": drawn.tallest}
+        numbers = {
+            name: packed(getattr(drawn, name), "f4") for name in ("x", "y", "size")
+        }
+        data["layout"] = numbers | {
+            "edges": packed(drawn.edges, "i4"),
+            "tallest": drawn.tallest,
+        }
     return data
 
 
@@ -260,7 +282,13 @@ class Ticks:
     """
 
     def __init__(self, step: Timeline) -> None:
-        instants = [np.zeros(1), step.start, step.finish, step.moves.start, step.moves.finish]
+        instants = [
+            np.zeros(1),
+            step.start,
+            step.finish,
+            step.moves.start,
+            step.moves.finish,
+        ]
         instants += [times for times, _ in step.memory]
         self.origin = float(min(times.min() for times in instants if len(times)))
         last = float(max(times.max() for times in instants if len(times)))
@@ -298,7 +326,9 @@ def _step(step: Timeline, graph: int) -> dict[str, Any]:
             "target": packed(moves.target, "u2"),
             "start": ticks(moves.start),
             "finish": ticks(moves.finish),
-            "bytes": packed(moves.bytes if step.named.sized else moves.bytes * np.nan, "f4"),
+            "bytes": packed(
+                moves.bytes if step.named.sized else moves.bytes * np.nan, "f4"
+            ),
         },
         "memory": [[ticks(times), packed(sizes, "f4")] for times, sizes in step.memory],
     }

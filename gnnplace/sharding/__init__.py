@@ -82,7 +82,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.problem import write_sharding as write_sharding
     from gnnplace.sharding.rivals import expert as expert
     from gnnplace.sharding.rivals import greedy as greedy
-    from gnnplace.sharding.run.measure import broadcast_from_first as broadcast_from_first
+    from gnnplace.sharding.run.measure import (
+        broadcast_from_first as broadcast_from_first,
+    )
     from gnnplace.sharding.run.measure import measured_figures as measured_figures
     from gnnplace.sharding.run.move import Regathering as Regathering
     from gnnplace.sharding.run.move import dtensor_placements as dtensor_placements

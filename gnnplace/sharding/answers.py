@@ -79,7 +79,9 @@ class SplitOptions:
         """
         if self.cluster is None:
             if self.links is not None:
-                raise InputError("--links: --cluster is needed to say what links they are of")
+                raise InputError(
+                    "--links: --cluster is needed to say what links they are of"
+                )
             return None
         if self.bandwidth != BANDWIDTH:
             raise InputError("--bandwidth, --cluster: the cluster says what links take")
@@ -98,7 +100,9 @@ class SplitOptions:
         available = default if exchange is None else exchange.cluster.num_devices
         count = available if self.devices is None else self.devices
         if exchange is not None and count > available:
-            raise InputError(f"--devices {count}: the cluster {self.cluster} has {available}")
+            raise InputError(
+                f"--devices {count}: the cluster {self.cluster} has {available}"
+            )
         return count
 
 
@@ -169,7 +173,9 @@ def is_model(what: str) -> bool:
     return what.partition("?")[0] in zoo.names()
 
 
-def shard_network(tables: AnswerTables, *, memory_limit: float | None = None) -> ShardingResult:
+def shard_network(
+    tables: AnswerTables, *, memory_limit: float | None = None
+) -> ShardingResult:
     """Return the split of least time, proven best where its result says so.
 
     Args:
@@ -210,7 +216,9 @@ class SplitGoal:
         if self.name == TIME and self.time_limit is not None:
             raise InputError("--time-limit: is for --goal memory and --goal gpus")
         if self.name == MEMORY and self.time_limit is None:
-            raise InputError("--goal memory: needs --time-limit, the seconds a step may take")
+            raise InputError(
+                "--goal memory: needs --time-limit, the seconds a step may take"
+            )
         if self.name == MEMORY and self.memory_limit is not None:
             raise InputError("--memory-limit: is for --goal time and --goal gpus")
         if self.name == FEWEST and (self.memory_limit, self.time_limit) == (None, None):
@@ -232,7 +240,9 @@ class GoalAnswer:
     reasons: dict[int, str]
 
 
-def shard_for(what: str, goal: SplitGoal, options: SplitOptions | None = None) -> GoalAnswer:
+def shard_for(
+    what: str, goal: SplitGoal, options: SplitOptions | None = None
+) -> GoalAnswer:
     """Return the split that is best for a goal.
 
     For the fewest devices all numbers up to that of the options are tried, from one on; the first
@@ -347,12 +357,16 @@ def limited_split(
             "place and plan"
         )
     if limits.max_memory:
-        raise InputError("max_memory: a split layer is on all devices; give --memory-limit")
+        raise InputError(
+            "max_memory: a split layer is on all devices; give --memory-limit"
+        )
     if limits.max_devices is not None:
         count = options.devices
         if count is None:
             named = options.cluster is not None
-            count = resolve_cluster(str(options.cluster)).num_devices if named else DEVICES
+            count = (
+                resolve_cluster(str(options.cluster)).num_devices if named else DEVICES
+            )
         options = replace(options, devices=min(count, limits.max_devices))
     if limits.headroom is None:
         return options, memory_limit
@@ -365,7 +379,9 @@ def _limit(headroom: str, options: SplitOptions, memory_limit: float | None) -> 
         share, size = read_headroom(headroom)
         available = memory_limit * (1.0 - share) - size
         if available < 0:
-            raise InputError(f"headroom {headroom}: is more than --memory-limit {memory_limit:g}")
+            raise InputError(
+                f"headroom {headroom}: is more than --memory-limit {memory_limit:g}"
+            )
         return available
     if options.cluster is None:
         raise InputError(

@@ -74,7 +74,9 @@ class Machine:
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth"):
             if not 0 < getattr(self, name) < np.inf:
-                raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
+                raise InputError(
+                    f"{name}: {getattr(self, name):g} is not a positive number"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,11 @@ def layer_costs(
     splits = configurations(operation, devices, space)
     parts = {d.name: splits[:, i] for i, d in enumerate(operation.dimensions)}
     compute = (
-        3.0 * operation.flops / splits.prod(axis=1) / machine.flops * _waiting(operation, parts)
+        3.0
+        * operation.flops
+        / splits.prod(axis=1)
+        / machine.flops
+        * _waiting(operation, parts)
     )
     seconds = message_seconds(machine.element, machine.bandwidth)
     reduced = _all_reduce(operation, parts, operation.output, machine)
@@ -124,7 +130,9 @@ def layer_costs(
     gradient = np.zeros(len(splits))
     stored = _local(operation, parts, operation.saved or operation.output)
     for axes in operation.parameters:
-        gradient = gradient + _all_reduce(operation, parts, axes, machine, bucketed=True)
+        gradient = gradient + _all_reduce(
+            operation, parts, axes, machine, bucketed=True
+        )
         stored = stored + machine.state * _local(operation, parts, axes)
     return LayerCosts(
         compute=compute,
@@ -184,11 +192,17 @@ def _waiting(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | fl
     return (shares + parts[name] - 1.0) / shares
 
 
-def _between_stages(operation: Operation, parts: dict[str, NDArray]) -> FloatArray | float:
+def _between_stages(
+    operation: Operation, parts: dict[str, NDArray]
+) -> FloatArray | float:
     """Return the elements that a stage sends on, and their gradients that come back. [K]"""
     if operation.stages is None:
         return 0.0
-    return 2.0 * (parts[operation.stages[0]] > 1) * _local(operation, parts, operation.output)
+    return (
+        2.0
+        * (parts[operation.stages[0]] > 1)
+        * _local(operation, parts, operation.output)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -214,7 +228,9 @@ def edge_costs(
     produced = layouts(producer, producer.output, devices, space)
     consumed = layouts(consumer, axes, devices, space)
     size = producer.elements(producer.output) * machine.element
-    needed = np.broadcast_to(size / consumed[0].prod(axis=1), (len(produced[0]), len(consumed[0])))
+    needed = np.broadcast_to(
+        size / consumed[0].prod(axis=1), (len(produced[0]), len(consumed[0]))
+    )
     local = (size / produced[0].prod(axis=1))[:, None]
     common = size / _overlaps(produced[0], consumed[0])
     gradient = local - common if consumer.needs_gradient else 0.0
@@ -222,18 +238,23 @@ def edge_costs(
     seconds = (
         message_seconds(received + gradient, machine.bandwidth)
         if machine.exchange is None
-        else _resharding(received, devices, machine) + _resharding(gradient, devices, machine)
+        else _resharding(received, devices, machine)
+        + _resharding(gradient, devices, machine)
     )
     time = ClassTable(seconds, produced[1], consumed[1])
     copies = ClassTable(np.where(received > 0, needed, 0.0), produced[1], consumed[1])
     return EdgeCosts(time.spread(), copies.spread(), time)
 
 
-def _resharding(received: FloatArray | float, devices: int, machine: Machine) -> FloatArray:
+def _resharding(
+    received: FloatArray | float, devices: int, machine: Machine
+) -> FloatArray:
     """Return the seconds in which every device gets bytes from all others, as in an all-to-all."""
     assert machine.exchange is not None
     sizes = np.asarray(received) * devices / max(devices - 1, 1)
-    return machine.exchange.seconds(ALL_TO_ALL, np.full(sizes.shape, float(devices)), sizes)
+    return machine.exchange.seconds(
+        ALL_TO_ALL, np.full(sizes.shape, float(devices)), sizes
+    )
 
 
 def _overlaps(produced: FloatArray, consumed: FloatArray) -> FloatArray:
@@ -247,8 +268,12 @@ def _overlaps(produced: FloatArray, consumed: FloatArray) -> FloatArray:
     """
     parts = np.ones((len(produced), len(consumed)))
     for axis in range(max(produced.shape[1], consumed.shape[1])):
-        first_parts = produced[:, axis] if axis < produced.shape[1] else np.ones(len(produced))
-        second_parts = consumed[:, axis] if axis < consumed.shape[1] else np.ones(len(consumed))
+        first_parts = (
+            produced[:, axis] if axis < produced.shape[1] else np.ones(len(produced))
+        )
+        second_parts = (
+            consumed[:, axis] if axis < consumed.shape[1] else np.ones(len(consumed))
+        )
         parts *= np.maximum(first_parts[:, None], second_parts)
     return parts
 
@@ -264,17 +289,26 @@ def layouts(
     """
     splits = configurations(operation, devices, space)
     names = [d.name for d in operation.dimensions]
-    columns = [splits[:, names.index(a)] if a is not None else splits[:, 0] * 0 + 1 for a in axes]
+    columns = [
+        splits[:, names.index(a)] if a is not None else splits[:, 0] * 0 + 1
+        for a in axes
+    ]
     code = np.zeros(len(splits), np.int64)
     for column in columns:
         code = code * (devices + 1) + column
     _, first, of = np.unique(code, return_index=True, return_inverse=True)
-    parts = np.array(columns, np.float64).reshape(len(columns), len(splits))  # a scalar has no axis
+    parts = np.array(columns, np.float64).reshape(
+        len(columns), len(splits)
+    )  # a scalar has no axis
     return parts.T[first], Classes(of, first)
 
 
 def sharding_problem(
-    network: Network, devices: int, machine: Machine | None = None, *, space: SplitSpace = ANY
+    network: Network,
+    devices: int,
+    machine: Machine | None = None,
+    *,
+    space: SplitSpace = ANY,
 ) -> ShardingProblem:
     """Build the cost tables of a network; equal layers and equal pairs of layers share them.
 
@@ -286,14 +320,18 @@ def sharding_problem(
     """
     machine = machine or Machine()
     index = {layer.name: i for i, layer in enumerate(network.layers)}
-    node_costs = [layer_costs(x.operation, devices, machine, space) for x in network.layers]
+    node_costs = [
+        layer_costs(x.operation, devices, machine, space) for x in network.layers
+    ]
     totals = {id(costs): costs.total for costs in node_costs}
     edges = []
     for layer in network.layers:
         for port, source in enumerate(layer.inputs):
             if source is not None:
                 producer = network.layers[index[source]].operation
-                costs = edge_costs(producer, layer.operation, port, devices, machine, space)
+                costs = edge_costs(
+                    producer, layer.operation, port, devices, machine, space
+                )
                 ends = (index[source], index[layer.name])
                 edges.append(Edge(*ends, costs.time, costs.memory, costs.over_classes))
     return ShardingProblem(
@@ -338,14 +376,18 @@ class Setting:
         """Return each layer's split in words, such as ``heads over 4, batch over 2``."""
         pairs = zip(self.network.layers, configuration, strict=True)
         return [
-            in_words(x.operation, configurations(x.operation, self.devices, self.space)[k])
+            in_words(
+                x.operation, configurations(x.operation, self.devices, self.space)[k]
+            )
             for x, k in pairs
         ]
 
     def parts(self, configuration: Sequence[int]) -> CostParts:
         """Return what a strategy costs, one configuration index a layer, all layers together."""
         layers = self.by_layer(configuration)
-        return CostParts(*(sum(getattr(part, name) for part in layers) for name in PARTS))
+        return CostParts(
+            *(sum(getattr(part, name) for part in layers) for name in PARTS)
+        )
 
     def by_layer(self, configuration: Sequence[int]) -> list[CostParts]:
         """Return what a strategy costs layer by layer, with the resharding of inputs."""
@@ -389,7 +431,9 @@ class Setting:
         devices = self.devices
         machine = self.machine
         operations = [layer.operation for layer in self.network.layers]
-        examples = max(d.extent for x in operations for d in x.dimensions if d.name == "batch")
+        examples = max(
+            d.extent for x in operations for d in x.dimensions if d.name == "batch"
+        )
         share = math.ceil(examples / devices) / examples
         parameters = sum(x.elements(axes) for x in operations for axes in x.parameters)
         results = sum(x.elements(x.saved or x.output) for x in operations)

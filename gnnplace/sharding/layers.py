@@ -108,7 +108,10 @@ def linear(
         sequence: positions of an example; 0: it has no such axis.
         flat: further axes of the input that are flattened into the features and read whole.
     """
-    rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
+    rows = [
+        Dimension("batch", batch),
+        *([Dimension("sequence", sequence)] if sequence else []),
+    ]
     dims = (*rows, features, output)
     points = math.prod(d.extent * d.width for d in dims)
     lead = tuple(d.name for d in rows)
@@ -163,7 +166,9 @@ def convolution(
     )
 
 
-def pointwise(kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1) -> Operation:
+def pointwise(
+    kind: str, dimensions: tuple[Dimension, ...], inputs: int = 1
+) -> Operation:
     """Build an operation on every element, such as a pooling; one FLOP an element."""
     names = tuple(d.name for d in dimensions)
     points = math.prod(d.extent * d.width for d in dimensions)
@@ -198,7 +203,13 @@ def embedding(batch: int, sequence: int, vocabulary: int, features: int) -> Oper
 
 
 def attention(
-    batch: int, heads: int, queries: int, keys: int, features: int, *, cross: bool = False
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    features: int,
+    *,
+    cross: bool = False,
 ) -> Operation:
     """Build scaled products of queries and keys, and the weighted sum of values: 4 FLOP a pair and
     feature. Every position reads the keys of all others, so a split sequence reads keys and values
@@ -236,7 +247,10 @@ def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
     """Build softmax and loss: about five FLOP an element; sums over a split vocabulary are
     exchanged.
     """
-    rows = [Dimension("batch", batch), *([Dimension("sequence", sequence)] if sequence else [])]
+    rows = [
+        Dimension("batch", batch),
+        *([Dimension("sequence", sequence)] if sequence else []),
+    ]
     lead = tuple(d.name for d in rows)
     dims = (*rows, Dimension("vocabulary", vocabulary))
     points = math.prod(d.extent for d in dims)
@@ -250,7 +264,12 @@ def cross_entropy(batch: int, sequence: int, vocabulary: int) -> Operation:
 
 
 def lstm(
-    batch: int, sequence: int, features: int, hidden: int, layers: int = 1, state: int | None = None
+    batch: int,
+    sequence: int,
+    features: int,
+    hidden: int,
+    layers: int = 1,
+    state: int | None = None,
 ) -> Operation:
     """Build a stack of LSTM layers: 8 FLOP for every weight of the input's and the state's
     products.
@@ -306,7 +325,9 @@ ANY = SplitSpace()
 
 
 @lru_cache(maxsize=4096)
-def configurations(operation: Operation, devices: int, space: SplitSpace = ANY) -> IntArray:
+def configurations(
+    operation: Operation, devices: int, space: SplitSpace = ANY
+) -> IntArray:
     """Return all splits whose product is at most ``devices``. [K, dimensions]
 
     A dimension is never cut into more parts than it has positions. The first configuration splits

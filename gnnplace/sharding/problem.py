@@ -76,10 +76,16 @@ class ShardingProblem:
     def _check_edge(self, index: int, edge: Edge) -> None:
         shape = (len(self.cost[edge.u]), len(self.cost[edge.v]))
         if edge.u == edge.v:
-            raise InputError(f"edges[{index}].v: an edge from {self.names[edge.u]!r} to itself")
+            raise InputError(
+                f"edges[{index}].v: an edge from {self.names[edge.u]!r} to itself"
+            )
         for key, table in (("cost", edge.cost), ("memory", edge.memory)):
-            if table is not None and (table.shape != shape or not np.isfinite(table).all()):
-                raise InputError(f"edges[{index}].{key}: must be finite numbers of shape {shape}")
+            if table is not None and (
+                table.shape != shape or not np.isfinite(table).all()
+            ):
+                raise InputError(
+                    f"edges[{index}].{key}: must be finite numbers of shape {shape}"
+                )
         if edge.memory is not None and (edge.memory < 0).any():
             raise InputError(f"edges[{index}].memory: must not be negative")
 
@@ -129,9 +135,12 @@ class ShardingProblem:
 
     def value(self, configuration: tuple[int, ...]) -> float:
         """Return the cost of a strategy: one configuration index a node."""
-        total = sum(float(cost[i]) for cost, i in zip(self.cost, configuration, strict=True))
+        total = sum(
+            float(cost[i]) for cost, i in zip(self.cost, configuration, strict=True)
+        )
         return total + sum(
-            float(edge.cost[configuration[edge.u], configuration[edge.v]]) for edge in self.edges
+            float(edge.cost[configuration[edge.u], configuration[edge.v]])
+            for edge in self.edges
         )
 
     def bytes(self, configuration: tuple[int, ...]) -> float | None:
@@ -196,11 +205,15 @@ def _read_arrays(path: Path) -> dict[str, FloatArray]:
             raise ValueError("one array")
         with archive:
             arrays = {key: archive[key] for key in archive.files}
-        if invalid_types := [a.dtype for a in arrays.values() if a.dtype.kind not in "fiu"]:
+        if invalid_types := [
+            a.dtype for a in arrays.values() if a.dtype.kind not in "fiu"
+        ]:
             raise ValueError(f"numbers of type {invalid_types[0]}")
         return {key: array.astype(np.float64) for key, array in arrays.items()}
     except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise FormatError(
+            f"{path}: cannot be read: {error.strerror or error}"
+        ) from None
     except (EOFError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         raise FormatError(f"{path}: not an npz archive of numbers") from None
 
@@ -242,7 +255,9 @@ def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProb
         names=tuple(node.name for node in file.nodes),
         cost=tuple(cost for cost in costs if cost is not None),
         edges=tuple(edges),
-        memory=tuple(array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)),
+        memory=tuple(
+            array(n.memory, f"nodes[{i}].memory") for i, n in enumerate(file.nodes)
+        ),
     )
 
 
@@ -263,7 +278,11 @@ def write_sharding(path: str | Path, problem: ShardingProblem) -> None:
         for name, cost, bytes_ in zip(problem.names, problem.cost, memory, strict=True)
     ]
     edges = [
-        {"u": problem.names[e.u], "v": problem.names[e.v], **store.keys(e.cost, e.memory)}
+        {
+            "u": problem.names[e.u],
+            "v": problem.names[e.v],
+            **store.keys(e.cost, e.memory),
+        }
         for e in problem.edges
     ]
     write_arrays(Path(path).with_suffix(".npz"), store.arrays)

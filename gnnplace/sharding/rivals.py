@@ -51,7 +51,9 @@ SCHEMES: Mapping[str, Scheme] = {
     "vocabulary": Scheme(WORDS),
     # Lepikhin et al., 2020 (arXiv 2006.16668): experts split, the rest along the batch.
     "experts": Scheme({"expert": ("experts",)}),
-    "experts and tensor": Scheme({**TENSOR, "expert": ("experts",)}, leaves_devices_to_model=True),
+    "experts and tensor": Scheme(
+        {**TENSOR, "expert": ("experts",)}, leaves_devices_to_model=True
+    ),
 }
 
 
@@ -59,18 +61,25 @@ def expert(setting: Setting, problem: ShardingProblem) -> tuple[int, ...]:
     """Return the best of the experts' strategies over all schemes and shares of the model."""
     ways = [t for t in range(1, setting.devices + 1) if setting.devices % t == 0]
     strategies = [
-        tuple(_expert_split(x.operation, setting, t, scheme) for x in setting.network.layers)
+        tuple(
+            _expert_split(x.operation, setting, t, scheme)
+            for x in setting.network.layers
+        )
         for t in ways
         for scheme in SCHEMES.values()
     ]
     return min(strategies, key=problem.value)
 
 
-def _expert_split(operation: Operation, setting: Setting, ways: int, scheme: Scheme) -> int:
+def _expert_split(
+    operation: Operation, setting: Setting, ways: int, scheme: Scheme
+) -> int:
     """Return the index of the configuration nearest to the one that the scheme wants."""
     rows = configurations(operation, setting.devices, setting.space)
     names = [d.name for d in operation.dimensions]
-    dimension = next((name for name in scheme.split.get(operation.kind, ()) if name in names), None)
+    dimension = next(
+        (name for name in scheme.split.get(operation.kind, ()) if name in names), None
+    )
     wanted = np.ones(len(names))
     if dimension is not None:
         ways = min(ways, operation.dimensions[names.index(dimension)].extent)

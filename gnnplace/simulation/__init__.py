@@ -42,11 +42,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.simulation.list_scheduling import (
         list_schedule_in_kernel as list_schedule_in_kernel,
     )
-    from gnnplace.simulation.list_scheduling import mean_transfer_times as mean_transfer_times
+    from gnnplace.simulation.list_scheduling import (
+        mean_transfer_times as mean_transfer_times,
+    )
     from gnnplace.simulation.list_scheduling import mean_upward_rank as mean_upward_rank
     from gnnplace.simulation.list_scheduling import priorities as priorities
     from gnnplace.simulation.list_scheduling import reversed_problem as reversed_problem
-    from gnnplace.simulation.list_scheduling import timed_list_schedule as timed_list_schedule
+    from gnnplace.simulation.list_scheduling import (
+        timed_list_schedule as timed_list_schedule,
+    )
     from gnnplace.simulation.list_scheduling import times_of as times_of
     from gnnplace.simulation.list_scheduling import turn_order as turn_order
     from gnnplace.simulation.memory import excess_kernel as excess_kernel

@@ -108,7 +108,9 @@ def compile_problem(problem: Problem) -> Compiled:
     cluster = problem.cluster
     cost = least_times(problem)
     input_offset, by_consumer = grouped(graph.consumer.copy(), graph.num_ops)
-    tensor = graph.consumption_tensor  # flows: in the order of the op's tensors and their consumers
+    tensor = (
+        graph.consumption_tensor
+    )  # flows: in the order of the op's tensors and their consumers
     offset, by_source = grouped(graph.producer[tensor], graph.num_ops)
     return Compiled(
         times=problem.times,
@@ -155,7 +157,9 @@ def lean(problem: Problem, compiled: Compiled) -> Compiled:
     inputs = np.bincount(consumer, minlength=problem.num_ops)
     return compiled._replace(
         num_inputs=inputs.astype(np.int32),
-        op_tensor_offset=offsets(np.bincount(graph.producer[listed], minlength=problem.num_ops)),
+        op_tensor_offset=offsets(
+            np.bincount(graph.producer[listed], minlength=problem.num_ops)
+        ),
         op_tensor=listed,
         consumer_offset=offsets(sent),
         consumer=consumer.copy(),
@@ -210,7 +214,9 @@ class GraphArrays(NamedTuple):
 
 
 @kernel
-def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray) -> None:
+def _mark_needed(
+    graph: GraphArrays, unit: IntArray, behind: LongArray, kept: BoolArray
+) -> None:
     """Write ``needed``; ``behind``, zeros, becomes the ops that paths lead to from each, as
     bits.
     """
@@ -221,7 +227,9 @@ def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: Bo
             consumer_op = successor[j]
             for word in range(behind.shape[1]):
                 behind[op, word] |= behind[consumer_op, word]
-            behind[op, consumer_op // WORD] |= np.int64(1) << np.int64(consumer_op % WORD)
+            behind[op, consumer_op // WORD] |= np.int64(1) << np.int64(
+                consumer_op % WORD
+            )
     for k in range(len(producer)):
         source = producer[k]
         low = consumer_offset[k]
@@ -237,5 +245,8 @@ def _mark_needed(graph: GraphArrays, unit: IntArray, behind: LongArray, kept: Bo
             else:
                 for j in range(low, high):
                     consumer_op = consumer[j]
-                    if unit[consumer_op] == unit[op] and (behind[consumer_op, word] >> bit) & 1:
+                    if (
+                        unit[consumer_op] == unit[op]
+                        and (behind[consumer_op, word] >> bit) & 1
+                    ):
                         kept[i] = False

@@ -56,11 +56,15 @@ from gnnplace.simulation.transfer import (
 
 DONE, DEADLOCK, NO_LINK, CUT_OFF = 0, 1, 2, 3
 FAR = 50_000  # ops whose arrays are more than the processor keeps at hand
-ROUNDING = 1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
+ROUNDING = (
+    1e-9  # Bounds add in another order than a simulation: room that a cut-off leaves.
+)
 
 
 @inner()
-def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[IntArray, IntArray]:
+def split_order(
+    device: IntArray, order: IntArray, num_devices: int
+) -> tuple[IntArray, IntArray]:
     """Return the sequences of all devices, one after the other, and where each starts. [n],
     [D + 1]
     """
@@ -80,7 +84,11 @@ def split_order(device: IntArray, order: IntArray, num_devices: int) -> tuple[In
 
 @inner()
 def exceeds(
-    compiled: Compiled, device: IntArray, order: IntArray, limit: float, after: FloatArray
+    compiled: Compiled,
+    device: IntArray,
+    order: IntArray,
+    limit: float,
+    after: FloatArray,
 ) -> bool:
     """Return whether a lower bound on the step time of a placement is above ``limit`` seconds.
 
@@ -99,12 +107,16 @@ def exceeds(
         op = Index(order[k])
         d = Index(device[op])
         longest = behind[d]
-        for i in range(Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])):
+        for i in range(
+            Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
+        ):
             consumer = Index(compiled.flow_op[i])
             target = Index(device[consumer])
             path = path_seconds[consumer]
             if target != d:
-                path += seconds_between(compiled.links, d, target, compiled.flow_size[i])
+                path += seconds_between(
+                    compiled.links, d, target, compiled.flow_size[i]
+                )
             if path > longest:
                 longest = path
         after[op] = longest
@@ -250,7 +262,9 @@ def run_kernel(
     batch = empty_ints(n)  # ops that finish at this instant and have tensors to send
     targets = empty_indices(num_devices)
     stamp = full_indices(num_devices, len(compiled.size))
-    waking = empty_ints(2 * num_devices)  # Once by its next op's inputs, once by itself.
+    waking = empty_ints(
+        2 * num_devices
+    )  # Once by its next op's inputs, once by itself.
     # Where messages cost their receiver: seconds before each op, and its place in the order, since
     # the first op that consumes a message waits for it.
     position = empty_ints(0)
@@ -283,7 +297,9 @@ def run_kernel(
             while candidate[d] == time:
                 op = Index(sequence[Index(head[d])])
                 if far:
-                    approach(compiled, device, missing, ready, sequence, head[d], end[d])
+                    approach(
+                        compiled, device, missing, ready, sequence, head[d], end[d]
+                    )
                 head[d] += 1
                 num_finished += 1
                 finish[op] = time
@@ -295,7 +311,8 @@ def run_kernel(
                 remote = False
                 costly = False
                 for k in range(
-                    Index(compiled.flow_offset[op]), Index(compiled.flow_offset[op + ONE])
+                    Index(compiled.flow_offset[op]),
+                    Index(compiled.flow_offset[op + ONE]),
                 ):
                     consumer = Index(compiled.flow_op[k])
                     target = Index(device[consumer])
@@ -327,17 +344,22 @@ def run_kernel(
             d = Index(device[op])
             overhead = 0.0
             for j in range(
-                Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
+                Index(compiled.op_tensor_offset[op]),
+                Index(compiled.op_tensor_offset[op + ONE]),
             ):
                 tensor = Index(compiled.op_tensor[j])
                 low = Index(compiled.consumer_offset[tensor])
                 high = Index(compiled.consumer_offset[tensor + ONE])
-                for m in range(list_targets(compiled, device, tensor, d, stamp, targets)):
+                for m in range(
+                    list_targets(compiled, device, tensor, d, stamp, targets)
+                ):
                     target = targets[m]
                     if not linked(links, d, target):
                         return NO_LINK, np.inf, transfers
                     size = compiled.size[tensor]
-                    begin, served = send(links, channel_free, free, d, target, size, time)
+                    begin, served = send(
+                        links, channel_free, free, d, target, size, time
+                    )
                     overhead += links.costs[d, target, SENDS]
                     arrival = served + links.costs[d, target, LATENCY]
                     if keeps_transfers:
@@ -384,7 +406,9 @@ def run_kernel(
 
 
 @kernel
-def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cutoff: float) -> float:
+def step_time_kernel(
+    compiled: Compiled, device: IntArray, order: IntArray, cutoff: float
+) -> float:
     """Step time in seconds; inf if infeasible, deadlocked or above ``cutoff``."""
     n = len(device)
     remaining = empty_floats(n)
@@ -396,12 +420,19 @@ def step_time_kernel(compiled: Compiled, device: IntArray, order: IntArray, cuto
     nothing = empty_int_table(0, 3)
     nowhere = empty_table(0, 3)
     return run_kernel(
-        compiled, device, order, limit, remaining, StepTimes(start, finish, nothing, nowhere)
+        compiled,
+        device,
+        order,
+        limit,
+        remaining,
+        StepTimes(start, finish, nothing, nowhere),
     )[1]
 
 
 @kernel
-def step_times_kernel(compiled: Compiled, devices: IntArray, orders: IntArray) -> FloatArray:
+def step_times_kernel(
+    compiled: Compiled, devices: IntArray, orders: IntArray
+) -> FloatArray:
     """Step times of a batch of placements; ``orders`` has one row, or one a placement. [B]"""
     result = empty_floats(len(devices))
     for b in range(len(devices)):

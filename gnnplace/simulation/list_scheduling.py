@@ -94,7 +94,11 @@ def stir(stirred: IntArray, count: int, last: FloatArray, d: int, now: float) ->
 
 @kernel
 def timed_list_schedule(
-    compiled: Compiled, device: IntArray, priority: FloatArray, finish: FloatArray, limit: float
+    compiled: Compiled,
+    device: IntArray,
+    priority: FloatArray,
+    finish: FloatArray,
+    limit: float,
 ) -> IntArray:
     """Return what ``list_schedule`` does, and when each op finishes as far as it knows: ``finish``,
     out. [n]
@@ -152,7 +156,14 @@ def timed_list_schedule(
             if happened < n:
                 op = Index(happened)
                 d = Index(device[op])
-                heap_push(ready, ready_op, low[d], num_ready[d], -priority[op], np.int64(happened))
+                heap_push(
+                    ready,
+                    ready_op,
+                    low[d],
+                    num_ready[d],
+                    -priority[op],
+                    np.int64(happened),
+                )
                 num_ready[d] += 1
                 num_stirred = stir(stirred, num_stirred, last_stirred, d, time)
                 continue
@@ -166,7 +177,8 @@ def timed_list_schedule(
             running[d] = -1
             overhead = 0.0
             for j in range(
-                Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + ONE])
+                Index(compiled.op_tensor_offset[op]),
+                Index(compiled.op_tensor_offset[op + ONE]),
             ):
                 tensor = Index(compiled.op_tensor[j])
                 low_k = compiled.consumer_offset[tensor]
@@ -181,9 +193,13 @@ def timed_list_schedule(
                         arrivals[target] = time
                         if linked(links, source, target):
                             size = compiled.size[tensor]
-                            end = send(links, channel_free, free, source, target, size, time)[1]
+                            end = send(
+                                links, channel_free, free, source, target, size, time
+                            )[1]
                             overhead += links.costs[source, target, SENDS]
-                            arrivals[target] = end + links.costs[source, target, LATENCY]
+                            arrivals[target] = (
+                                end + links.costs[source, target, LATENCY]
+                            )
                             if links.receives_cost:
                                 paid = receive_time(links, source, target, size)
                                 unpaid[tensor, target] = paid
@@ -195,16 +211,28 @@ def timed_list_schedule(
                     ready_consumer = np.int64(compiled.consumer[k])
                     if ready_at[consumer] > time:
                         heap_push(
-                            coming, event, zero, num_coming, ready_at[consumer], ready_consumer
+                            coming,
+                            event,
+                            zero,
+                            num_coming,
+                            ready_at[consumer],
+                            ready_consumer,
                         )
                         num_coming += 1
                     else:
                         at = num_ready[target]
                         heap_push(
-                            ready, ready_op, low[target], at, -priority[consumer], ready_consumer
+                            ready,
+                            ready_op,
+                            low[target],
+                            at,
+                            -priority[consumer],
+                            ready_consumer,
                         )
                         num_ready[target] += 1
-                        num_stirred = stir(stirred, num_stirred, last_stirred, target, time)
+                        num_stirred = stir(
+                            stirred, num_stirred, last_stirred, target, time
+                        )
             # A device that has to send is free later.
             free[d] += overhead
             if free[d] > time:
@@ -239,19 +267,27 @@ def timed_list_schedule(
 
 
 @inner()
-def list_schedule_in_kernel(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+def list_schedule_in_kernel(
+    compiled: Compiled, device: IntArray, priority: FloatArray
+) -> IntArray:
     """Return what ``list_schedule`` does, for kernels. [n]"""
-    return timed_list_schedule(compiled, device, priority, empty_floats(len(device)), np.inf)
+    return timed_list_schedule(
+        compiled, device, priority, empty_floats(len(device)), np.inf
+    )
 
 
-def list_schedule(compiled: Compiled, device: IntArray, priority: FloatArray) -> IntArray:
+def list_schedule(
+    compiled: Compiled, device: IntArray, priority: FloatArray
+) -> IntArray:
     """Return the order in which ops start when free devices take the ready op of highest priority.
 
     Pairs without a link are taken as instant, so that an order always comes out; the simulator
     says that the placement is infeasible. It is no kernel of its own: one more that takes a
     problem's arrays is a third of a second of compilation. [n]
     """
-    order: IntArray = timed_list_schedule(compiled, device, priority, np.empty(len(device)), np.inf)
+    order: IntArray = timed_list_schedule(
+        compiled, device, priority, np.empty(len(device)), np.inf
+    )
     return order
 
 
@@ -283,7 +319,9 @@ def mean_upward_rank(problem: Problem) -> FloatArray:
     seconds. [n]
     """
     size = problem.graph.edges[2]
-    return upward_rank(problem.graph, mean_times(problem), mean_transfer_times(problem, size))
+    return upward_rank(
+        problem.graph, mean_times(problem), mean_transfer_times(problem, size)
+    )
 
 
 def mean_transfer_times(problem: Problem, size: FloatArray) -> FloatArray:
@@ -301,7 +339,9 @@ def complete(problem: Problem, compiled: Compiled, device: IntArray) -> IntArray
     device = np.ascontiguousarray(device, dtype=np.int32)
     if not np.isfinite(compiled.times[np.arange(len(device)), device]).all():
         return turn_order(problem)
-    orders = [list_schedule(compiled, device, priority) for priority in priorities(problem)]
+    orders = [
+        list_schedule(compiled, device, priority) for priority in priorities(problem)
+    ]
     orders += [turn_order(problem)]
     batch = np.stack(orders)
     times = step_times_kernel(compiled, np.tile(device, (len(batch), 1)), batch)
@@ -314,7 +354,9 @@ def reversed_problem(compiled: Compiled) -> Compiled:
     edges = len(compiled.consumer)
     tensor = np.repeat(np.arange(len(compiled.size)), np.diff(compiled.consumer_offset))
     producer = np.empty(len(compiled.size), np.int32)
-    producer[compiled.op_tensor] = np.repeat(np.arange(n), np.diff(compiled.op_tensor_offset))
+    producer[compiled.op_tensor] = np.repeat(
+        np.arange(n), np.diff(compiled.op_tensor_offset)
+    )
     source = producer[tensor]
     outputs = np.bincount(compiled.consumer, minlength=n)
     inputs = np.bincount(source, minlength=n)
@@ -372,7 +414,9 @@ def distances(
         device: device of each op. [n]
         order: all ops as the schedule to improve has them. [n]
     """
-    backwards = list_schedule(reversed_compiled, device, finish_times(compiled, device, order))
+    backwards = list_schedule(
+        reversed_compiled, device, finish_times(compiled, device, order)
+    )
     return finish_times(reversed_compiled, device, backwards)
 
 
@@ -382,4 +426,6 @@ def justify(
     """Return another order for the same devices, mostly a better one; arguments as ``distances``.
     [n]
     """
-    return list_schedule(compiled, device, distances(compiled, reversed_compiled, device, order))
+    return list_schedule(
+        compiled, device, distances(compiled, reversed_compiled, device, order)
+    )

@@ -39,7 +39,8 @@ def last_use(
     last = -np.inf
     tensor = Index(tensor)
     for k in range(
-        Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
+        Index(compiled.consumer_offset[tensor]),
+        Index(compiled.consumer_offset[tensor + ONE]),
     ):
         consumer = Index(compiled.consumer[k])
         if device[consumer] == on:
@@ -48,12 +49,17 @@ def last_use(
 
 
 @inner(_nrt=False)
-def approach_uses(compiled: Compiled, device: IntArray, finish: FloatArray, op: int) -> None:
+def approach_uses(
+    compiled: Compiled, device: IntArray, finish: FloatArray, op: int
+) -> None:
     """Ask memory for what ``last_use`` will read of an op's tensors."""
-    for j in range(Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])):
+    for j in range(
+        Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
+    ):
         tensor = Index(compiled.op_tensor[j])
         for k in range(
-            Index(compiled.consumer_offset[tensor]), Index(compiled.consumer_offset[tensor + ONE])
+            Index(compiled.consumer_offset[tensor]),
+            Index(compiled.consumer_offset[tensor + ONE]),
         ):
             ahead(device, compiled.consumer[k])
             ahead(finish, compiled.consumer[k])
@@ -98,7 +104,8 @@ def lifetimes(
         if not wanted[Index(on)]:
             continue
         for j in range(
-            Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
+            Index(compiled.op_tensor_offset[op]),
+            Index(compiled.op_tensor_offset[op + 1]),
         ):
             tensor = compiled.op_tensor[j]
             k = Index(tensor)
@@ -115,7 +122,11 @@ def lifetimes(
         if slot[k] >= 0:
             end[Index(slot[k])] = max(end[Index(slot[k])], service[i, 1])
         if wanted[Index(target)]:
-            location[count], begin[count], size[count] = target, service[i, 0], compiled.size[k]
+            location[count], begin[count], size[count] = (
+                target,
+                service[i, 0],
+                compiled.size[k],
+            )
             end[count] = last_use(compiled, device, finish, tensor, target)
             count += 1
     return location[:count], begin[:count], end[:count], size[:count]
@@ -123,7 +134,11 @@ def lifetimes(
 
 @kernel
 def peak_kernel(
-    where: IntArray, begin: FloatArray, end: FloatArray, size: FloatArray, state: FloatArray
+    where: IntArray,
+    begin: FloatArray,
+    end: FloatArray,
+    size: FloatArray,
+    state: FloatArray,
 ) -> FloatArray:
     """Return the peak bytes of each device from lifetimes and the state of each device. [D]."""
     by_begin = ascending(begin)
@@ -160,7 +175,8 @@ def most_memory(compiled: Compiled, device: IntArray) -> FloatArray:
     for op in range(len(device)):
         d = Index(device[op])
         for j in range(
-            Index(compiled.op_tensor_offset[op]), Index(compiled.op_tensor_offset[op + 1])
+            Index(compiled.op_tensor_offset[op]),
+            Index(compiled.op_tensor_offset[op + 1]),
         ):
             tensor = Index(compiled.op_tensor[j])
             upper_bound[d] += compiled.size[tensor]
@@ -216,13 +232,17 @@ def excess_kernel(
     transfer = empty_int_table(rows, 3)
     service = empty_table(rows, 3)
     record = StepTimes(start, finish, transfer, service)
-    status, step_time, count = run_kernel(compiled, device, order, limit, remaining, record)
+    status, step_time, count = run_kernel(
+        compiled, device, order, limit, remaining, record
+    )
     if rows == 0:
         return step_time, 0.0
     state = device_state(compiled, device)
     if status != DONE:
         return np.inf, excess_of(state, compiled.memory)
-    lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
+    lives = lifetimes(
+        compiled, device, start, finish, transfer[:count], service[:count], doubtful
+    )
     peak = peak_kernel(lives[0], lives[1], lives[2], lives[3], state)
     return step_time, excess_of(peak, compiled.memory)
 
@@ -248,5 +268,9 @@ def peak_memory(compiled: Compiled, device: IntArray, order: IntArray) -> FloatA
         service=service,
     )
     count = run_kernel(compiled, device, order, np.inf, np.zeros(n), record)[2]
-    lives = lifetimes(compiled, device, start, finish, transfer[:count], service[:count], doubtful)
-    return np.where(doubtful, peak_kernel(*lives, device_state(compiled, device)), upper_bound)
+    lives = lifetimes(
+        compiled, device, start, finish, transfer[:count], service[:count], doubtful
+    )
+    return np.where(
+        doubtful, peak_kernel(*lives, device_state(compiled, device)), upper_bound
+    )

@@ -67,7 +67,9 @@ class SimulatedTimeline:
     service: FloatArray
 
     @classmethod
-    def of(cls, compiled: Compiled, device: IntArray, order: IntArray) -> SimulatedTimeline:
+    def of(
+        cls, compiled: Compiled, device: IntArray, order: IntArray
+    ) -> SimulatedTimeline:
         """Simulate a step."""
         n = len(device)
         room = len(compiled.consumer) + 1
@@ -81,7 +83,9 @@ class SimulatedTimeline:
             transfer=transfer,
             service=service,
         )
-        _, step_time, count = run_kernel(compiled, device, order, np.inf, compiled.tail, record)
+        _, step_time, count = run_kernel(
+            compiled, device, order, np.inf, compiled.tail, record
+        )
         transfers = (transfer[:count], service[:count])
         return cls(compiled, device, order, float(step_time), start, finish, *transfers)
 
@@ -131,7 +135,9 @@ class Timelines:
         if len(device) < LARGE:
             return None
         for timeline in self.kept:
-            if np.array_equal(timeline.device, device) and np.array_equal(timeline.order, order):
+            if np.array_equal(timeline.device, device) and np.array_equal(
+                timeline.order, order
+            ):
                 return timeline
         if cutoff < np.inf:
             return None
@@ -220,7 +226,9 @@ class Simulator:
         self.compiled = compile_problem(problem)
         self.timelines = Timelines(self.compiled)
 
-    def step_time(self, device: IntArray, order: IntArray, cutoff: float = np.inf) -> float:
+    def step_time(
+        self, device: IntArray, order: IntArray, cutoff: float = np.inf
+    ) -> float:
         """Return the predicted seconds; inf if ops lack links or kinds, deadlock, or above
         ``cutoff``.
         """
@@ -280,7 +288,9 @@ class Simulator:
         device = _int32(device)
         order = _int32(order)
         reasons = faults(problem, device)
-        run = self.timelines.get(device, order) or SimulatedTimeline.of(c, device, order)
+        run = self.timelines.get(device, order) or SimulatedTimeline.of(
+            c, device, order
+        )
         state = device_state(c, device)
         lives = NO_LIVES
         if np.isfinite(run.step_time):
@@ -327,11 +337,15 @@ def merge_sequences(problem: Problem, sequence: tuple[IntArray, ...]) -> IntArra
     second = np.concatenate([target, *(ops[1:] for ops in sequence)])
     n = problem.num_ops
     by_source = np.argsort(first, kind="stable")
-    offset = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=n)))).astype(np.int32)
+    offset = np.concatenate(([0], np.cumsum(np.bincount(first, minlength=n)))).astype(
+        np.int32
+    )
     order = np.asarray(first_ready_first(offset, _int32(second[by_source])))
     if len(order) < problem.num_ops:
         cycle = describe_cycle(first.tolist(), second.tolist(), problem.graph.names)
-        raise DeadlockError(f"sequence: deadlock, the sequences contradict the graph: {cycle}")
+        raise DeadlockError(
+            f"sequence: deadlock, the sequences contradict the graph: {cycle}"
+        )
     return order
 
 

@@ -153,7 +153,9 @@ def arrival(links: Links, source: int, target: int, size: float, begin: float) -
     multiplied.
     """
     return (
-        begin + size * links.costs[source, target, PER_BYTE] + links.costs[source, target, LATENCY]
+        begin
+        + size * links.costs[source, target, PER_BYTE]
+        + links.costs[source, target, LATENCY]
     )
 
 
@@ -162,7 +164,9 @@ def receive_time(links: Links, source: int, target: int, size: float) -> float:
     """Return the seconds that a message of ``size`` bytes takes of its receiver before the
     consuming op.
     """
-    copy = size * (links.costs[source, target, PACE] - links.costs[source, target, PER_BYTE])
+    copy = size * (
+        links.costs[source, target, PACE] - links.costs[source, target, PER_BYTE]
+    )
     return links.costs[source, target, RECEIVES] + copy
 
 
@@ -180,7 +184,10 @@ def send_time(links: Links, source: int, target: int, size: float) -> float:
 @inner(_nrt=False)
 def send_costs(links: Links, source: int, target: int) -> bool:
     """Return whether a message keeps its sender from its next op."""
-    return links.costs[source, target, BUSY] > 0.0 or links.costs[source, target, SENDS] > 0.0
+    return (
+        links.costs[source, target, BUSY] > 0.0
+        or links.costs[source, target, SENDS] > 0.0
+    )
 
 
 @inner(_nrt=False)
@@ -197,7 +204,9 @@ def free_at(links: Links, channel_free: FloatArray, source: int, target: int) ->
 
 
 @inner(_nrt=False)
-def hold(links: Links, channel_free: FloatArray, source: int, target: int, until: float) -> None:
+def hold(
+    links: Links, channel_free: FloatArray, source: int, target: int, until: float
+) -> None:
     """Hold all channels of a link until then. ``channel_free``: changed, [C]"""
     channel_free[Index(links.channel[source, target, 0])] = until
     for k in range(1, links.channel.shape[2]):
@@ -345,7 +354,11 @@ def pay(
     target = Index(target)
     for tensor in tensors:
         sender = Index(source[tensor])
-        if sender == target or told[tensor, target] or not linked(links, sender, target):
+        if (
+            sender == target
+            or told[tensor, target]
+            or not linked(links, sender, target)
+        ):
             continue
         told[tensor, target] = True
         free[sender] += links.costs[sender, target, SENDS]
@@ -388,7 +401,9 @@ def with_messages(
 
 def sender_seconds(link: Link, size: float) -> float:
     """Return the seconds that a message of ``size`` bytes takes of its sender."""
-    return link.send_overhead + (message_seconds(size, link.bandwidth) if link.sender_busy else 0.0)
+    return link.send_overhead + (
+        message_seconds(size, link.bandwidth) if link.sender_busy else 0.0
+    )
 
 
 def parts(
@@ -410,7 +425,11 @@ def parts(
 def durations(cluster: Cluster, sizes: FloatArray) -> list[FloatArray]:
     """Return all seconds that ``parts`` may be made of, for messages of these bytes."""
     rate = np.unique(cluster.bandwidth[cluster.linked])
-    fixed = [cluster.latency[cluster.linked], cluster.send_overhead, cluster.receive_overhead]
+    fixed = [
+        cluster.latency[cluster.linked],
+        cluster.send_overhead,
+        cluster.receive_overhead,
+    ]
     return [*fixed, sizes[:, None] / rate]
 
 

@@ -135,7 +135,9 @@ def label(path: Path) -> str:
 
 def leaves_by_path(inputs: object) -> dict[str, Any]:
     """Return all leaves of inputs by the path of each, in order."""
-    return {pytree.keystr(p): leaf for p, leaf in pytree.tree_flatten_with_path(inputs)[0]}
+    return {
+        pytree.keystr(p): leaf for p, leaf in pytree.tree_flatten_with_path(inputs)[0]
+    }
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,12 @@ class BatchStructure:
     def of(cls, inputs: object) -> BatchStructure:
         """Return the structure of inputs that `as_inputs` returned."""
         leaves = leaves_by_path(inputs)
-        tensors = {path: _TENSOR for path, x in leaves.items() if isinstance(x, torch.Tensor)}
-        return cls({**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs))))
+        tensors = {
+            path: _TENSOR for path, x in leaves.items() if isinstance(x, torch.Tensor)
+        }
+        return cls(
+            {**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs)))
+        )
 
     def inputs(self, batch: object) -> Any:
         """Return a batch as the inputs that the example was: spread, or as one.
@@ -180,7 +186,10 @@ class BatchStructure:
         """
         inputs = self.inputs(batch)
         leaves = leaves_by_path(inputs)
-        missing, new = self.leaves.keys() - leaves.keys(), leaves.keys() - self.leaves.keys()
+        missing, new = (
+            self.leaves.keys() - leaves.keys(),
+            leaves.keys() - self.leaves.keys(),
+        )
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
             what = "has no" if path in missing else "has an unknown"
@@ -198,7 +207,11 @@ class BatchStructure:
                     f"batch: input {where} is a {kind.__name__} of another form than in the "
                     "example; make the step anew for such batches"
                 )
-        return {path: leaves[path] for path, example in self.leaves.items() if example is _TENSOR}
+        return {
+            path: leaves[path]
+            for path, example in self.leaves.items()
+            if example is _TENSOR
+        }
 
     def _fits(self, inputs: object) -> bool:
         """Return whether inputs have the leaves of the example."""
@@ -241,7 +254,9 @@ def is_same_constant(example: object, leaf: object) -> bool:
     return both_nan or bool(example == leaf)
 
 
-def _kinds(path: Path, spec: pytree.TreeSpec) -> Iterator[tuple[Path, tuple[type, Any]]]:
+def _kinds(
+    path: Path, spec: pytree.TreeSpec
+) -> Iterator[tuple[Path, tuple[type, Any]]]:
     """Yield the type and context of every object in a structure, by its place."""
     if spec.is_leaf():
         return
@@ -345,7 +360,9 @@ def _add_keys(kind: type) -> None:
 
     def flatten_with_keys(item: object) -> tuple[list[Any], Any]:
         children, context = node.flatten_fn(item)
-        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
+        return [
+            (pytree.SequenceKey(i), child) for i, child in enumerate(children)
+        ], context
 
     pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=flatten_with_keys)
 
@@ -424,15 +441,23 @@ def _register_type(path: Path, value: object) -> None:
         return [*zip(keys, values, strict=True)], form
 
     def unflatten(values: Iterable[Any], form: _FieldNames) -> Any:
-        return adapter.rebuild(form.template, dict(zip(form.names, values, strict=True)))
+        return adapter.rebuild(
+            form.template, dict(zip(form.names, values, strict=True))
+        )
 
-    pytree.register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_keys)
+    pytree.register_pytree_node(
+        kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_keys
+    )
 
 
 def _refusal(path: Path, value: object) -> str:
     """Return the error for a value that a step cannot take."""
     kind = type(value)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    name = (
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__name__}"
+    )
     if isinstance(value, np.ndarray):
         return (
             f"{label(path)} is a NumPy array ({name}), which PyTorch's layers do not take; give a "
@@ -477,7 +502,11 @@ class _ObjectAdapter:
         if isinstance(value, (*CODE, np.ndarray)) or kind.__module__ == "builtins":
             return False
         has_slots = any(True for _ in _slots(kind))
-        return hasattr(value, "__dict__") or has_slots or isinstance(value, dict | list | tuple)
+        return (
+            hasattr(value, "__dict__")
+            or has_slots
+            or isinstance(value, dict | list | tuple)
+        )
 
     def fields(self, value: object) -> dict[Any, Any]:
         """Return attributes and items by name, in the order of the class."""
@@ -491,7 +520,9 @@ class _ObjectAdapter:
             except AttributeError:
                 continue  # never set
         if isinstance(value, dict):
-            fields[self.ITEMS] = {key: dict.__getitem__(value, key) for key in dict.keys(value)}
+            fields[self.ITEMS] = {
+                key: dict.__getitem__(value, key) for key in dict.keys(value)
+            }
         elif isinstance(value, list | tuple):
             fields[self.ITEMS] = [*value]
         return fields
@@ -504,7 +535,11 @@ class _ObjectAdapter:
         """Return a new object with fields."""
         kind, aliased = template
         items: Any = fields.get(self.ITEMS)
-        value = tuple.__new__(kind, items) if issubclass(kind, tuple) else kind.__new__(kind)
+        value = (
+            tuple.__new__(kind, items)
+            if issubclass(kind, tuple)
+            else kind.__new__(kind)
+        )
         if issubclass(kind, dict):
             dict.update(value, items)
             if aliased:
@@ -534,7 +569,9 @@ class _MappingAdapter(_ObjectAdapter):
             pytree.MappingKey(key): entry for key, entry in value.data.items()
         }
         table = value.__dict__
-        plain = {n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])}
+        plain = {
+            n: table[n] for n in sorted(table) if n != "data" and _is_constant(table[n])
+        }
         return {**entries, **plain}
 
     def template(self, value: object) -> Any:
@@ -551,7 +588,9 @@ class _MappingAdapter(_ObjectAdapter):
         """Return a new mapping with fields."""
         kind, unreadable = template
         value = kind.__new__(kind)
-        entries = {n.key: x for n, x in fields.items() if isinstance(n, pytree.MappingKey)}
+        entries = {
+            n.key: x for n, x in fields.items() if isinstance(n, pytree.MappingKey)
+        }
         object.__setattr__(value, "data", entries)
         for name, field in fields.items():
             if not isinstance(name, pytree.MappingKey):
@@ -573,7 +612,9 @@ class _GraphAdapter:
         """Return whether this adapter is for a value."""
         module = sys.modules.get("torch_geometric.data.data")
         return (
-            module is not None and isinstance(value, module.BaseData) and hasattr(value, "stores")
+            module is not None
+            and isinstance(value, module.BaseData)
+            and hasattr(value, "stores")
         )
 
     def fields(self, value: object) -> dict[Any, Any]:
@@ -658,8 +699,12 @@ def _stores(data: Any) -> list[Any]:
 
 def _ordered(kind: type, table: Mapping[str, Any]) -> list[str]:
     """Return names of attributes in the order of annotations; cached properties are left out."""
-    annotated = dict.fromkeys(n for base in reversed(kind.__mro__) for n in _annotations(base))
-    names = [n for n in annotated if n in table] + sorted(n for n in table if n not in annotated)
+    annotated = dict.fromkeys(
+        n for base in reversed(kind.__mro__) for n in _annotations(base)
+    )
+    names = [n for n in annotated if n in table] + sorted(
+        n for n in table if n not in annotated
+    )
     return [
         name
         for name in names
@@ -698,4 +743,6 @@ def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
             return False
         return True
 
-    return binds(batch) and not any(binds(*batch[:count]) for count in range(1, len(batch) + 1))
+    return binds(batch) and not any(
+        binds(*batch[:count]) for count in range(1, len(batch) + 1)
+    )

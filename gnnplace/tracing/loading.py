@@ -21,7 +21,12 @@ from gnnplace import zoo
 from gnnplace.errors import GnnplaceError, InputError, suggestion
 from gnnplace.imports import SUFFIX, find_callable, importable, said
 from gnnplace.models import find_model, nearest_names
-from gnnplace.torch_names import FakeTensorMode, fake_tensor, pytree, unset_fake_temporarily
+from gnnplace.torch_names import (
+    FakeTensorMode,
+    fake_tensor,
+    pytree,
+    unset_fake_temporarily,
+)
 from gnnplace.tracing.calls import loop_over_experts
 from gnnplace.tracing.fakes import make_fake_mode
 from gnnplace.tracing.inputs import as_inputs
@@ -106,7 +111,9 @@ def _from_callable(
     function = find_callable(module, name, f"model {spec!r}")
     sized = share > 1 and _default_batch(function, options) is not None
     if sized:
-        options["batch"] = _share(int(_default_batch(function, options) or 0), share, spec)
+        options["batch"] = _share(
+            int(_default_batch(function, options) or 0), share, spec
+        )
     try:
         inspect.signature(function).bind(**options)
     except TypeError as error:
@@ -133,7 +140,9 @@ def is_sized(spec: str) -> bool:
     return _default_batch(function, options_of(query, spec)) is not None
 
 
-def _default_batch(function: Callable[..., Any], options: Mapping[str, Any]) -> int | None:
+def _default_batch(
+    function: Callable[..., Any], options: Mapping[str, Any]
+) -> int | None:
     """Return the batch that a callable builds: its option or its default, if it is a number."""
     parameter = inspect.signature(function).parameters.get("batch")
     default = None if parameter is None else parameter.default
@@ -160,7 +169,9 @@ def _workload(result: Any, spec: str) -> Workload:
         model, inputs, *loss = result
         if isinstance(model, nn.Module):
             name = type(model).__name__  # `build` would tell nobody which of many it is
-            return Workload(name, model, as_inputs(inputs, model), loss[0] if loss else None)
+            return Workload(
+                name, model, as_inputs(inputs, model), loss[0] if loss else None
+            )
     raise InputError(
         f"model {spec!r}: must return (model, inputs) or (model, inputs, loss) with an nn.Module, "
         f"not {type(result).__name__}"
@@ -195,9 +206,16 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
 
     def part(value: Any, index: int) -> Any:
         has_batch = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
-        return value[index * size : (index + 1) * size].contiguous() if has_batch else value
+        return (
+            value[index * size : (index + 1) * size].contiguous()
+            if has_batch
+            else value
+        )
 
-    return [pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs) for k in range(count)]
+    return [
+        pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs)
+        for k in range(count)
+    ]
 
 
 def in_double(workload: Workload) -> Workload:
@@ -264,7 +282,9 @@ def _fake_mode(fake: bool | FakeTensorMode) -> Iterator[None]:
         yield
 
 
-def applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+def applied(
+    module: nn.Module, change: Callable[[Any], Any], recurse: bool = True
+) -> nn.Module:
     """Apply a change to every parameter and buffer of a module, as `Module._apply` does.
 
     Torch's own cannot swap fake parameters. Tensors that are one stay one, those that are of the
@@ -288,7 +308,9 @@ def applied(module: nn.Module, change: Callable[[Any], Any], recurse: bool = Tru
                 if isinstance(tensor, nn.Parameter):
                     changed = nn.Parameter(changed, tensor.requires_grad)
                     changed._backward_hooks = tensor._backward_hooks
-                    changed._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+                    changed._post_accumulate_grad_hooks = (
+                        tensor._post_accumulate_grad_hooks
+                    )
                 changed = changed_by_id.setdefault(id(tensor), changed)
                 table[name] = changed  # type: ignore[assignment]
     return module

@@ -76,7 +76,9 @@ def capture(
     builder = Builder(traced, step.sources(), step.inputs())
     if not forward_only:
         builder.add_updates(method)
-    program = builder.program(name, fake=_is_fake(model, step), forward_only=forward_only)
+    program = builder.program(
+        name, fake=_is_fake(model, step), forward_only=forward_only
+    )
     notice_lines = notices(step, traced, program.ops)
     give(notice_lines)
     batch = CutBatch(1, (), whole=step) if cutter is None else cutter.batch
@@ -108,7 +110,9 @@ def _cutter(whole: UncutBatch, share: StepModule, dtype: str, name: str) -> Cutt
     return Cutter(step, share, whole.count, accept=whole.accept, name=name)
 
 
-def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module, Inputs]:
+def _converted(
+    model: nn.Module, inputs: Inputs, dtype: str
+) -> tuple[nn.Module, Inputs]:
     """Return the model and its inputs in a type of `DTYPES`; copies, unless it is float32.
 
     Raises:
@@ -132,10 +136,14 @@ def _converted(model: nn.Module, inputs: Inputs, dtype: str) -> tuple[nn.Module,
         copied = copy.deepcopy(model, tensors_by_id)
         return applied(copied, convert), pytree.tree_map(convert, inputs)
     copied = copy.deepcopy(model)
-    for parameter, copied_parameter in zip(model.parameters(), copied.parameters(), strict=True):
+    for parameter, copied_parameter in zip(
+        model.parameters(), copied.parameters(), strict=True
+    ):
         # A copy of a tensor has none of its hooks.
         copied_parameter._backward_hooks = parameter._backward_hooks
-        copied_parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
+        copied_parameter._post_accumulate_grad_hooks = (
+            parameter._post_accumulate_grad_hooks
+        )
     return copied.to(target), pytree.tree_map(convert, inputs)
 
 
@@ -261,7 +269,9 @@ def _uncut(share: Workload, count: int) -> str:
 
     Its first axis has another length than the batch's. Empty if there is no such input.
     """
-    sizes = [tuple(x.shape) for x in pytree.tree_leaves(share.inputs) if hasattr(x, "shape")]
+    sizes = [
+        tuple(x.shape) for x in pytree.tree_leaves(share.inputs) if hasattr(x, "shape")
+    ]
     batch = sizes[0][0] if sizes and sizes[0] else 0
     uncut_size = next((size for size in sizes if size and size[0] != batch), None)
     if count == 1 or uncut_size is None:
@@ -303,7 +313,9 @@ def share_of(share: Workload, whole: Workload, count: int) -> Workload:
     axes = batch_axes([leaves[i] for i in tensors], [whole_leaves[i] for i in tensors])
     for i, axis in zip(tensors, axes, strict=True):
         leaves[i] = (
-            whole_leaves[i] if axis is None else whole_leaves[i].chunk(count, axis)[0].contiguous()
+            whole_leaves[i]
+            if axis is None
+            else whole_leaves[i].chunk(count, axis)[0].contiguous()
         )
     return replace(share, inputs=pytree.tree_unflatten(leaves, spec))
 
@@ -340,7 +352,9 @@ def workload_of(
 def is_meta(model: nn.Module, inputs: Any) -> bool:
     """Return whether tensors of a model or of its inputs are on the meta device."""
     tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
-    return any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), tensors))
+    return any(
+        tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), tensors)
+    )
 
 
 def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
@@ -353,14 +367,21 @@ def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         with mode:
-            fake_tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            fake_tensor = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype
+            )
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(fake_tensor, tensor.requires_grad)
         return fake_tensor.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
-    state = {id(tensor): fake(tensor) for tensor in chain(model.parameters(), model.buffers())}
+    state = {
+        id(tensor): fake(tensor)
+        for tensor in chain(model.parameters(), model.buffers())
+    }
     copied = copy.deepcopy(model, dict(state))
-    fake_inputs = pytree.tree_map(lambda x: fake(x) if isinstance(x, torch.Tensor) else x, inputs)
+    fake_inputs = pytree.tree_map(
+        lambda x: fake(x) if isinstance(x, torch.Tensor) else x, inputs
+    )
     return copied, fake_inputs
 
 
@@ -371,7 +392,9 @@ def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
         InputError: naming the first parameter, buffer or input.
     """
     leaves = leaves_by_path(inputs).items()
-    named_inputs = ((f"input {path}", x) for path, x in leaves if isinstance(x, torch.Tensor))
+    named_inputs = (
+        (f"input {path}", x) for path, x in leaves if isinstance(x, torch.Tensor)
+    )
     named = chain(model.named_parameters(), model.named_buffers(), named_inputs)
     name = next((name for name, tensor in named if tensor.is_meta), None)
     if name is not None:

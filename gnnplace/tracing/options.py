@@ -35,8 +35,12 @@ class CaptureOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constraints", as_constraints(self.constraints))
-        if self.groups is not None and not (isinstance(self.groups, int) and self.groups > 0):
-            raise InputError(f"groups {self.groups!r}: must be a whole number from 1 on")
+        if self.groups is not None and not (
+            isinstance(self.groups, int) and self.groups > 0
+        ):
+            raise InputError(
+                f"groups {self.groups!r}: must be a whole number from 1 on"
+            )
         check_microbatches(self.microbatches)
 
     def to_data(self) -> dict[str, Any]:

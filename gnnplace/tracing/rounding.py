@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 import torch
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 1e-2,
+}
 """Largest error allowed, relative to the tensor's largest magnitude: a few hundred roundings of the
 type (its machine epsilon times about 1e3, less for the short types), as another order of sums
 makes them. Equal kernels on equal layouts give equal bits, so errors beyond rounding are faults."""
@@ -31,15 +36,26 @@ def coarsest(types: Iterable[torch.dtype]) -> float:
 
 def largest_of(tensors: Iterable[torch.Tensor]) -> float:
     """Return the largest magnitude in some tensors; 0 of none."""
-    return max((float(t.nan_to_num(0.0).abs().max()) for t in tensors if t.numel()), default=0.0)
+    return max(
+        (float(t.nan_to_num(0.0).abs().max()) for t in tensors if t.numel()),
+        default=0.0,
+    )
 
 
-def relative_error(found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0) -> float:
+def relative_error(
+    found: torch.Tensor, expected: torch.Tensor, floor: float = 0.0
+) -> float:
     """Return the largest difference over the largest expected magnitude, at least `floor`."""
-    values, expected_values = found.detach().double().cpu(), expected.detach().double().cpu()
+    values, expected_values = (
+        found.detach().double().cpu(),
+        expected.detach().double().cpu(),
+    )
     if values.shape != expected_values.shape or not torch.equal(
         values.isnan(), expected_values.isnan()
     ):
         return float("inf")
-    scale, error = max(largest_of([expected_values]), floor), largest_of([values - expected_values])
+    scale, error = (
+        max(largest_of([expected_values]), floor),
+        largest_of([values - expected_values]),
+    )
     return error / scale if scale else error

@@ -57,7 +57,8 @@ class Signature:
         self.name = func._schema.name.removesuffix("_")
         self.plain = func._schema.name.split("::")[1]
         self.seeded = (
-            torch.Tag.nondeterministic_seeded in func.tags and "choice" not in func.__name__
+            torch.Tag.nondeterministic_seeded in func.tags
+            and "choice" not in func.__name__
         )
         self.inquires = func.namespace == "prim"
         self.foreign = func.namespace not in TORCH
@@ -100,12 +101,20 @@ def is_view(target: OpOverload) -> bool:
     return any(r.alias_info is not None for r in target._schema.returns)
 
 
-def is_random(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def is_random(
+    target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
     """Return whether the op draws random numbers; with a dropout rate of 0 it does not."""
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     parameters = target._schema.arguments
     values = dict(zip((parameter.name for parameter in parameters), args, strict=False))
     values.update(kwargs)
-    rates = [parameter for parameter in parameters if parameter.name in ("dropout_p", "dropout")]
-    return not rates or any(values.get(rate.name, rate.default_value) != 0 for rate in rates)
+    rates = [
+        parameter
+        for parameter in parameters
+        if parameter.name in ("dropout_p", "dropout")
+    ]
+    return not rates or any(
+        values.get(rate.name, rate.default_value) != 0 for rate in rates
+    )

@@ -28,7 +28,10 @@ from gnnplace.tracing.inputs import as_inputs
 
 Inputs = Any
 """A batch as people write it; see `gnnplace.tracing.as_inputs`."""
-POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
 Positional = tuple[Any, ...]
 Keywords = dict[str, Any]
 Loss = Callable[..., Any] | None
@@ -77,15 +80,21 @@ class StepModule(nn.Module):
 
     def sources(self) -> tuple[str, ...]:
         """Return a name for each of `inputs()`: its keyword, else its index among the tensors."""
-        if self.kwargs and all(isinstance(v, torch.Tensor) for v in self.kwargs.values()):
+        if self.kwargs and all(
+            isinstance(v, torch.Tensor) for v in self.kwargs.values()
+        ):
             return tuple(self.kwargs)
         return tuple(str(i) for i in range(len(self.inputs())))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the loss, or the output's tensors if `forward_only`."""
         remaining = iter(tensors)
-        leaves = [next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves]
-        call = arguments(self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec))
+        leaves = [
+            next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves
+        ]
+        call = arguments(
+            self.model, self.loss, *pytree.tree_unflatten(leaves, self._spec)
+        )
         output = self.model(*call.args, **call.kwargs)
         if self.forward_only:
             return tuple(output_tensors(output))
@@ -173,7 +182,9 @@ def check_loss(loss: Loss, model: nn.Module) -> None:
     if isinstance(loss, nn.Module):
         model_parameters = set(model.parameters())
         named = loss.named_parameters()
-        trained = [name for name, p in named if p.requires_grad and p not in model_parameters]
+        trained = [
+            name for name, p in named if p.requires_grad and p not in model_parameters
+        ]
         if trained:
             raise UnsupportedError(
                 f"the loss has a parameter {trained[0]!r} of its own; make the loss a part of the "
@@ -188,7 +199,11 @@ def default_loss(output: Any) -> torch.Tensor:
         InputError: the output has neither a loss nor tensors to add up, or begins with a number
             that may be the loss.
     """
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    loss = (
+        output.get("loss")
+        if isinstance(output, Mapping)
+        else getattr(output, "loss", None)
+    )
     if loss is not None:
         return loss
     tensors = [t for t in output_tensors(output) if t.is_floating_point()]
@@ -199,14 +214,20 @@ def default_loss(output: Any) -> torch.Tensor:
         )
     if not tensors:
         raise InputError("the model returns no floating-point tensor; give a loss")
-    return torch.stack([t.sum() for t in tensors]).sum() if len(tensors) > 1 else tensors[0].sum()
+    return (
+        torch.stack([t.sum() for t in tensors]).sum()
+        if len(tensors) > 1
+        else tensors[0].sum()
+    )
 
 
 def output_tensors(output: Any) -> list[torch.Tensor]:
     """Return every tensor of a nested output, in order."""
     if isinstance(output, Mapping):
         output = dict(output)
-    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    return [
+        leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)
+    ]
 
 
 class Arguments(NamedTuple):
@@ -223,7 +244,9 @@ class Arguments(NamedTuple):
     targets: Positional
 
 
-def arguments(model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords) -> Arguments:
+def arguments(
+    model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords
+) -> Arguments:
     """Return how a model and a loss are called with inputs.
 
     Args:
@@ -237,7 +260,9 @@ def arguments(model: nn.Module, loss: Loss, args: Positional, kwargs: Keywords) 
     """
     extra = 0 if loss is None else min(max(0, _required(loss) - 1), len(args))
     # First without the targets of the loss; else the model takes them too.
-    candidates = [(args[: len(args) - extra], args[len(args) - extra :])] if extra else []
+    candidates = (
+        [(args[: len(args) - extra], args[len(args) - extra :])] if extra else []
+    )
     targets = args[len(args) - extra :]
     for inputs, last_inputs in (*candidates, (args, targets)):
         call = _taken(model, inputs, kwargs)
@@ -267,12 +292,16 @@ def _taken(
     return None
 
 
-def _of_dict(model: nn.Module, loss: Loss, kwargs: Mapping[str, Any]) -> Arguments | None:
+def _of_dict(
+    model: nn.Module, loss: Loss, kwargs: Mapping[str, Any]
+) -> Arguments | None:
     """Return the call of which `forward` takes some entries of a dict and the loss the others.
 
     If that fits neither, `forward` takes the dict as its one argument; None if it does not.
     """
-    model_entries = {key: value for key, value in kwargs.items() if key in _names(model)}
+    model_entries = {
+        key: value for key, value in kwargs.items() if key in _names(model)
+    }
     targets = tuple(value for key, value in kwargs.items() if key not in model_entries)
     num_targets = 0 if loss is None else _required(loss) - 1
     fits = loss is not None and num_targets == len(targets)
@@ -287,7 +316,9 @@ def _is_named(model: nn.Module, entries: Mapping[Any, Any]) -> bool:
     """Return whether `forward` can be called with the entries and has a parameter for each."""
     parameters = _names(model)
     return (
-        bool(entries) and all(key in parameters for key in entries) and _binds(model, (), entries)
+        bool(entries)
+        and all(key in parameters for key in entries)
+        and _binds(model, (), entries)
     )
 
 
@@ -303,7 +334,10 @@ def _required(function: Callable[..., Any]) -> int:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
         return 1
-    return sum(p.kind in POSITIONAL and p.default is inspect.Parameter.empty for p in parameters)
+    return sum(
+        p.kind in POSITIONAL and p.default is inspect.Parameter.empty
+        for p in parameters
+    )
 
 
 def _binds(model: nn.Module, args: Positional, kwargs: Mapping[str, Any]) -> bool:

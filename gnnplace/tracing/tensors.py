@@ -6,7 +6,18 @@ import torch
 
 from gnnplace.torch_names import pytree
 
-DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+DATA = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 """Types of plain data: values that are compared with `==`."""
 _NO_TENSORS = (bool, int, float, type(None), str)
 
@@ -22,5 +33,7 @@ def tensors_in(tree: object) -> list[torch.Tensor]:
     if isinstance(tree, torch.Tensor):
         return [tree]
     if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
-        return [t for x in tree if not isinstance(x, _NO_TENSORS) for t in tensors_in(x)]
+        return [
+            t for x in tree if not isinstance(x, _NO_TENSORS) for t in tensors_in(x)
+        ]
     return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]

@@ -22,7 +22,11 @@ from gnnplace.train.preflight import check_recipe
 def quiet() -> None:
     """Silence warnings and advertisements that say nothing about a training run here."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    for message in ("does not have many workers", "LeafSpec", "LightningCLI's args parameter"):
+    for message in (
+        "does not have many workers",
+        "LeafSpec",
+        "LightningCLI's args parameter",
+    ):
         warnings.filterwarnings("ignore", f".*{message}.*")
     information = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     information.addFilter(lambda record: "litlogger" not in record.getMessage())
@@ -41,7 +45,10 @@ def start_no_python() -> None:
         typeshed_client.get_search_context = partial(found, search_path=paths)
 
 
-METRICS = {"Metric": "torchmetrics.metric", "MetricCollection": "torchmetrics.collections"}
+METRICS = {
+    "Metric": "torchmetrics.metric",
+    "MetricCollection": "torchmetrics.collections",
+}
 """What Lightning itself takes from torchmetrics, and the modules where it stands."""
 
 
@@ -70,7 +77,9 @@ def defer_torchmetrics() -> None:
     vars(package).update(
         __getattr__=get_name,
         __version__=version("torchmetrics"),
-        _logger=logging.getLogger("torchmetrics"),  # the base classes' module takes it from here
+        _logger=logging.getLogger(
+            "torchmetrics"
+        ),  # the base classes' module takes it from here
     )
     sys.modules["torchmetrics"] = package
 
@@ -80,9 +89,15 @@ PLACES = ("recipes", "../../trainers")  # of the recipes: in a wheel, in a check
 
 def _recipe(arg: str) -> str:
     option, equals, path = arg.rpartition("=")
-    if not (path.startswith("trainers/") and path.endswith(".yaml")) or Path(path).exists():
+    if (
+        not (path.startswith("trainers/") and path.endswith(".yaml"))
+        or Path(path).exists()
+    ):
         return arg
-    own = [Path(__file__).parent / place / path.removeprefix("trainers/") for place in PLACES]
+    own = [
+        Path(__file__).parent / place / path.removeprefix("trainers/")
+        for place in PLACES
+    ]
     found = next((one.resolve() for one in own if one.exists()), path)
     return f"{option}{equals}{found}"
 

@@ -39,7 +39,9 @@ from gnnplace.train.limits import check_least
 
 T = TypeVar("T")
 TRAIN_SEEDS, VALIDATION_SEEDS, TEST_SEEDS = 1_000_000, 0, 500_000
-TELLING = 1  # of the random numbers that tell captured and large problems from the others
+TELLING = (
+    1  # of the random numbers that tell captured and large problems from the others
+)
 GROUPS = (60, 400)  # least and most groups of a captured graph
 BATCH = (0.25, 4.0)  # of the captured batch, in training
 
@@ -100,7 +102,9 @@ def check_share(count: int, world: int) -> None:
         InputError: There are fewer.
     """
     if count < world:
-        raise InputError(f"data: {count} problems for {world} processes; give each at least one")
+        raise InputError(
+            f"data: {count} problems for {world} processes; give each at least one"
+        )
 
 
 class ResumableLoader(DataLoader[T]):
@@ -199,7 +203,9 @@ class ProblemDraws:
                 devices=self.devices,
                 clusters=self.clusters,
                 microbatches=self.microbatches,
-                most_ops=max(random_families.MOST_OPS, self.large_ops[1] if large else 0),
+                most_ops=max(
+                    random_families.MOST_OPS, self.large_ops[1] if large else 0
+                ),
             ),
         )
 
@@ -222,7 +228,11 @@ class ProblemDraws:
             count = self.microbatches[int(rng.integers(len(self.microbatches)))]
             groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
             memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
-            asked: dict[str, Any] = {"microbatches": count, "groups": groups, "memory": memory}
+            asked: dict[str, Any] = {
+                "microbatches": count,
+                "groups": groups,
+                "memory": memory,
+            }
             return dataset_problem(store.graph(name), cluster, **asked)
         return captured_problem(
             store,
@@ -248,7 +258,9 @@ class Problems(Dataset[ProblemSample]):
         pool: Number of problems that are met over and over, and kept; None: each is met once.
     """
 
-    def __init__(self, draws: ProblemDraws, *, reference: bool, pool: int | None = None) -> None:
+    def __init__(
+        self, draws: ProblemDraws, *, reference: bool, pool: int | None = None
+    ) -> None:
         self.draws, self.reference, self.pool = draws, reference, pool
         self.made: dict[int, ProblemSample] = {}
 

@@ -30,7 +30,9 @@ class EpochLines(Callback):
         self._began = time.monotonic()
         self._epoch: int | None = None  # the epoch that has run and has no line yet
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_sanity_check_start(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> None:
         """Start the clock."""
         self._began = time.monotonic()
 
@@ -39,7 +41,9 @@ class EpochLines(Callback):
         if isinstance(pl_module, Learner) and pl_module.start_ratio is not None:
             self._write(trainer, f"start: {FIGURE} {pl_module.start_ratio:.3f}")
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> None:
         """Write the line of the epoch before, and start the clock."""
         self._write_epoch(trainer, pl_module)
         self._epoch, self._began = trainer.current_epoch, time.monotonic()
@@ -55,9 +59,14 @@ class EpochLines(Callback):
         """
         if self._epoch is None:
             return
-        figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        figures = {
+            name: float(value) for name, value in trainer.callback_metrics.items()
+        }
         shown = [name for name in trainer.progress_bar_metrics if name in figures]
-        text = ", ".join(f"{name} {figures[name]:.4g}" for name in shown) or "no figure was logged"
+        text = (
+            ", ".join(f"{name} {figures[name]:.4g}" for name in shown)
+            or "no figure was logged"
+        )
         if isinstance(pl_module, Learner) and FIGURE in figures:
             start = pl_module.start_ratio
             since = "" if start is None else f", start {start:.3f}"

@@ -32,7 +32,13 @@ from torch.nn import Parameter
 
 from gnnplace.arrays import BoolArray, FloatArray, SingleArray
 from gnnplace.errors import InputError
-from gnnplace.placers import Habit, SearchState, anneal_moves, neighbourhood, seed_kernel
+from gnnplace.placers import (
+    Habit,
+    SearchState,
+    anneal_moves,
+    neighbourhood,
+    seed_kernel,
+)
 from gnnplace.policy import (
     NUM_REFINING,
     DecisionRecord,
@@ -71,7 +77,9 @@ def a_decode(rollouts: Rollouts, rng: np.random.Generator) -> Decoded:
     return decoded[int(rng.integers(len(decoded)))]
 
 
-def a_placement(rollouts: Rollouts, rng: np.random.Generator, moves: int) -> SearchState:
+def a_placement(
+    rollouts: Rollouts, rng: np.random.Generator, moves: int
+) -> SearchState:
     """Draw one of the best few decodes and anneal it.
 
     It makes so many moves at a temperature drawn at random.
@@ -116,7 +124,10 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
     previous = read_previous(ground, placed, back)
     num_units, num_devices = space.problem.num_units, space.problem.num_devices
     features = np.zeros((num_units, num_devices, NUM_REFINING), np.float32)
-    allowed, decided = np.zeros((num_units, num_devices), np.bool_), np.zeros(num_units, np.int32)
+    allowed, decided = (
+        np.zeros((num_units, num_devices), np.bool_),
+        np.zeros(num_units, np.int32),
+    )
     forced = np.full(num_units, -1, np.int32)
     graph = ground.r if back else ground.c
     refiner = Refiner(ground.weights, stay, float(rng.choice(NOISES)), forced)
@@ -127,7 +138,11 @@ def watch_pass(rollouts: Rollouts, rng: np.random.Generator) -> SeenPass | None:
 
 def _drawn(rollouts: Rollouts, rng: np.random.Generator) -> Placed:
     untouched = rng.random() < UNTOUCHED
-    moves = 0 if untouched else int(min(MOST_MOVES, OP_MOVES / rollouts.space.problem.num_ops))
+    moves = (
+        0
+        if untouched
+        else int(min(MOST_MOVES, OP_MOVES / rollouts.space.problem.num_ops))
+    )
     state = a_placement(rollouts, rng, int(moves * rng.random() ** 2))
     return Placed(state.device, state.order, state.score[:1])
 
@@ -187,22 +202,33 @@ class Evolution(PolicyModule):
             InputError: Gradients are clipped, which would stop short of it.
         """
         if self.trainer.gradient_clip_val:
-            raise InputError("trainer.gradient_clip_val: Evolution needs none; leave it out")
+            raise InputError(
+                "trainer.gradient_clip_val: Evolution needs none; leave it out"
+            )
         samples = [sample for sample in batch if sample.space.problem.num_devices > 1]
         if not self.spread.any():
             given = [self._features(sample) for sample in samples[:SPREAD_OF]]
             # Standard deviation of each feature among the candidates of a decision.
             spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
-            mean = self.trainer.strategy.reduce(torch.from_numpy(spread), reduce_op="mean")
+            mean = self.trainer.strategy.reduce(
+                torch.from_numpy(spread), reduce_op="mean"
+            )
             self.spread.copy_(mean)
         spread, weights = self.spread.numpy(), self.evolved(self.policy)
         search = self._searching(weights.detach().double().numpy() * spread)
-        search.reseed_rng(int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0]))
+        search.reseed_rng(
+            int(np.random.SeedSequence([29, self.global_step]).generate_state(1)[0])
+        )
         members = [search.ask() for _ in range(self.population)]
         fitness = self._fitness(samples, np.stack([search.mean, *members]))
-        self.log("train/gain", -100.0 * fitness[0], prog_bar=True, batch_size=len(batch))
+        self.log(
+            "train/gain", -100.0 * fitness[0], prog_bar=True, batch_size=len(batch)
+        )
         search.tell(list(zip(members, fitness[1:].tolist(), strict=True)))
-        return 0.5 * ((weights - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
+        return (
+            0.5
+            * ((weights - torch.from_numpy(search.mean / spread).float()) ** 2).sum()
+        )
 
     def _searching(self, mean: FloatArray) -> CMA:
         """Return the search, begun at ``mean``."""
@@ -230,7 +256,11 @@ class Evolution(PolicyModule):
             kept = checkpoint[STATE]
             self.search = self._new_search(kept["_mean"].numpy())
             for key, value in kept.items():
-                setattr(self.search, key, value.numpy() if isinstance(value, Tensor) else value)
+                setattr(
+                    self.search,
+                    key,
+                    value.numpy() if isinstance(value, Tensor) else value,
+                )
 
     def _features(self, sample: ProblemSample) -> FloatArray:
         """Return the features of candidates less their decision's mean. [candidates, F]"""
@@ -247,7 +277,9 @@ class Evolution(PolicyModule):
         mean = mean / allowed.sum(axis=1, keepdims=True).clip(min=1)
         return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
 
-    def _fitness(self, samples: list[ProblemSample], candidates: FloatArray) -> FloatArray:
+    def _fitness(
+        self, samples: list[ProblemSample], candidates: FloatArray
+    ) -> FloatArray:
         """Return the mean log score of each candidate, over all processes; less is better."""
         logs = np.stack([self._logs(sample, candidates) for sample in samples])
         mean = torch.from_numpy(logs.clip(-MOST, MOST).mean(axis=0))
@@ -261,7 +293,10 @@ class Evolution(PolicyModule):
         rollouts, scores = self.rollouts(sample), np.empty(len(candidates))
         members = (candidates / self.spread.numpy()).astype(np.float32)
         if self.part == "refiner":
-            start, passes = a_decode(rollouts, self.rng(sample)), RefiningPasses(rollouts)
+            start, passes = (
+                a_decode(rollouts, self.rng(sample)),
+                RefiningPasses(rollouts),
+            )
             ground = passes.ground
             for k, weights in enumerate(members):
                 passes.ground = ground._replace(weights=weights)

@@ -24,7 +24,9 @@ from gnnplace.policy import (
 )
 
 
-def save_whole(network: SavedNetwork, folder: Path, card: TrainingCard | None = None) -> None:
+def save_whole(
+    network: SavedNetwork, folder: Path, card: TrainingCard | None = None
+) -> None:
     """Save a network and its card, file by file, none ever half-written; a README.md there stays.
 
     Args:
@@ -65,7 +67,9 @@ def export_checkpoint(checkpoint: str | Path, folder: str | Path) -> SavedNetwor
     network: SavedNetwork = read_gnn(checkpoint) if is_gnn else read_policy(checkpoint)
     card = read_card(checkpoint)
     if card is None:
-        (target / CARD).unlink(missing_ok=True)  # of an earlier export, and not of this network
+        (target / CARD).unlink(
+            missing_ok=True
+        )  # of an earlier export, and not of this network
     save_whole(network, target, card)
     return network
 
@@ -95,7 +99,9 @@ def run_export(args: list[str]) -> None:
     options = parser.parse_args(args)
     with trusting(bool(options.trust)):
         network = export_checkpoint(options.ckpt, options.output)
-    sys.stdout.write(f"wrote {options.output}, a network of --placer {network.placer}\n")
+    sys.stdout.write(
+        f"wrote {options.output}, a network of --placer {network.placer}\n"
+    )
     if read_card(options.output) is None:
         sys.stdout.write(
             f"{options.ckpt} was written before checkpoints had a card: what the network was "

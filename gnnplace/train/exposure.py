@@ -19,7 +19,9 @@ class Exposing(Protocol):
 
 
 def exposure_of_draws(
-    families: Sequence[str], graphs: Sequence[tuple[CapturedStore, str]], clusters: Sequence[str]
+    families: Sequence[str],
+    graphs: Sequence[tuple[CapturedStore, str]],
+    clusters: Sequence[str],
 ) -> Exposure:
     """Return the exposure of problems that are drawn from families and captured graphs.
 
@@ -32,7 +34,9 @@ def exposure_of_draws(
     real_families = {str(graph.origin["family"]) for graph in captured}
     return Exposure(
         families=sorted({*(f"{RANDOM}{name}" for name in families), *real_families}),
-        graphs=dict(sorted((graph_digest(graph.graph), graph.name) for graph in captured)),
+        graphs=dict(
+            sorted((graph_digest(graph.graph), graph.name) for graph in captured)
+        ),
         clusters=sorted({*clusters}),
     )
 
@@ -41,5 +45,7 @@ def exposure_of_problems(problems: Sequence[Problem]) -> Exposure:
     """Return the exposure of problems of files."""
     return Exposure(
         problems=dict(sorted((digest(problem), problem.name) for problem in problems)),
-        clusters=sorted({problem.cluster.name for problem in problems if problem.cluster.name}),
+        clusters=sorted(
+            {problem.cluster.name for problem in problems if problem.cluster.name}
+        ),
     )

@@ -45,10 +45,14 @@ from gnnplace.train.limits import check_least
 
 SECONDS = "training_seconds"  # of a checkpoint
 SHIPPED = "shipped"  # the network of the package, as a start
-START_RATIO = "start_ratio"  # of a checkpoint's entry: ``val/ratio`` of the start weights
+START_RATIO = (
+    "start_ratio"  # of a checkpoint's entry: ``val/ratio`` of the start weights
+)
 AT_THE_END = "last"  # of the name of the folder that has the network of the last step
 DECAY = 0.99  # of the moving average, a step; less in the first 900, which forget the beginning
-BETTER = -1e-3  # log ratio below which a problem was placed better than by the heuristics
+BETTER = (
+    -1e-3
+)  # log ratio below which a problem was placed better than by the heuristics
 
 
 class Learner(LightningModule):
@@ -66,12 +70,20 @@ class Learner(LightningModule):
     """
 
     best: Tensor
-    start: str | None = None  # folder of the weights that it begins with, or ``SHIPPED``
+    start: str | None = (
+        None  # folder of the weights that it begins with, or ``SHIPPED``
+    )
     shipped: Path = POLICY_CHECKPOINT  # folder that ``SHIPPED`` stands for
-    exported_name: ClassVar[str] = "average"  # the attribute that checkpoints and ``export`` hold
+    exported_name: ClassVar[str] = (
+        "average"  # the attribute that checkpoints and ``export`` hold
+    )
 
     def __init__(
-        self, network: SavedNetwork, learning_rate: float, steps: int, export: str | None
+        self,
+        network: SavedNetwork,
+        learning_rate: float,
+        steps: int,
+        export: str | None,
     ) -> None:
         super().__init__()
         check_least(learning_rate=(learning_rate, 0.0), steps=(steps, 1))
@@ -122,7 +134,10 @@ class Learner(LightningModule):
         """Return Adam with a cosine schedule down to a tenth."""
         optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
     def _share(self, step: int) -> float:
         """Return the share of the highest learning rate at ``step``."""
@@ -138,10 +153,18 @@ class Learner(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         share = 1.0 - min(DECAY, (1.0 + self.global_step) / (10.0 + self.global_step))
         with torch.no_grad():
-            for mean, now in zip(self.average.parameters(), self.policy.parameters(), strict=True):
+            for mean, now in zip(
+                self.average.parameters(), self.policy.parameters(), strict=True
+            ):
                 mean.lerp_(now, share)
-            for mean, now in zip(self.average.buffers(), self.policy.buffers(), strict=True):
-                _ = mean.lerp_(now, share) if mean.is_floating_point() else mean.copy_(now)
+            for mean, now in zip(
+                self.average.buffers(), self.policy.buffers(), strict=True
+            ):
+                _ = (
+                    mean.lerp_(now, share)
+                    if mean.is_floating_point()
+                    else mean.copy_(now)
+                )
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
         """Return the generator of one problem, the same whenever it is met."""
@@ -151,7 +174,9 @@ class Learner(LightningModule):
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Return the loss of a batch of problems; None where there is nothing to learn."""
 
-    def training_step(self, batch: list[ProblemSample], batch_index: int) -> Tensor | None:
+    def training_step(
+        self, batch: list[ProblemSample], batch_index: int
+    ) -> Tensor | None:
         """Return the loss of a batch; None if there is nothing to learn and nobody waits for it."""
         loss = self.batch_loss(batch)
         if self.trainer.world_size > 1:
@@ -182,8 +207,12 @@ class Learner(LightningModule):
             counts = is_whole and self.start_ratio is None and self.global_step == 0
             if counts:
                 self.start_ratio = ratio
-                for logger in self.trainer.loggers:  # what is logged in the check is dropped
-                    logger.log_metrics({"val/ratio": ratio, "val/better": better}, step=0)
+                for (
+                    logger
+                ) in self.trainer.loggers:  # what is logged in the check is dropped
+                    logger.log_metrics(
+                        {"val/ratio": ratio, "val/better": better}, step=0
+                    )
         if counts and ratio < float(self.best):
             self.best.fill_(ratio)
             if self.export is not None and self.trainer.is_global_zero:
@@ -240,10 +269,16 @@ class Learner(LightningModule):
         known = ratios[np.isfinite(ratios)]
         sums = [known.sum(), (known < BETTER).sum(), len(known)]
         here = torch.tensor(sums, dtype=torch.float64, device=self.device)
-        total, better, count = self.trainer.strategy.reduce(here, reduce_op="sum").tolist()
-        return float(np.exp(total / count)) if count else float("nan"), better / max(count, 1.0)
+        total, better, count = self.trainer.strategy.reduce(
+            here, reduce_op="sum"
+        ).tolist()
+        return float(np.exp(total / count)) if count else float("nan"), better / max(
+            count, 1.0
+        )
 
-    def predict_step(self, batch: list[ProblemSample], batch_index: int) -> list[dict[str, Any]]:
+    def predict_step(
+        self, batch: list[ProblemSample], batch_index: int
+    ) -> list[dict[str, Any]]:
         """Return a row for each problem: name, predicted seconds, and the best heuristic's."""
         return [
             {
@@ -286,7 +321,11 @@ def begin_with(
     """
     try:
         path = shipped if folder == SHIPPED else folder
-        own = {name: p for name, p in network.state_dict().items() if name.startswith(added)}
+        own = {
+            name: p
+            for name, p in network.state_dict().items()
+            if name.startswith(added)
+        }
         network.load_state_dict((own if added else {}) | read(path).state_dict())
     except RuntimeError:
         raise MismatchError(

@@ -133,10 +133,14 @@ def proposals(
     return distinct([p for p in placements if _runs(space.simulator, p)])
 
 
-def _sampled(rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator) -> Decoded:
+def _sampled(
+    rollouts: Rollouts, ranked: list[Decoded], rng: np.random.Generator
+) -> Decoded:
     """Return a draw from the policy's decisions under one of its best aims."""
     aim = ranked[int(rng.integers(min(2 * KEPT, len(ranked))))].aim
-    return rollouts.finish(aim, rollouts.walk(aim, noise=rollouts.noise(rng, TEMPERATURE)))
+    return rollouts.finish(
+        aim, rollouts.walk(aim, noise=rollouts.noise(rng, TEMPERATURE))
+    )
 
 
 def _moved(
@@ -149,13 +153,17 @@ def _moved(
     around = neighbourhood(space)
     for heat in np.geomspace(HOTTEST[kind], COLDEST, STAGES):
         temperature = float(heat * state.score[1])
-        anneal_moves(space, around, HABITS[kind], state, temperature, max(1, moves // STAGES))
+        anneal_moves(
+            space, around, HABITS[kind], state, temperature, max(1, moves // STAGES)
+        )
     return state
 
 
 def distinct(placements: Sequence[Placement]) -> list[Placement]:
     """Return the placements without repeats, in the order of their first."""
-    return list({placement.key: placement for placement in reversed(placements)}.values())[::-1]
+    return list(
+        {placement.key: placement for placement in reversed(placements)}.values()
+    )[::-1]
 
 
 def _runs(simulator: Simulator, placement: Placement) -> bool:
@@ -192,13 +200,23 @@ class MeasuredTuning(Evolution):
         **shared: Any,
     ) -> None:
         super().__init__(**shared)
-        check_least(measurements=(measurements, 1), at_once=(at_once, 1), noise=(noise, 1e-6))
         check_least(
-            samples=(effort.samples, 0), moves=(effort.moves, 1), variants=(effort.variants, 0)
+            measurements=(measurements, 1), at_once=(at_once, 1), noise=(noise, 1e-6)
         )
-        self.objective, self.measurements, self.at_once = objective, measurements, at_once
+        check_least(
+            samples=(effort.samples, 0),
+            moves=(effort.moves, 1),
+            variants=(effort.variants, 0),
+        )
+        self.objective, self.measurements, self.at_once = (
+            objective,
+            measurements,
+            at_once,
+        )
         self.seed, self.noise, self.effort = seed, noise, effort
-        self.rounds: list[tuple[int, float, float]] = []  # of each measurement: round, log seconds
+        self.rounds: list[
+            tuple[int, float, float]
+        ] = []  # of each measurement: round, log seconds
         self.kept = copy.deepcopy(self.average)
         self._pool: list[Placement] = []
         self._posterior: Posterior | None = None
@@ -223,22 +241,32 @@ class MeasuredTuning(Evolution):
         if not self.posterior.succeeded:
             return None  # nothing could run yet: nothing to learn from
         count = len(self.posterior.observed)
-        return super().batch_loss([ProblemSample(space, count) for space in self._spaces()])
+        return super().batch_loss(
+            [ProblemSample(space, count) for space in self._spaces()]
+        )
 
     def _spaces(self) -> list[SearchSpace]:
         """Return the problems that the policy is to place well: as believed, and as profiled.
 
         Users have the profile alone, and what is good on one of them only is luck.
         """
-        return [SearchSpace(self.posterior.problem), SearchSpace(self.posterior.profiled)]
+        return [
+            SearchSpace(self.posterior.problem),
+            SearchSpace(self.posterior.profiled),
+        ]
 
     def proposed(self) -> list[Placement]:
         """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy, orders = self.average, self.orders
         believed = self.posterior.problem
-        problems = [believed, *(self.posterior.drawn(rng) for _ in range(self.effort.variants))]
-        made = [p for q in problems for p in proposals(policy, orders, q, rng, self.effort)]
+        problems = [
+            believed,
+            *(self.posterior.drawn(rng) for _ in range(self.effort.variants)),
+        ]
+        made = [
+            p for q in problems for p in proposals(policy, orders, q, rng, self.effort)
+        ]
         measured = [entry.placement for entry in self.posterior.observed]
         problem = self.posterior.profiled
         pool = [  # of what is far from all that was measured
@@ -278,7 +306,8 @@ class MeasuredTuning(Evolution):
         found = self.objective.measure(placements)
         self.posterior.add(placements, found)
         self.rounds += [
-            (self.current_epoch, float(m), float(d)) for m, d in zip(mean, deviation, strict=True)
+            (self.current_epoch, float(m), float(d))
+            for m, d in zip(mean, deviation, strict=True)
         ]
         known = [entry.measured.seconds for entry in self.posterior.succeeded]
         if known:
@@ -291,7 +320,9 @@ class MeasuredTuning(Evolution):
         members = (candidates / self.spread.numpy()).astype(np.float32)
         rollouts = self.rollouts(sample)
         choose = self._refined if self.part == "refiner" else self._decoded
-        placements = [self._placement(rollouts, decoded) for decoded in choose(rollouts, members)]
+        placements = [
+            self._placement(rollouts, decoded) for decoded in choose(rollouts, members)
+        ]
         mean, _ = self.posterior.predict(placements)
         return np.asarray(mean - mean[0])
 
@@ -314,7 +345,9 @@ class MeasuredTuning(Evolution):
 
     def _placement(self, rollouts: Rollouts, decoded: Decoded) -> Placement:
         device = rollouts.space.spread(decoded.unit_device)
-        return finished_placement(rollouts.space.problem, device, decoded.order, placer="learned")
+        return finished_placement(
+            rollouts.space.problem, device, decoded.order, placer="learned"
+        )
 
     def on_train_epoch_end(self) -> None:
         """Keep the better policy, the placement and the measurements; say how good they are."""
@@ -328,7 +361,9 @@ class MeasuredTuning(Evolution):
             return
         folder = Path(self.export)
         save_whole(self.kept, folder, self.card())
-        self.objective.keep(str(folder.parent / "placement.json"), self.posterior.best().placement)
+        self.objective.keep(
+            str(folder.parent / "placement.json"), self.posterior.best().placement
+        )
         write_text(folder.parent / "measured.csv", self.table())
 
     @property
@@ -376,7 +411,9 @@ class MeasuredTuning(Evolution):
             for entry in self.posterior.observed
         ]
         checkpoint["rounds"] = self.rounds
-        checkpoint["pool"] = [placement_to_data(placement, problem) for placement in self._pool]
+        checkpoint["pool"] = [
+            placement_to_data(placement, problem) for placement in self._pool
+        ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up what was measured."""

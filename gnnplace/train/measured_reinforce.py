@@ -88,7 +88,9 @@ class MeasuredReinforce(Reinforce):
         if not ran:
             return np.ones(len(drawn))
         best = min(ran, key=lambda pair: pair[0])
-        self.found = best if self.found is None or best[0] < self.found[0] else self.found
+        self.found = (
+            best if self.found is None or best[0] < self.found[0] else self.found
+        )
         self.log("measured/best_ms", 1e3 * self.found[0], prog_bar=True, batch_size=1)
         self.log("measured/greedy_ms", 1e3 * (found[0] or np.nan), batch_size=1)
         worst = FAILED * max(seconds for seconds, _ in ran)
@@ -118,7 +120,9 @@ class MeasuredReinforce(Reinforce):
         super().on_train_end()
         if self.export is None or not self.trainer.is_global_zero:
             return
-        rows: list[tuple[Any, ...]] = [("problem", "held_out", "before_ms", "after_ms", "ratio")]
+        rows: list[tuple[Any, ...]] = [
+            ("problem", "held_out", "before_ms", "after_ms", "ratio")
+        ]
         objectives = (self.objective, *self.held_out)
         for k, (one, was, now) in enumerate(
             zip(objectives, self.before, self.own_decodes(), strict=True)
@@ -152,7 +156,10 @@ class MeasuredReinforce(Reinforce):
             devices = self.labels[which][1]
             seconds = self.objective.measure([_placement(episodes, devices)])[0].seconds
             uneven = unevenness(episodes, devices, drawn.limit)
-            self.labels[which] = np.inf if seconds is None else uneven * seconds, devices
+            self.labels[which] = (
+                np.inf if seconds is None else uneven * seconds,
+                devices,
+            )
         return super()._best(sample, episodes, drawn, cost, rng)
 
     @property

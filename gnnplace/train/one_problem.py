@@ -33,7 +33,9 @@ class FewProblems(LightningDataModule):
         InputError: There are no steps, or no problems in a step.
     """
 
-    def __init__(self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], steps: int = 20, batch_size: int = 1
+    ) -> None:
         super().__init__()
         check_least("data", steps=(steps, 1), batch_size=(batch_size, 1))
         self.problems, self.steps, self.batch_size = list(problems), steps, batch_size
@@ -58,7 +60,9 @@ class FewProblems(LightningDataModule):
     def val_dataloader(self) -> DataLoader[ProblemSample]:
         """Return a loader of the problems that are validated on, each once."""
         samples = self.held_out or self.samples
-        return self._loader([replace(s, reference=reference_seconds(s.space)) for s in samples])
+        return self._loader(
+            [replace(s, reference=reference_seconds(s.space)) for s in samples]
+        )
 
     test_dataloader = predict_dataloader = val_dataloader
 
@@ -73,7 +77,10 @@ class FewProblems(LightningDataModule):
 
 
 def _samples(problems: Sequence[Problem], first: int = 0) -> list[ProblemSample]:
-    return [ProblemSample(SearchSpace(one), index) for index, one in enumerate(problems, first)]
+    return [
+        ProblemSample(SearchSpace(one), index)
+        for index, one in enumerate(problems, first)
+    ]
 
 
 class OneProblem(FewProblems):
@@ -134,7 +141,9 @@ class ProblemFiles(FewProblems):
             FormatError: The file is malformed; the message names it, the key path and the fault.
         """
         if not self.patterns:
-            raise InputError("problems: none; name them: --data.problems='[family/*.json]'")
+            raise InputError(
+                "problems: none; name them: --data.problems='[family/*.json]'"
+            )
         if not self.problems:
             self.problems = _read(self.patterns)
             np.random.default_rng(0).shuffle(self.problems)  # type: ignore[arg-type]
@@ -147,8 +156,12 @@ def _read(patterns: Sequence[str]) -> list[Problem]:
     """Return the problems of paths as they are, and of each pattern by name."""
     found: list[Problem] = []
     for pattern in patterns:
-        paths = sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
+        paths = (
+            sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
+        )
         if not paths:
-            raise InputError(f"problems {pattern!r}: no such file below {str(Path.cwd())!r}")
+            raise InputError(
+                f"problems {pattern!r}: no such file below {str(Path.cwd())!r}"
+            )
         found += [read_problem(path) for path in paths]
     return found

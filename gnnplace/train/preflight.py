@@ -40,7 +40,10 @@ OURS = "gnnplace.train"
 SHORT_NAMES: dict[KeyPath, tuple[str, ...]] = {
     ("model",): (OURS,),
     ("data",): (OURS,),
-    ("trainer", "callbacks"): ("lightning.pytorch.callbacks", "gnnplace.train.training_cli"),
+    ("trainer", "callbacks"): (
+        "lightning.pytorch.callbacks",
+        "gnnplace.train.training_cli",
+    ),
     ("trainer", "logger"): ("lightning.pytorch.loggers",),
     ("optimizer",): ("torch.optim",),
     ("lr_scheduler",): ("torch.optim.lr_scheduler", "lightning.pytorch.cli"),
@@ -80,7 +83,16 @@ COMMAND_KEYS = {
     "validate": ("ckpt_path", "weights_only", "verbose"),
     "test": ("ckpt_path", "weights_only", "verbose"),
     "predict": ("ckpt_path", "weights_only", "return_predictions"),
-    "sweep": ("trials", "study", "storage", "folder", "space", "set", "monitor", "study_seed"),
+    "sweep": (
+        "trials",
+        "study",
+        "storage",
+        "folder",
+        "space",
+        "set",
+        "monitor",
+        "study_seed",
+    ),
 }
 TYPES = {
     "seed_everything": "bool | int",
@@ -97,7 +109,10 @@ FOLDERS = ("default_root_dir", "save_dir", "dirpath", "export")
 SINGLE = ("32-true", "32")
 MIXED = ("16-mixed", "16", "bf16-mixed", "bf16")
 EVOLVED = "PolicyModule"  # the base of learners that search without gradients
-ANY_METRIC = ("epoch", "step")  # what Lightning lets checkpoints be chosen by beside what is logged
+ANY_METRIC = (
+    "epoch",
+    "step",
+)  # what Lightning lets checkpoints be chosen by beside what is logged
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 WORDS = {
     "int": "a whole number",
@@ -230,7 +245,9 @@ def _add_file(recipe: TrainingRecipe, path: str, command: str) -> None:
     if sections is None:
         return
     if not isinstance(sections, dict):
-        raise InputError(f"{path}: must be keys and values, as the recipes of trainers/")
+        raise InputError(
+            f"{path}: must be keys and values, as the recipes of trainers/"
+        )
     if set(sections) == {command} and isinstance(sections[command], dict):
         sections = sections[command]
     sections = {str(key): value for key, value in sections.items()}
@@ -271,7 +288,9 @@ def _of_class(section: dict[str, Any], class_path: object) -> dict[str, Any]:
     return {"class_path": class_path}
 
 
-def _add_option(recipe: TrainingRecipe, keys: list[str], text: str, *, appends: bool) -> None:
+def _add_option(
+    recipe: TrainingRecipe, keys: list[str], text: str, *, appends: bool
+) -> None:
     """Set what an option of the command line sets."""
     try:
         value = yaml.load(text, Loader=yaml.CSafeLoader)
@@ -348,11 +367,17 @@ def _check_keys(recipe: TrainingRecipe, command: str) -> None:
             continue
         owner = next((name for name, keys in COMMAND_KEYS.items() if key in keys), None)
         if owner is not None:
-            raise InputError(f"{recipe.source_of((key,))}: is of `train {owner}`; leave it out")
-        raise InputError(f"{recipe.source_of((key,))}: unknown key{suggestion(key, allowed)}")
+            raise InputError(
+                f"{recipe.source_of((key,))}: is of `train {owner}`; leave it out"
+            )
+        raise InputError(
+            f"{recipe.source_of((key,))}: unknown key{suggestion(key, allowed)}"
+        )
     for key, annotation in TYPES.items():
         if key in recipe.sections:
-            parameter = Parameter(ast.parse(annotation, mode="eval").body, takes_none=True)
+            parameter = Parameter(
+                ast.parse(annotation, mode="eval").body, takes_none=True
+            )
             _check_value(recipe, (key,), recipe.sections[key], parameter)
 
 
@@ -368,7 +393,9 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
         return
     for key in section:
         if key not in CLASS_KEYS:
-            near = suggestion(key, CLASS_KEYS) or "; a class has class_path and init_args"
+            near = (
+                suggestion(key, CLASS_KEYS) or "; a class has class_path and init_args"
+            )
             raise InputError(f"{recipe.source_of((*path, key))}: unknown key{near}")
     source = _class_named(recipe, path, section["class_path"])
     if source is None:
@@ -384,7 +411,9 @@ def _check_class(recipe: TrainingRecipe, path: KeyPath, section: object) -> None
         _check_least(recipe, path, arguments, source)
 
 
-def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSource | None:
+def _class_named(
+    recipe: TrainingRecipe, path: KeyPath, name: str
+) -> ClassSource | None:
     """Return the class of a name; None where only Lightning's parser can tell.
 
     Raises:
@@ -408,8 +437,13 @@ def _class_named(recipe: TrainingRecipe, path: KeyPath, name: str) -> ClassSourc
     if not names or _has_user_classes(recipe):
         return None
     near = suggestion(name, names)
-    listed = f"one of {', '.join(sorted(names))}" if len(names) < 8 else "one of Lightning's"
-    mend = near or f"; name {listed}, or one of your own with its module, as in mine.{name}"
+    listed = (
+        f"one of {', '.join(sorted(names))}" if len(names) < 8 else "one of Lightning's"
+    )
+    mend = (
+        near
+        or f"; name {listed}, or one of your own with its module, as in mine.{name}"
+    )
     raise InputError(f"{where}: there is no class {name!r}{mend}")
 
 
@@ -450,7 +484,8 @@ def _has_user_classes(recipe: TrainingRecipe) -> bool:
     """Return whether a class of neither this package nor Lightning is named with its module."""
     packages = ("gnnplace", "lightning", "pytorch_lightning", "torch")
     return any(
-        "." in name and name.partition(".")[0] not in packages for name in _class_paths(recipe)
+        "." in name and name.partition(".")[0] not in packages
+        for name in _class_paths(recipe)
     )
 
 
@@ -477,12 +512,17 @@ def _check_base(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -> N
     if wanted is None or not isinstance(source.node, ast.ClassDef):
         return
     bases = list(bases_of(source))
-    if None not in bases and not any(base is not None and base.name == wanted for base in bases):
+    if None not in bases and not any(
+        base is not None and base.name == wanted for base in bases
+    ):
         raise InputError(f"{recipe.source_of(path)}: {source.name} is no {wanted}")
 
 
 def _check_required(
-    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+    recipe: TrainingRecipe,
+    path: KeyPath,
+    arguments: Mapping[str, Any],
+    constructor: Constructor,
 ) -> None:
     """Refuse a class of which an argument without a default is left out."""
     for key, parameter in constructor.parameters.items():
@@ -506,7 +546,10 @@ def _check_package(recipe: TrainingRecipe, path: KeyPath, source: ClassSource) -
 
 
 def _check_arguments(
-    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], constructor: Constructor
+    recipe: TrainingRecipe,
+    path: KeyPath,
+    arguments: Mapping[str, Any],
+    constructor: Constructor,
 ) -> None:
     """Check the names and values that a class is to be made with."""
     for key, value in arguments.items():
@@ -566,7 +609,12 @@ def wrong_type(parameter: Parameter, value: object, is_text: bool) -> str:
 
 def _list_words(annotation: ast.Subscript) -> str:
     kinds = [ast.unparse(part) for part in _parts(annotation)]
-    plural = {"int": "whole numbers", "float": "numbers", "str": "texts", "bool": "true or false"}
+    plural = {
+        "int": "whole numbers",
+        "float": "numbers",
+        "str": "texts",
+        "bool": "true or false",
+    }
     if kinds[-1:] == ["..."] or len(kinds) == 1:
         return f"a list of {plural.get(kinds[0], 'values')}"
     same = plural.get(kinds[0], "values") if len(set(kinds)) == 1 else "values"
@@ -622,7 +670,14 @@ def _fits_one(annotation: ast.expr, value: object, is_text: bool) -> bool:
     if kind == "None":
         return value is None
     if kind == "bool":
-        return is_bool or str(value).lower() in ("true", "false", "yes", "no", "on", "off")
+        return is_bool or str(value).lower() in (
+            "true",
+            "false",
+            "yes",
+            "no",
+            "on",
+            "off",
+        )
     if kind == "int":
         return not is_bool and _is_number(value, whole=True)
     if kind == "float":
@@ -639,7 +694,9 @@ def _fits_one(annotation: ast.expr, value: object, is_text: bool) -> bool:
     elif len(parts) > 1 or _last(annotation.value) in ("tuple", "Tuple"):
         if len(parts) != len(value):
             return False
-        return all(_fits(part, item, False) for part, item in zip(parts, value, strict=True))
+        return all(
+            _fits(part, item, False) for part, item in zip(parts, value, strict=True)
+        )
     return all(_fits(parts[0], item, False) for item in value)
 
 
@@ -651,14 +708,21 @@ def _is_number(value: object, *, whole: bool) -> bool:
             return False
     if not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and float(value).is_integer() if whole else not math.isnan(value)
+    return (
+        math.isfinite(value) and float(value).is_integer()
+        if whole
+        else not math.isnan(value)
+    )
 
 
 # ---------------------------------------------------------------- what the classes check themselves
 
 
 def _check_least(
-    recipe: TrainingRecipe, path: KeyPath, arguments: Mapping[str, Any], source: ClassSource
+    recipe: TrainingRecipe,
+    path: KeyPath,
+    arguments: Mapping[str, Any],
+    source: ClassSource,
 ) -> None:
     """Refuse a number below the least that a class of ours checks with `check_least`."""
     for owner in bases_of(source):
@@ -678,7 +742,11 @@ def _least_values(node: ast.AST) -> dict[str, float]:
             continue
         for keyword in call.keywords:
             pair = keyword.value
-            if not isinstance(pair, ast.Tuple) or keyword.arg is None or len(pair.elts) != 2:
+            if (
+                not isinstance(pair, ast.Tuple)
+                or keyword.arg is None
+                or len(pair.elts) != 2
+            ):
                 continue
             name, number = pair.elts
             is_argument = isinstance(name, ast.Name) and name.id == keyword.arg
@@ -703,7 +771,11 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
             f"{where} best: a new process knows no best checkpoint; give its file, as "
             "--ckpt_path=runs/default/checkpoints/NAME.ckpt, or 'last'"
         )
-    if path in ("last", "hpc") or "://" in str(path) or str(path).startswith("registry"):
+    if (
+        path in ("last", "hpc")
+        or "://" in str(path)
+        or str(path).startswith("registry")
+    ):
         return
     if not zipfile.is_zipfile(str(path)):
         what = "not a checkpoint" if Path(str(path)).exists() else "no such file"
@@ -722,7 +794,9 @@ def _check_policies(recipe: TrainingRecipe) -> None:
     trainer = recipe.sections.get("trainer")
     trainer = trainer if isinstance(trainer, dict) else {}
     precision = trainer.get("precision")
-    evolves = any(base is not None and base.name == EVOLVED for base in bases_of(source))
+    evolves = any(
+        base is not None and base.name == EVOLVED for base in bases_of(source)
+    )
     allowed = (*SINGLE, *MIXED) if evolves else SINGLE
     if precision is not None and str(precision) not in allowed:
         raise InputError(
@@ -732,21 +806,34 @@ def _check_policies(recipe: TrainingRecipe) -> None:
     _check_monitors(recipe, trainer, source)
 
 
-def _check_monitors(recipe: TrainingRecipe, trainer: Mapping[str, Any], model: ClassSource) -> None:
+def _check_monitors(
+    recipe: TrainingRecipe, trainer: Mapping[str, Any], model: ClassSource
+) -> None:
     """Refuse a callback's monitor that a model of this package never logs."""
     callbacks = trainer.get("callbacks") or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-    sections = [item if isinstance(item, dict) else {"class_path": item} for item in callbacks]
+    sections = [
+        item if isinstance(item, dict) else {"class_path": item} for item in callbacks
+    ]
     names = [str(section.get("class_path", "")) for section in sections]
-    if any("." in name and not name.startswith(("lightning.", "gnnplace.")) for name in names):
+    if any(
+        "." in name and not name.startswith(("lightning.", "gnnplace."))
+        for name in names
+    ):
         return  # a callback of the user's may log more
     metrics = logged_metrics(model)
     for section in sections:
         arguments = section.get("init_args")
         monitor = arguments.get("monitor") if isinstance(arguments, dict) else None
-        if not isinstance(monitor, str) or monitor in (*metrics, *ANY_METRIC) or not metrics:
+        if (
+            not isinstance(monitor, str)
+            or monitor in (*metrics, *ANY_METRIC)
+            or not metrics
+        ):
             continue
-        near = suggestion(monitor, metrics) or f"; there are {', '.join(sorted(metrics))}"
+        near = (
+            suggestion(monitor, metrics) or f"; there are {', '.join(sorted(metrics))}"
+        )
         where = recipe.source_of(("trainer", "callbacks", "monitor"))
         raise InputError(f"{where}: {model.name} logs no {monitor!r}{near}")
 
@@ -781,11 +868,18 @@ def _check_folders(recipe: TrainingRecipe) -> None:
         return  # the first process has looked
     for path, section in _walk((), recipe.sections):
         value = section
-        if not path or path[-1] not in FOLDERS or not isinstance(value, str) or "://" in value:
+        if (
+            not path
+            or path[-1] not in FOLDERS
+            or not isinstance(value, str)
+            or "://" in value
+        ):
             continue
         reason = folder_error(Path(value).expanduser())
         if reason:
-            raise InputError(f"{recipe.source_of(path)} {value}: {reason}; give another folder")
+            raise InputError(
+                f"{recipe.source_of(path)} {value}: {reason}; give another folder"
+            )
 
 
 def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> str:
@@ -803,7 +897,9 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
                 made.append(each)
         if not folder.is_dir():
             return "is a file"
-        writable = os.access(folder, os.W_OK | os.X_OK) if probe is None else probe(folder)
+        writable = (
+            os.access(folder, os.W_OK | os.X_OK) if probe is None else probe(folder)
+        )
         return "" if writable else "cannot be written to"
     except FileExistsError:
         return ""  # made by another process meanwhile

@@ -105,7 +105,9 @@ class Lesson:
     wanted: FloatArray
 
 
-SIZES = "model.hidden, model.layers, model.memory, model.decoder_hidden and model.encoder"
+SIZES = (
+    "model.hidden, model.layers, model.memory, model.decoder_hidden and model.encoder"
+)
 
 
 def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
@@ -118,7 +120,9 @@ def begun(start: str | None, given: dict[str, Any]) -> GnnPolicy:
     config: dict[str, Any] = {}
     if start is not None:
         config = read_config(GNN_CHECKPOINT if start == SHIPPED else start).model_dump()
-    network = GnnPolicy(**config | {key: one for key, one in given.items() if one is not None})
+    network = GnnPolicy(
+        **config | {key: one for key, one in given.items() if one is not None}
+    )
     if start is not None:
         begin_with(network, read_gnn, start, GNN_CHECKPOINT, SIZES, added="priority")
     if isinstance(network.encoder, Encoder):
@@ -185,7 +189,9 @@ class Reinforce(Learner):
     ) -> None:
         given: dict[str, Any] = {"hidden": hidden, "layers": layers, "memory": memory}
         given |= {"decoder_hidden": decoder_hidden}
-        check_least(**{k: (v, int(k != "layers")) for k, v in given.items() if v is not None})
+        check_least(
+            **{k: (v, int(k != "layers")) for k, v in given.items() if v is not None}
+        )
         check_least(samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
@@ -226,7 +232,9 @@ class Reinforce(Learner):
         ]
         return torch.stack(losses).mean()
 
-    def lesson(self, sample: ProblemSample, episodes: Episodes, states: Tensor) -> Lesson:
+    def lesson(
+        self, sample: ProblemSample, episodes: Episodes, states: Tensor
+    ) -> Lesson:
         """Draw placements and weigh what to learn from them. ``states``: [m, hidden]"""
         network = self.policy.network(states, episodes.devices)
         rng = np.random.default_rng([17, sample.index, self.global_step])
@@ -239,7 +247,9 @@ class Reinforce(Learner):
         order = drawn.order[rows] if len(drawn.order) > 1 else drawn.order
         unit_device = np.concatenate([best[None], drawn.unit_device[rows[1:]]])
         greedy = self.greedy * gain_over(float(cost[0]), cost[draws])
-        label = self.label * regret(float(cost[0]), self.labels[sample.index, drawn.limit][0])
+        label = self.label * regret(
+            float(cost[0]), self.labels[sample.index, drawn.limit][0]
+        )
         weight = np.r_[label, greedy, self.gradient * gains[extreme] / len(extreme)]
         return Lesson(Drawn(unit_device, order, drawn.limit), weight, likely)
 
@@ -257,12 +267,20 @@ class Reinforce(Learner):
         """
         limits = device_limits(sample.space.problem.num_devices)
         limit = limits[int(rng.integers(int(episodes.alike), len(limits)))]
-        count = self._fewer(sample, self.samples, 2), rng, self._fewer(sample, self.shared)
+        count = (
+            self._fewer(sample, self.samples, 2),
+            rng,
+            self._fewer(sample, self.shared),
+        )
         drawn = episodes.samples(network, *count, self.temperature, limit)
         others = [episodes.greedy(network, each) for each in limits if each != limit]
-        drawn = drawn._replace(unit_device=np.concatenate([drawn.unit_device, np.stack(others)]))
+        drawn = drawn._replace(
+            unit_device=np.concatenate([drawn.unit_device, np.stack(others)])
+        )
         seconds = self.seconds(episodes, drawn.unit_device)
-        self.log("train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1)
+        self.log(
+            "train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1
+        )
         cost = seconds * [unevenness(episodes, one, limit) for one in drawn.unit_device]
         by_limit = np.insert(seconds[-len(others) :], limits.index(limit), seconds[0])
         return drawn, cost, wanted(by_limit)
@@ -311,12 +329,21 @@ class Reinforce(Learner):
         )
         heat = torch.full((len(scores), 1, 1), self.temperature, device=there)
         heat[0] = 1.0  # the label's
-        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[..., 0]
-        taken = logs.where(logs.isfinite(), 0.0).mean(dim=1)  # a move may go where the mask says no
+        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[
+            ..., 0
+        ]
+        taken = logs.where(logs.isfinite(), 0.0).mean(
+            dim=1
+        )  # a move may go where the mask says no
         weight = torch.from_numpy(lesson.weight).float().to(there)
         loss = -(weight * taken).sum()
-        counts = torch.log_softmax(self.policy.count(states, len(episodes.devices)), dim=0)
-        loss = loss - COUNT * (torch.from_numpy(lesson.wanted).float().to(there) * counts).sum()
+        counts = torch.log_softmax(
+            self.policy.count(states, len(episodes.devices)), dim=0
+        )
+        loss = (
+            loss
+            - COUNT * (torch.from_numpy(lesson.wanted).float().to(there) * counts).sum()
+        )
         if episodes.base is not None:
             gradient = self._order_gradient(episodes, network, lesson).to(there)
             loss = loss - (gradient * self.policy.priorities(states)).sum()
@@ -332,7 +359,8 @@ class Reinforce(Learner):
         graph, priority = episodes.graph.graph, episodes.priority(network)
         rows = zip(lesson.weight[1:], lesson.drawn.order[1:], strict=True)
         total = sum(
-            weight * order_gradient(graph.successor_offset, graph.successor, order, priority)
+            weight
+            * order_gradient(graph.successor_offset, graph.successor, order, priority)
             for weight, order in rows
         )
         return torch.from_numpy(np.asarray(total / len(priority), np.float32))
@@ -356,7 +384,10 @@ class Reinforce(Learner):
     def place(self, network: GnnPolicy, sample: ProblemSample) -> float:
         episodes = Episodes(sample.space, network.order)
         unit_device = episodes.greedy(episodes.network(network))
-        device, order = sample.space.spread(unit_device), episodes.sequence(unit_device)[1]
+        device, order = (
+            sample.space.spread(unit_device),
+            episodes.sequence(unit_device)[1],
+        )
         return sample.space.score(*repair(sample.space, device, order))
 
 
@@ -387,7 +418,9 @@ def regret(greedy: float, label: float) -> float:
 
     A half where the greedy decode is as good, one where it is 5 % longer.
     """
-    return float(np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0))
+    return float(
+        np.clip(0.5 + 10.0 * np.log(max(greedy, 1e-300) / max(label, 1e-300)), 0.5, 3.0)
+    )
 
 
 def gain_over(one: float, seconds: FloatArray) -> float:
@@ -396,14 +429,20 @@ def gain_over(one: float, seconds: FloatArray) -> float:
     In their standard deviations, cut off at ``MOST``.
     """
     logs = finite_logs(seconds)
-    below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(float(logs.std()), 1e-6)
+    below = (float(logs.mean()) - np.log(max(one, 1e-300))) / max(
+        float(logs.std()), 1e-6
+    )
     return float(np.clip(below, -MOST, MOST))
 
 
 def extremes(gains: FloatArray, count: int) -> NDArray[np.intp]:
     """Return the indices of the greatest and least gains, half of ``count`` each. [count]"""
     ranked = np.argsort(gains, kind="stable")
-    return ranked if count >= len(gains) else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
+    return (
+        ranked
+        if count >= len(gains)
+        else np.r_[ranked[: count // 2], ranked[-(count // 2) :]]
+    )
 
 
 EVEN = 0.75  # 3 : 1 on two devices is 0.8 of them
@@ -448,13 +487,22 @@ def bettered(
     return label
 
 
-def _moved(episodes: Episodes, unit_device: IntArray, rng: np.random.Generator) -> IntArray:
+def _moved(
+    episodes: Episodes, unit_device: IntArray, rng: np.random.Generator
+) -> IntArray:
     """Return a placement with a cluster or a unit on another device."""
     levels, problem = episodes.clusters.of, episodes.space.problem
     level = int(rng.integers(len(levels) + 1))
-    unit, device = int(rng.integers(problem.num_units)), int(rng.integers(problem.num_devices))
+    unit, device = (
+        int(rng.integers(problem.num_units)),
+        int(rng.integers(problem.num_devices)),
+    )
     alone = level == len(levels)
-    mine = np.array([unit]) if alone else np.flatnonzero(levels[level] == levels[level, unit])
+    mine = (
+        np.array([unit])
+        if alone
+        else np.flatnonzero(levels[level] == levels[level, unit])
+    )
     moved = unit_device.copy()
     moved[mine[problem.unit_allowed[mine, device]]] = device
     return moved

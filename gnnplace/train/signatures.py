@@ -60,7 +60,9 @@ class Module:
 
     def starred(self) -> list[ast.ImportFrom]:
         """Return the imports of all names of other modules."""
-        imports = [node for node in _flat(self.tree.body) if isinstance(node, ast.ImportFrom)]
+        imports = [
+            node for node in _flat(self.tree.body) if isinstance(node, ast.ImportFrom)
+        ]
         return [node for node in imports if node.names[0].name == "*"]
 
     def is_open(self) -> bool:
@@ -165,7 +167,11 @@ def constructor_of(source: ClassSource) -> Constructor:
         return _of_function(source.node, source.name, is_method=False)
     parameters: dict[str, Parameter] = {}
     for owner in bases_of(source):
-        if owner is None or not isinstance(owner.node, ast.ClassDef) or _is_decorated(owner.node):
+        if (
+            owner is None
+            or not isinstance(owner.node, ast.ClassDef)
+            or _is_decorated(owner.node)
+        ):
             return Constructor(source.name, parameters, is_open=True)
         init = next((f for f in owner.node.body if _is_init(f)), None)
         if init is None:
@@ -188,10 +194,14 @@ def _is_decorated(node: ast.ClassDef) -> bool:
     return bool(node.decorator_list)
 
 
-def _of_function(function: ast.FunctionDef, name: str, *, is_method: bool) -> Constructor:
+def _of_function(
+    function: ast.FunctionDef, name: str, *, is_method: bool
+) -> Constructor:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults: list[ast.expr | None] = [None] * (
+        len(positional) - len(arguments.defaults)
+    )
     defaults += arguments.defaults
     pairs = [*zip(positional, defaults, strict=True)][int(is_method) :]
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -210,7 +220,11 @@ def _hands_on(init: ast.FunctionDef) -> bool:
     """Return whether a constructor gives its `**kwargs` to that of its base alone."""
     assert init.args.kwarg is not None
     name = init.args.kwarg.arg
-    uses = [node for node in ast.walk(init) if isinstance(node, ast.Name) and node.id == name]
+    uses = [
+        node
+        for node in ast.walk(init)
+        if isinstance(node, ast.Name) and node.id == name
+    ]
     calls = [node for node in ast.walk(init) if isinstance(node, ast.Call)]
     to_base = [
         keyword.value
@@ -232,7 +246,9 @@ def _find_spec(name: str) -> tuple[Path | None, tuple[str, ...]] | None:
     package = name.rpartition(".")[0]
     try:
         if not package:
-            spec = PathFinder.find_spec(name, [os.getcwd()]) or importlib.util.find_spec(name)
+            spec = PathFinder.find_spec(
+                name, [os.getcwd()]
+            ) or importlib.util.find_spec(name)
         else:
             parent = _find_spec(package)
             if parent is None or not parent[1]:
@@ -282,23 +298,35 @@ def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing |
     statement = definitions.get(first)
     if statement is None:
         if _find_spec(f"{module.name}.{first}") is not None:  # a submodule
-            return _find(f"{module.name}.{first}", remainder, steps - 1) if remainder else None
+            return (
+                _find(f"{module.name}.{first}", remainder, steps - 1)
+                if remainder
+                else None
+            )
         for starred in module.starred():
             match = _find(_absolute(module, starred), name, steps - 1)
             if isinstance(match, ClassSource):
                 return match
         is_open = module.is_open() or hasattr(builtins, first)
-        return None if is_open else Missing(module.name, first, tuple(sorted(definitions)))
+        return (
+            None if is_open else Missing(module.name, first, tuple(sorted(definitions)))
+        )
     if isinstance(statement, ast.ClassDef | ast.FunctionDef):
         return None if remainder else ClassSource(module, statement)
     if isinstance(statement, ast.ImportFrom):
         origin = _absolute(module, statement)
-        original = next(a.name for a in statement.names if (a.asname or a.name) == first)
+        original = next(
+            a.name for a in statement.names if (a.asname or a.name) == first
+        )
         target = f"{original}.{remainder}" if remainder else original
         holder, _, last = f"{origin}.{target}".rpartition(".")
         return _find(holder, last, steps - 1)
     if isinstance(statement, ast.Import) and remainder:
-        alias = next(a for a in statement.names if (a.asname or a.name.partition(".")[0]) == first)
+        alias = next(
+            a
+            for a in statement.names
+            if (a.asname or a.name.partition(".")[0]) == first
+        )
         origin = alias.name if alias.asname else first
         holder, _, last = f"{origin}.{remainder}".rpartition(".")
         return _find(holder, last, steps - 1)
@@ -334,7 +362,9 @@ def _bound_names(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return [statement.name]
     if isinstance(statement, ast.Import):
-        return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
+        return [
+            alias.asname or alias.name.partition(".")[0] for alias in statement.names
+        ]
     if isinstance(statement, ast.ImportFrom):
         return [alias.asname or alias.name for alias in statement.names]
     if isinstance(statement, ast.Assign):

@@ -49,7 +49,12 @@ from optuna.samplers import TPESampler
 from optuna.storages import RDBStorage
 from optuna.study import MaxTrialsCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    IntegrityError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import csv_text, read_yaml, within, write_text
@@ -72,10 +77,14 @@ def read_space(path: str | None, assignments: list[str]) -> SearchSpace:
         if not isinstance(data, dict) or not data:
             raise FormatError(f"{path}: top level: must map key paths to values; {HOW}")
         with within(path):
-            space |= {str(key): parse_values(str(key), str(x)) for key, x in data.items()}
+            space |= {
+                str(key): parse_values(str(key), str(x)) for key, x in data.items()
+            }
     space |= parse_assignments(assignments)
     if not space:
-        raise InputError("sweep: nothing varies; give --space FILE or --set KEY=LOW..HIGH")
+        raise InputError(
+            "sweep: nothing varies; give --space FILE or --set KEY=LOW..HIGH"
+        )
     return {full_key(key): values for key, values in space.items()}
 
 
@@ -131,14 +140,20 @@ def _number(key: str, text: str) -> int | float:
 def _choices(key: str, text: str) -> CategoricalDistribution:
     choices = [part.strip() for part in text.split("|")]
     if len(choices) < 2 or "" in choices:
-        raise InputError(f"{key}: {text!r}: neither a range nor two choices or more; {HOW}")
+        raise InputError(
+            f"{key}: {text!r}: neither a range nor two choices or more; {HOW}"
+        )
     return CategoricalDistribution(choices)
 
 
 def first_values(space: SearchSpace) -> dict[str, str]:
     """Return one allowed value of each key, to check the key paths with."""
     return {
-        key: str(values.choices[0] if isinstance(values, CategoricalDistribution) else values.low)
+        key: str(
+            values.choices[0]
+            if isinstance(values, CategoricalDistribution)
+            else values.low
+        )
         for key, values in space.items()
     }
 
@@ -157,10 +172,15 @@ def suggest(trial: Trial, key: str, values: BaseDistribution) -> None:
         elif isinstance(values, FloatDistribution):
             trial.suggest_float(key, values.low, values.high, log=values.log)
     except ValueError:
-        raise InputError(f"{key}: the study has other choices; give another --study") from None
+        raise InputError(
+            f"{key}: the study has other choices; give another --study"
+        ) from None
 
 
-BEAT, GRACE = 30, 120  # seconds between heartbeats, and of silence until a trial is given up
+BEAT, GRACE = (
+    30,
+    120,
+)  # seconds between heartbeats, and of silence until a trial is given up
 MAKING = 1.0  # seconds that making a database's tables takes at most
 STARTUP, WARMUP = 5, 1  # trials and validations before anything is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -171,8 +191,12 @@ SQLITE = "sqlite:///"
 def add_sweep_options(parser: LightningArgumentParser) -> None:
     """Add what a sweep takes beside a recipe."""
     group = parser.add_argument_group("Sweep")
-    group.add_argument("--trials", type=int, required=True, help="trials of the whole study")
-    group.add_argument("--study", default="sweep", help="name; the same name continues it")
+    group.add_argument(
+        "--trials", type=int, required=True, help="trials of the whole study"
+    )
+    group.add_argument(
+        "--study", default="sweep", help="name; the same name continues it"
+    )
     group.add_argument(
         "--storage",
         default=None,
@@ -181,9 +205,14 @@ def add_sweep_options(parser: LightningArgumentParser) -> None:
     group.add_argument("--folder", default=None, help="of results; runs/sweeps/STUDY")
     group.add_argument("--space", default=None, help="YAML file of what varies")
     group.add_argument(
-        "--set", action="append", default=[], help="KEY=LOW..HIGH[:log] or KEY=A|B|C, repeatable"
+        "--set",
+        action="append",
+        default=[],
+        help="KEY=LOW..HIGH[:log] or KEY=A|B|C, repeatable",
     )
-    group.add_argument("--monitor", default="val/ratio", help="validation figure; less is better")
+    group.add_argument(
+        "--monitor", default="val/ratio", help="validation figure; less is better"
+    )
     group.add_argument("--study_seed", type=int, default=0, help="of the values drawn")
 
 
@@ -238,7 +267,9 @@ class TrialCLI(TrainingCLI):
 def quiet_trainer(trainer: Namespace, folder: Path) -> None:
     """Make a recipe's trainer one of many, in place: a CSV log and nothing else."""
     if trainer.devices not in ("auto", 1, "1"):
-        raise InputError(f"trainer.devices {trainer.devices}: a trial has one; start more workers")
+        raise InputError(
+            f"trainer.devices {trainer.devices}: a trial has one; start more workers"
+        )
     callbacks = trainer.callbacks or []
     callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
     trainer.callbacks = [c for c in callbacks if not is_checkpoint(c)]
@@ -318,10 +349,18 @@ def open_study(url: str, name: str, seed: int = 0) -> optuna.Study:
         storage = _open_storage(url)
     except (ArgumentError, SQLAlchemyError, ImportError, OSError) as error:
         why = str(error).splitlines()[0]
-        raise InputError(f"--storage {_plain(url)}: {why}; give {SQLITE}PATH or a URL") from None
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=WARMUP)
+        raise InputError(
+            f"--storage {_plain(url)}: {why}; give {SQLITE}PATH or a URL"
+        ) from None
+    pruner = optuna.pruners.MedianPruner(
+        n_startup_trials=STARTUP, n_warmup_steps=WARMUP
+    )
     study = optuna.create_study(
-        storage=storage, study_name=name, pruner=pruner, direction="minimize", load_if_exists=True
+        storage=storage,
+        study_name=name,
+        pruner=pruner,
+        direction="minimize",
+        load_if_exists=True,
     )
     study.sampler = TPESampler(seed=seed + len(study.trials), constant_liar=True)
     return study
@@ -354,7 +393,9 @@ def _retry_once() -> dict[str, object]:
     if hasattr(optuna.storages, "RetryHeartbeatStaleTrialCallback"):
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=1)
         return {"heartbeat_stale_trial_callback": retry}
-    return {"failed_trial_callback": optuna.storages.RetryFailedTrialCallback(max_retry=1)}
+    return {
+        "failed_trial_callback": optuna.storages.RetryFailedTrialCallback(max_retry=1)
+    }
 
 
 def _plain(url: str) -> str:
@@ -397,11 +438,19 @@ def sweep(
 
 def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
     done = study.get_trials(states=ENDED)
-    best = min((t.value for t in done if t.state == TrialState.COMPLETE), default=float("nan"))
-    short = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in trial.params.items()}
-    values = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in short.items())
+    best = min(
+        (t.value for t in done if t.state == TrialState.COMPLETE), default=float("nan")
+    )
+    short = {
+        k: f"{v:.4g}" if isinstance(v, float) else v for k, v in trial.params.items()
+    }
+    values = ", ".join(
+        f"{key.rsplit('.', 1)[-1]} {value}" for key, value in short.items()
+    )
     figure = "no figure" if trial.value is None else f"{trial.value:.4f}"
-    state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned"}.get(trial.state, "failed")
+    state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned"}.get(
+        trial.state, "failed"
+    )
     told = f"trial {trial.number} {state}: {figure} ({values})"
     return f"{told}; {len(done)}/{goal}, best {best:.4f}"
 
@@ -462,7 +511,9 @@ def run_sweep(args: list[str]) -> None:
     if options.trials < 1:
         raise InputError(f"--trials {options.trials}: must be at least 1")
     # A wrong key or value shows before the study is made.
-    SweepCLI([*args, *(f"--{key}={value}" for key, value in first_values(space).items())])
+    SweepCLI(
+        [*args, *(f"--{key}={value}" for key, value in first_values(space).items())]
+    )
     folder = Path(options.folder or f"runs/sweeps/{options.study}")
     url = options.storage or f"{SQLITE}{folder / 'trials.db'}"
     study = open_study(url, options.study, options.study_seed)
@@ -476,4 +527,6 @@ def run_sweep(args: list[str]) -> None:
         write_results(study, folder)
 
     sweep(study, options.trials, space, objective, report)
-    report(f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}")
+    report(
+        f"every trial: {folder / 'trials.csv'}; overlay for recipes: {folder / 'best.yaml'}"
+    )

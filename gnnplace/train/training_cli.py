@@ -46,7 +46,10 @@ LOGGERS = {
     "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
 }
 SPECIAL_CHECKPOINTS = ("best", "last", "hpc")  # Lightning finds these itself
-NEEDED_TO_GO_ON = ("optimizer_states", "loops")  # of a checkpoint that training goes on from
+NEEDED_TO_GO_ON = (
+    "optimizer_states",
+    "loops",
+)  # of a checkpoint that training goes on from
 QUOTED = re.compile(r"[`'\"]([^`'\"]+)[`'\"]")
 
 
@@ -62,7 +65,9 @@ def complete(trainer: Namespace, *, logs: tuple[str, ...] = tuple(LOGGERS)) -> N
     trainer.callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
     if trainer.logger is None:
         trainer.logger = [
-            Namespace(class_path=LOGGERS[n], init_args=Namespace(save_dir=str(root), name=n))
+            Namespace(
+                class_path=LOGGERS[n], init_args=Namespace(save_dir=str(root), name=n)
+            )
             for n in logs
         ]
     if trainer.enable_checkpointing is not False:
@@ -136,7 +141,10 @@ def prediction_summary(rows: Sequence[Mapping[str, Any]]) -> str:
     logs = [
         math.log(step_time / reference)
         for step_time, reference in pairs
-        if step_time and reference and math.isfinite(step_time) and math.isfinite(reference)
+        if step_time
+        and reference
+        and math.isfinite(step_time)
+        and math.isfinite(reference)
     ]
     if not logs:
         return ""
@@ -153,7 +161,9 @@ class TrainingCLI(LightningCLI):
         save_config: Whether to write the whole recipe beside the logs.
     """
 
-    def __init__(self, args: list[str], *, run: bool = True, save_config: bool = True) -> None:
+    def __init__(
+        self, args: list[str], *, run: bool = True, save_config: bool = True
+    ) -> None:
         given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
         try:
             super().__init__(
@@ -162,7 +172,10 @@ class TrainingCLI(LightningCLI):
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 save_config_kwargs={"overwrite": True},
-                trainer_defaults={"default_root_dir": "runs/train", "num_sanity_val_steps": -1},
+                trainer_defaults={
+                    "default_root_dir": "runs/train",
+                    "num_sanity_val_steps": -1,
+                },
                 seed_everything_default=0,
                 # The caller turns an ArgumentError into one line.
                 parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
@@ -194,7 +207,9 @@ class TrainingCLI(LightningCLI):
         complete_export(self.chosen.model, trainer)
         if self.subcommand == "predict":
             folder = Namespace(folder=trainer.default_root_dir)
-            trainer.callbacks.append(Namespace(class_path=PREDICTIONS, init_args=folder))
+            trainer.callbacks.append(
+                Namespace(class_path=PREDICTIONS, init_args=folder)
+            )
         if self.subcommand == "fit" and trainer.enable_progress_bar is not False:
             trainer.enable_progress_bar = sys.stdout.isatty()
             if not trainer.enable_progress_bar:
@@ -231,7 +246,9 @@ class TrainingCLI(LightningCLI):
         self._check_checkpoint()
         path = self.chosen.get("ckpt_path")
         folders = [callback.dirpath for callback in self.trainer.checkpoint_callbacks]
-        has_last = any(list(Path(folder).glob("last*.ckpt")) for folder in folders if folder)
+        has_last = any(
+            list(Path(folder).glob("last*.ckpt")) for folder in folders if folder
+        )
         if path is not None and (path != "last" or has_last):
             self.trainer.num_sanity_val_steps = 0
 
@@ -253,7 +270,11 @@ class TrainingCLI(LightningCLI):
 
     def _check_checkpoint(self) -> None:
         path = self.chosen.get("ckpt_path")
-        if path is not None and path not in SPECIAL_CHECKPOINTS and Path(path).is_file():
+        if (
+            path is not None
+            and path not in SPECIAL_CHECKPOINTS
+            and Path(path).is_file()
+        ):
             check_checkpoint(path, self.model, goes_on=self.subcommand == "fit")
 
 
@@ -274,7 +295,9 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
     except pickle.UnpicklingError:
         return  # holds objects of the user's, which Lightning loads where it is told to
     except (RuntimeError, ValueError, KeyError, EOFError):
-        raise InputError(f"ckpt_path {path}: not a checkpoint; give a .ckpt file") from None
+        raise InputError(
+            f"ckpt_path {path}: not a checkpoint; give a .ckpt file"
+        ) from None
     state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(state, dict):
         raise InputError(
@@ -287,7 +310,9 @@ def check_checkpoint(path: str, model: LightningModule, *, goes_on: bool) -> Non
             f"ckpt_path {path}: holds weights alone, from which training cannot go on; give a "
             "checkpoint that was written without save_weights_only"
         )
-    changes_it = type(model).on_load_checkpoint is not LightningModule.on_load_checkpoint
+    changes_it = (
+        type(model).on_load_checkpoint is not LightningModule.on_load_checkpoint
+    )
     is_ours = type(model).__module__.startswith("gnnplace.")
     if model.strict_loading and (is_ours or not changes_it):
         _check_state(path, state, model)
@@ -298,7 +323,11 @@ def _check_state(path: str, state: dict[str, Any], model: LightningModule) -> No
     name = type(model).__name__
     wanted = model.state_dict()
     different = next(
-        (key for key, value in wanted.items() if key in state and value.shape != state[key].shape),
+        (
+            key
+            for key, value in wanted.items()
+            if key in state and value.shape != state[key].shape
+        ),
         None,
     )
     if different is not None:
@@ -328,9 +357,13 @@ def mistake_of(error: Exception) -> InputError | None:
     if is_monitor:
         named = re.search(r"on metric `?([^` ]+)|monitor='([^']+)'", message)
         monitor = "" if named is None else named[1] or named[2]
-        listed_part = message.partition("metrics: ")[2] or message.partition("following: ")[2]
+        listed_part = (
+            message.partition("metrics: ")[2] or message.partition("following: ")[2]
+        )
         listed_part = listed_part or message.partition("metrics are: ")[2]
-        metrics = QUOTED.findall(listed_part.partition("HINT")[0].partition("Condition")[0])
+        metrics = QUOTED.findall(
+            listed_part.partition("HINT")[0].partition("Condition")[0]
+        )
         listed = f"; there are {', '.join(sorted(set(metrics)))}" if metrics else ""
         near = suggestion(monitor, metrics) or listed
         return InputError(f"monitor {monitor}: the model logs no such figure{near}")

@@ -142,7 +142,11 @@ class Workbench(StepObjective):
         from gnnplace.run.measuring import MeasuredObjective
         from gnnplace.run.placed import ExecutionOptions, RecordOptions
 
-        settings, url, hours = self._measurement, self._store.url, self._store.max_age_hours
+        settings, url, hours = (
+            self._measurement,
+            self._store.url,
+            self._store.max_age_hours,
+        )
         return MeasuredObjective(
             self.program,
             run=ExecutionOptions(
@@ -171,7 +175,9 @@ class Workbench(StepObjective):
         """
         at_once = self._measurement.parallel or self.room
         results = self.objective.measure_all(self.problem, placements, at_once)
-        num_disturbed = sum(result.disturbed and not result.stored for result in results)
+        num_disturbed = sum(
+            result.disturbed and not result.stored for result in results
+        )
         if num_disturbed:
             sys.stderr.write(
                 f"note: other programs had the cores in every step of {num_disturbed} of "

@@ -35,7 +35,9 @@ HEADS = (
 PREFERRED = {
     "bert": "AutoModelForMaskedLM",
     "vit": "AutoModelForImageClassification",
-    **dict.fromkeys(("clip", "metaclip_2", "siglip"), "AutoModel"),  # of pairs, not of images alone
+    **dict.fromkeys(
+        ("clip", "metaclip_2", "siglip"), "AutoModel"
+    ),  # of pairs, not of images alone
 }
 QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
@@ -44,10 +46,18 @@ DOES_NOT_FIT = (KeyError, AttributeError, IndexError, AssertionError, TypeError)
 BATCH, LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
-MAIN = ("pixel_values", "pixel_values_videos", "input_ids", "input_values", "input_features")
+MAIN = (
+    "pixel_values",
+    "pixel_values_videos",
+    "input_ids",
+    "input_values",
+    "input_features",
+)
 
 
-def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options: Any) -> Workload:
+def hugging_face(
+    name: str, batch: int = BATCH, length: int = LENGTH, **options: Any
+) -> Workload:
     """Return a model of the `transformers` package, made from its configuration.
 
     Args:
@@ -71,7 +81,9 @@ def hugging_face(name: str, batch: int = BATCH, length: int = LENGTH, **options:
         inputs = _inputs(model, model.config, batch, length)
     except (GnnplaceError, MemoryError):
         raise
-    except Exception as error:  # of transformers' models, which check few of their fields
+    except (
+        Exception
+    ) as error:  # of transformers' models, which check few of their fields
         raise InputError(
             f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
         ) from None
@@ -90,13 +102,21 @@ def _null_sizes(fields: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 def _reason_for(name: str, config: PretrainedConfig, error: Exception) -> str:
     """Return why transformers makes no model of a configuration, null fields by their names."""
-    if "NoneType" not in str(error) or not isinstance(error, TypeError | AttributeError):
+    if "NoneType" not in str(error) or not isinstance(
+        error, TypeError | AttributeError
+    ):
         return _reason(error)
-    sizes = [size for size in _null_sizes(config.to_dict()) if not size.endswith("chunk_size")]
+    sizes = [
+        size
+        for size in _null_sizes(config.to_dict())
+        if not size.endswith("chunk_size")
+    ]
     if not sizes:
         return "a field that it needs is null; give it a value, or the path of a whole config.json"
     example = f", as in hf:{name}?{sizes[0]}=64" if "." not in sizes[0] else ""
-    return f"its configuration has no {' and no '.join(sizes)}; give it a number{example}"
+    return (
+        f"its configuration has no {' and no '.join(sizes)}; give it a number{example}"
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -118,7 +138,9 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
             return _configuration(name, options)
     except GnnplaceError:
         raise
-    except Exception as error:  # of transformers' own checks, of which some have types of their own
+    except (
+        Exception
+    ) as error:  # of transformers' own checks, of which some have types of their own
         raise InputError(
             f"hf:{name}: transformers makes no configuration of it: {_reason(error)}"
         ) from None
@@ -142,7 +164,9 @@ def _configuration(name: str, options: dict[str, Any]) -> Any:
     unknown = [k for k in options if not hasattr(config, k) and k not in optional]
     if unknown:
         near = suggestion(unknown[0], config.to_dict())
-        raise InputError(f"hf:{name}: the configuration has no field {unknown[0]!r}{near}")
+        raise InputError(
+            f"hf:{name}: the configuration has no field {unknown[0]!r}{near}"
+        )
     # The catalogue and people call fields as most types do; a type may have names of its own.
     own_names = config.attribute_map
     merged: dict[str, Any] = {}
@@ -165,7 +189,10 @@ def _configuration(name: str, options: dict[str, Any]) -> Any:
             f"hf:{name}: the configuration has no num_experts_per_tok, how many experts a token "
             f"has: hf:{name}?num_experts_per_tok=6"
         )
-    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+    if (
+        config.is_encoder_decoder
+        and getattr(config, "decoder_start_token_id", None) is None
+    ):
         config.decoder_start_token_id = 0  # otherwise set by what generates text
     return config
 
@@ -197,7 +224,9 @@ def _quantization(value: object) -> str:
     if not isinstance(value, dict):
         return "as it says"
     method = str(value.get("quant_method", "unknown method"))
-    bits = next((value[key] for key in ("bits", "w_bit", "nbits") if key in value), None)
+    bits = next(
+        (value[key] for key in ("bits", "w_bit", "nbits") if key in value), None
+    )
     for key, width in (("load_in_8bit", 8), ("load_in_4bit", 4)):
         bits = width if value.get(key) else bits
     return method if bits is None else f"{method}, {bits} bits"
@@ -215,7 +244,9 @@ def _file(name: str) -> Path | None:
     if not path.is_dir():
         return None
     if not (path / CONFIG).is_file():
-        raise InputError(f"hf:{name}: the folder has no {CONFIG}; give one that has, or a name")
+        raise InputError(
+            f"hf:{name}: the folder has no {CONFIG}; give one that has, or a name"
+        )
     return path / CONFIG
 
 
@@ -229,7 +260,9 @@ def _read(path: Path, name: str) -> tuple[str, dict[str, Any]]:
     fields = read_json(path)
     kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
     if not isinstance(kind, str):
-        raise InputError(f'hf:{name}: {path} names no model_type, as in {{"model_type": "gpt2"}}')
+        raise InputError(
+            f'hf:{name}: {path} names no model_type, as in {{"model_type": "gpt2"}}'
+        )
     return kind, fields
 
 
@@ -237,7 +270,9 @@ def _unknown(name: str, kind: str) -> str:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     plain = kind.rpartition("/")[2]
-    near = suggestion(plain, CONFIG_MAPPING) or suggestion(plain.partition("-")[0], CONFIG_MAPPING)
+    near = suggestion(plain, CONFIG_MAPPING) or suggestion(
+        plain.partition("-")[0], CONFIG_MAPPING
+    )
     nearest = nearest_names(kind)
     listed = f"; the nearest names are {', '.join(nearest)}" if nearest else near
     return (
@@ -318,14 +353,20 @@ def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str,
         ) from None
 
 
-def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
+def _random_inputs(
+    model: nn.Module, config: Any, batch: int, length: int
+) -> dict[str, Any]:
     random, main = generator(0), getattr(model, "main_input_name", "input_ids")
     taken = inspect.signature(model.forward).parameters
     if main not in MAIN or main not in taken:
         raise AttributeError(f"its main input is {main!r}")
-    if "return_loss" in taken and hasattr(config, "vision_config"):  # pairs of image and text
+    if "return_loss" in taken and hasattr(
+        config, "vision_config"
+    ):  # pairs of image and text
         return {
-            "pixel_values": torch.randn(_image(config.vision_config, batch), generator=random),
+            "pixel_values": torch.randn(
+                _image(config.vision_config, batch), generator=random
+            ),
             "input_ids": _words(config.text_config, batch, length, random),
             "return_loss": True,
         }
@@ -337,7 +378,9 @@ def _random_inputs(model: nn.Module, config: Any, batch: int, length: int) -> di
         inputs = {main: torch.randn(_image(images, batch), generator=random)}
     else:
         inputs = {"input_ids": _words(config, batch, length, random)}
-    if config.is_encoder_decoder and type(model).__name__.endswith("ForSequenceClassification"):
+    if config.is_encoder_decoder and type(model).__name__.endswith(
+        "ForSequenceClassification"
+    ):
         inputs[main] = _ended(inputs[main], config)
     if main == "input_features" and hasattr(config, "max_target_positions"):
         inputs["labels"] = _words(config, batch, config.max_target_positions, random)
@@ -357,7 +400,9 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
     """Return the shape of images; of videos where the configuration counts their frames."""
     size = getattr(config, "image_size", getattr(config, "crop_size", IMAGE))
     frames = [
-        getattr(config, key) for key in ("num_frames", "frames_per_clip") if hasattr(config, key)
+        getattr(config, key)
+        for key in ("num_frames", "frames_per_clip")
+        if hasattr(config, key)
     ]
     channels = getattr(config, "num_channels", getattr(config, "in_chans", None))
     if channels is None:
@@ -366,10 +411,14 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
     return (batch, *frames[:1], channels, height, width)
 
 
-def _words(config: Any, batch: int, length: int, random: torch.Generator) -> torch.Tensor:
+def _words(
+    config: Any, batch: int, length: int, random: torch.Generator
+) -> torch.Tensor:
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary is None:
-        raise AttributeError("its configuration says no vocabulary; it reads more than text")
+        raise AttributeError(
+            "its configuration says no vocabulary; it reads more than text"
+        )
     return torch.randint(vocabulary, (batch, length), generator=random)
 
 
@@ -381,11 +430,18 @@ def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
     """
     if hasattr(config, "conv_stride") and main == "input_values":
         samples = length
-        for kernel, stride in reversed([*zip(config.conv_kernel, config.conv_stride, strict=True)]):
-            samples = (samples - 1) * stride + kernel  # of a convolution without padding
+        for kernel, stride in reversed(
+            [*zip(config.conv_kernel, config.conv_stride, strict=True)]
+        ):
+            samples = (
+                samples - 1
+            ) * stride + kernel  # of a convolution without padding
         return (samples,)
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
-        return (config.num_mel_bins, 2 * config.max_source_positions)  # halved by a convolution
+        return (
+            config.num_mel_bins,
+            2 * config.max_source_positions,
+        )  # halved by a convolution
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return (config.max_length, config.num_mel_bins)
     if main == "input_features" and hasattr(config, "feature_projection_input_dim"):

@@ -28,9 +28,13 @@ class InceptionBlock(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.one = ConvUnit(inputs, width, 1)
-        self.three = nn.Sequential(ConvUnit(inputs, width, 1), ConvUnit(width, width, 3))
+        self.three = nn.Sequential(
+            ConvUnit(inputs, width, 1), ConvUnit(width, width, 3)
+        )
         self.five = nn.Sequential(
-            ConvUnit(inputs, width, 1), ConvUnit(width, width, 3), ConvUnit(width, width, 3)
+            ConvUnit(inputs, width, 1),
+            ConvUnit(width, width, 3),
+            ConvUnit(width, width, 3),
         )
         self.pool = nn.Sequential(nn.AvgPool2d(3, 1, 1), ConvUnit(inputs, width, 1))
 
@@ -45,7 +49,9 @@ class Inception(nn.Module):
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
         self.stem = nn.Sequential(ConvUnit(3, 4 * width, 3), nn.MaxPool2d(2))
-        self.blocks = nn.Sequential(*(InceptionBlock(4 * width, width) for _ in range(depth)))
+        self.blocks = nn.Sequential(
+            *(InceptionBlock(4 * width, width) for _ in range(depth))
+        )
         self.head = nn.Linear(4 * width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,11 @@ class LanguageModel(nn.Module):
     """
 
     def __init__(
-        self, recurrent: nn.Module, vocabulary: int, width: int, classes: int | None = None
+        self,
+        recurrent: nn.Module,
+        vocabulary: int,
+        width: int,
+        classes: int | None = None,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
@@ -87,15 +91,21 @@ class SearchedCell(Unrolled):
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""
-        made = [self._highway(self.first(torch.cat([x, state], 1)), state, self.nodes[0][1])]
-        for layer, (source, activation) in zip(self.others, self.nodes[1:], strict=True):
+        made = [
+            self._highway(self.first(torch.cat([x, state], 1)), state, self.nodes[0][1])
+        ]
+        for layer, (source, activation) in zip(
+            self.others, self.nodes[1:], strict=True
+        ):
             made.append(self._highway(layer(made[source]), made[source], activation))
         total = made[self.loose[0]]
         for i in self.loose[1:]:
             total = total + made[i]
         return total / len(self.loose)
 
-    def _highway(self, y: torch.Tensor, before: torch.Tensor, activation: str) -> torch.Tensor:
+    def _highway(
+        self, y: torch.Tensor, before: torch.Tensor, activation: str
+    ) -> torch.Tensor:
         gate, value = y.split(self.width, 1)
         gate = torch.sigmoid(gate)
         return gate * ACTIVATIONS[activation](value) + (1.0 - gate) * before
@@ -104,13 +114,18 @@ class SearchedCell(Unrolled):
 def sampled_nodes(architecture: int, nodes: int) -> list[tuple[int, str]]:
     """Earlier node and activation of each node of a cell, all choices equally likely."""
     random = python_random.Random(architecture)
-    return [(random.randrange(max(1, i)), random.choice(list(ACTIVATIONS))) for i in range(nodes)]
+    return [
+        (random.randrange(max(1, i)), random.choice(list(ACTIVATIONS)))
+        for i in range(nodes)
+    ]
 
 
 def _cell(name: str, cell: str) -> type[nn.LSTM] | type[nn.GRU]:
     """Return the recurrent layers of that name; an error names the workload ``name``."""
     if cell not in CELLS:
-        raise InputError(f"{name}: cell {cell!r}: unknown; there are {', '.join(CELLS)}")
+        raise InputError(
+            f"{name}: cell {cell!r}: unknown; there are {', '.join(CELLS)}"
+        )
     return CELLS[cell]
 
 
@@ -124,7 +139,9 @@ def word_workload(
 ) -> Workload:
     """Return a model of [batch, length] words with a loss on the class of each, or the next."""
     random, sizes = generator(0), (vocabulary, classes or vocabulary)
-    words, targets = (torch.randint(size, (batch, length), generator=random) for size in sizes)
+    words, targets = (
+        torch.randint(size, (batch, length), generator=random) for size in sizes
+    )
     return Workload(name, model, (words, targets), word_loss)
 
 

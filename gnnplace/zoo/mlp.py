@@ -36,7 +36,9 @@ class MLP(nn.Module):
         return self.head(self.blocks(x))
 
 
-def mlp(batch: int = 128, width: int = 256, depth: int = 8, classes: int = 16) -> Workload:
+def mlp(
+    batch: int = 128, width: int = 256, depth: int = 8, classes: int = 16
+) -> Workload:
     """Residual MLP with a classification loss.
 
     Args:

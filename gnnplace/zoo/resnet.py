@@ -11,7 +11,9 @@ from gnnplace.zoo.workload import Workload, classified_images
 EXPANSION = 4
 
 
-def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+def convolution(
+    inputs: int, outputs: int, kernel: int, stride: int = 1
+) -> nn.Sequential:
     """Convolution without bias, and batch norm."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
@@ -29,7 +31,9 @@ class Bottleneck(nn.Module):
         self.mix = convolution(width, width, 3, stride)
         self.expand = convolution(width, outputs, 1)
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else convolution(inputs, outputs, 1, stride)
+        self.shortcut = (
+            nn.Identity() if same else convolution(inputs, outputs, 1, stride)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
@@ -74,7 +78,9 @@ def resnet50(batch: int = 4, size: int = 64, classes: int = 100) -> Workload:
     return classified_images("resnet50", model, batch, size, classes)
 
 
-def small_resnet(batch: int = 8, size: int = 32, width: int = 16, classes: int = 10) -> Workload:
+def small_resnet(
+    batch: int = 8, size: int = 32, width: int = 16, classes: int = 10
+) -> Workload:
     """Four stages of one narrow bottleneck each, for tests and quick looks.
 
     Args:

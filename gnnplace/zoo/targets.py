@@ -33,7 +33,10 @@ WITHOUT_LOSS = ("Backbone", "Encoder", "Decoder", "WithProjection", "WithTeacher
 
 
 def add_targets(
-    inputs: dict[str, Any], model: nn.Module, config: PretrainedConfig, random: torch.Generator
+    inputs: dict[str, Any],
+    model: nn.Module,
+    config: PretrainedConfig,
+    random: torch.Generator,
 ) -> None:
     """Add what a model's head is trained on to its example inputs, in place.
 
@@ -109,7 +112,11 @@ def _targets_of_language(
     """Return the words themselves, and whether sentences follow; None for another head."""
     if name.endswith(LANGUAGE):
         return {"labels": words.clone()}
-    pairs = [key for key in ("next_sentence_label", "sentence_order_label") if key in accepted]
+    pairs = [
+        key
+        for key in ("next_sentence_label", "sentence_order_label")
+        if key in accepted
+    ]
     if not name.endswith("ForPreTraining"):
         return None
     targets = {"labels": words.clone()}
@@ -118,7 +125,9 @@ def _targets_of_language(
     return targets
 
 
-def _class_labels(config: PretrainedConfig, batch: int, random: torch.Generator) -> torch.Tensor:
+def _class_labels(
+    config: PretrainedConfig, batch: int, random: torch.Generator
+) -> torch.Tensor:
     """Return a class an example, or numbers where the head's problem has these."""
     if config.problem_type == "regression":
         shape = (batch,) if config.num_labels == 1 else (batch, config.num_labels)
@@ -128,7 +137,9 @@ def _class_labels(config: PretrainedConfig, batch: int, random: torch.Generator)
     return torch.randint(max(1, config.num_labels), (batch,), generator=random)
 
 
-def _letters(config: PretrainedConfig, main: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+def _letters(
+    config: PretrainedConfig, main: torch.Tensor, random: torch.Generator
+) -> torch.Tensor:
     """Return letters of a sound, fewer than its frames; none is the blank."""
     frames = main.shape[1]
     if hasattr(config, "conv_stride"):
@@ -149,8 +160,15 @@ def _check_complete(
         AttributeError: naming the input.
     """
     for parameter in accepted:
-        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if is_named and parameter.default is parameter.empty and parameter.name not in inputs:
+        is_named = parameter.kind in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        )
+        if (
+            is_named
+            and parameter.default is parameter.empty
+            and parameter.name not in inputs
+        ):
             raise AttributeError(f"{name} needs {parameter.name!r}")
 
 
@@ -165,7 +183,9 @@ def set_problem(config: PretrainedConfig, name: str) -> None:
         return
     if config.problem_type is None and config.num_labels is not None:
         is_number = config.num_labels == 1
-        config.problem_type = "regression" if is_number else "single_label_classification"
+        config.problem_type = (
+            "regression" if is_number else "single_label_classification"
+        )
     text_config = config.get_text_config()
     has_padding = getattr(text_config, "pad_token_id", None) is not None
     if name.endswith("ForSequenceClassification") and not has_padding:

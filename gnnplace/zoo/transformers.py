@@ -28,7 +28,12 @@ def gpt2(
         vocabulary: Words; embedding and head share this table.
         dropout: Probability.
     """
-    fields = {"n_layer": layers, "n_embd": width, "n_head": heads, "vocab_size": vocabulary}
+    fields = {
+        "n_layer": layers,
+        "n_embd": width,
+        "n_head": heads,
+        "vocab_size": vocabulary,
+    }
     drops = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
     special = {"bos_token_id": 0, "eos_token_id": 0, "n_positions": max(length, 64)}
     return hugging_face("gpt2", batch, length, **fields, **drops, **special)
@@ -82,7 +87,9 @@ def vit(
     return hugging_face("vit", batch, image_size=size, patch_size=patch, **fields)
 
 
-def _encoder_fields(layers: int, width: int, heads: int, dropout: float) -> dict[str, Any]:
+def _encoder_fields(
+    layers: int, width: int, heads: int, dropout: float
+) -> dict[str, Any]:
     return {
         "num_hidden_layers": layers,
         "hidden_size": width,

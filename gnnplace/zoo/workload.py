@@ -47,7 +47,9 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def classified_images(name: str, model: nn.Module, batch: int, size: int, classes: int) -> Workload:
+def classified_images(
+    name: str, model: nn.Module, batch: int, size: int, classes: int
+) -> Workload:
     """Return a model of [batch, 3, size, size] images with a classification loss."""
     random = generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)
@@ -55,7 +57,9 @@ def classified_images(name: str, model: nn.Module, batch: int, size: int, classe
     return Workload(name, model, (x, y), functional.cross_entropy)
 
 
-WORKLOADS: Mapping[str, str] = json.loads(Path(__file__).with_name("workloads.json").read_text())
+WORKLOADS: Mapping[str, str] = json.loads(
+    Path(__file__).with_name("workloads.json").read_text()
+)
 """Name: module and function, as ``module:callable`` names a model of one's own."""
 
 
@@ -88,7 +92,9 @@ def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
     known = inspect.signature(factory).parameters
     unknown = [key for key in size if key not in known]
     if unknown:
-        raise InputError(f"{name}: no size {unknown[0]!r}; there are {', '.join(known)}")
+        raise InputError(
+            f"{name}: no size {unknown[0]!r}; there are {', '.join(known)}"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return factory(**size)

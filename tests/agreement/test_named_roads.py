@@ -34,10 +34,22 @@ MODELS = (
     "allenai/OLMo-2-1124-7B",
     "ibm-granite/granite-3.0-8b-base",
 )
-DENSE = ("dp=4,tp=4,microbatch_size=1,zero=1", "dp=2,tp=2,pp=4,microbatch_size=1,recompute=full")
+DENSE = (
+    "dp=4,tp=4,microbatch_size=1,zero=1",
+    "dp=2,tp=2,pp=4,microbatch_size=1,recompute=full",
+)
 EXPERTS = ("dp=16,ep=4,microbatch_size=1,zero=1", "dp=8,ep=4,pp=2,microbatch_size=1")
-MIXTURES = ("mistralai/Mixtral-8x7B-v0.1", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3-30B-A3B")
-SUFFIX = {"megatron-bridge": ".py", "torchtitan": ".py", "megatron-lm": ".sh", "deepspeed": ".json"}
+MIXTURES = (
+    "mistralai/Mixtral-8x7B-v0.1",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "Qwen/Qwen3-30B-A3B",
+)
+SUFFIX = {
+    "megatron-bridge": ".py",
+    "torchtitan": ".py",
+    "megatron-lm": ".sh",
+    "deepspeed": ".json",
+}
 LOST = 2e-4
 """Parts of a step by which what a launch file cannot say of norms and biases may change it."""
 
@@ -58,14 +70,18 @@ def test_words_a_table_and_a_plan_agree_at_every_framework_s_prices(model, tmp_p
             asked = {"framework_name": framework, "batch": BATCH}
             (row,) = gnnplace.price_plans(model, CLUSTER, words, **asked).answers
             table = table_of(words, tmp_path / "plans.csv")
-            assert gnnplace.price_plans(model, CLUSTER, table, **asked).answers == (row,)
+            assert gnnplace.price_plans(model, CLUSTER, table, **asked).answers == (
+                row,
+            )
             if framework == "pytorch" and row.step_time is None:
                 with pytest.raises(InputError, match=re.escape(row.reason)):
                     gnnplace.plan(model, CLUSTER, batch=BATCH, given=words)
             elif framework == "pytorch":
                 (plan,) = gnnplace.plan(model, CLUSTER, batch=BATCH, given=words)
                 assert plan.step_time == pytest.approx(row.step_time, rel=1e-9)
-                assert sum(plan.file.parts.values()) == pytest.approx(row.step_time, rel=1e-6)
+                assert sum(plan.file.parts.values()) == pytest.approx(
+                    row.step_time, rel=1e-6
+                )
 
 
 @pytest.mark.parametrize("model", SEARCHED)

@@ -73,7 +73,9 @@ def by_sizes(model: str, words: str) -> PlanAnswer:
     """What a plan takes by the sizes alone."""
     sizes = decoder_of(MODELS[model])
     assert isinstance(sizes, DecoderSizes)
-    setting = setting_of(replace(sizes, batch=BATCH), preset(CLUSTER), precision="bf16-mixed")
+    setting = setting_of(
+        replace(sizes, batch=BATCH), preset(CLUSTER), precision="bf16-mixed"
+    )
     return price(setting, parse_spec(words))
 
 
@@ -108,7 +110,9 @@ def test_every_road_answers_alike(tmp_path):
     plan.save(tmp_path / "plan.json")
     (again,) = gnnplace.plan(model, CLUSTER, given=str(tmp_path / "plan.json"))
     table = tmp_path / "plans.csv"
-    table.write_text("dp,tp,pp,microbatch_size,zero,recompute,layers\n2,2,2,2,1,full,2+2\n")
+    table.write_text(
+        "dp,tp,pp,microbatch_size,zero,recompute,layers\n2,2,2,2,1,full,2+2\n"
+    )
     (row,) = gnnplace.price_plans(model, CLUSTER, str(table), **asked).answers
     (named,) = gnnplace.price_plans(
         model, CLUSTER, words, framework_name="pytorch", **asked
@@ -116,7 +120,9 @@ def test_every_road_answers_alike(tmp_path):
     explained = gnnplace.explain_plan(plan)
     seconds = [again.step_time, row.step_time, named.step_time, explained.step_time]
     assert seconds == pytest.approx([plan.step_time] * 4, rel=1e-6)
-    assert [peak(again), row.peak, named.peak] == pytest.approx([peak(plan)] * 3, rel=1e-6)
+    assert [peak(again), row.peak, named.peak] == pytest.approx(
+        [peak(plan)] * 3, rel=1e-6
+    )
     assert sum(explained.parts.values()) == pytest.approx(plan.step_time, rel=1e-6)
 
 
@@ -143,6 +149,8 @@ def test_other_models_are_not_taken_for_their_sizes():
 def test_the_command_line_says_where_prices_come_from(capsys):
     asked = ["--cluster", CLUSTER, "--batch", str(BATCH), "--given", PLANS[0]]
     assert run(["plan", MODELS["llama"], "--precision", "bf16-mixed", *asked]) == 0
-    assert "priced by the model's sizes as pytorch trains them" in capsys.readouterr().out
+    assert (
+        "priced by the model's sizes as pytorch trains them" in capsys.readouterr().out
+    )
     assert run(["plan", MODELS["llama"], *asked]) == 0
     assert "priced by the kernels that were captured" in capsys.readouterr().out

@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from benchmarks.agreement import AUTHORS, EQUAL, PAGE, drawn_row, is_drawn, key_of, page, read_rows
+from benchmarks.agreement import (
+    AUTHORS,
+    EQUAL,
+    PAGE,
+    drawn_row,
+    is_drawn,
+    key_of,
+    page,
+    read_rows,
+)
 
 FILE = json.loads(AUTHORS.read_text(encoding="utf-8"))
 DRAWN = [case for case in FILE["cases"] if is_drawn(case)]

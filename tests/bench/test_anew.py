@@ -38,7 +38,9 @@ def test_hours_are_those_of_committed_rows_and_else_budgets(places):
     assert left.seconds == pytest.approx(9.0 + 0.05)
 
 
-def test_a_run_is_told_beforehand_and_complete_rows_take_the_place_of_old_ones(places, capsys):
+def test_a_run_is_told_beforehand_and_complete_rows_take_the_place_of_old_ones(
+    places, capsys
+):
     out = ["-o", str(places / "new")]
     assert anew.run(["--take", *out]) == 2
     assert "two: 2 of 2 cells have no row yet" in capsys.readouterr().err

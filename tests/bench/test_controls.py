@@ -26,7 +26,10 @@ def rows_of(ratios):
 def test_every_family_counts_alike_and_is_drawn_whole():
     rows = rows_of({"a": 0.9, "b": 1.0, "c": 1.1})
     rows += [row(f"a-{i}", "learned", 0.9, family="a", budget=1.0) for i in range(2, 9)]
-    rows += [row(f"a-{i}", "learned-untrained", 1.0, family="a", budget=1.0) for i in range(2, 9)]
+    rows += [
+        row(f"a-{i}", "learned-untrained", 1.0, family="a", budget=1.0)
+        for i in range(2, 9)
+    ]
     network, untrained = controls(rows)
     assert (untrained.control, untrained.budget, untrained.control_budget) == (
         "learned-untrained",
@@ -42,13 +45,20 @@ def test_every_family_counts_alike_and_is_drawn_whole():
 
 def test_a_summary_that_shows_the_learned_placer_shows_its_controls():
     rows = rows_of({"a": 0.9, "b": 1.0})
-    titles = [grid.title for grid in tables(rows, merged({}, rows), "annealing", "title")]
+    titles = [
+        grid.title for grid in tables(rows, merged({}, rows), "annealing", "title")
+    ]
     assert "Beside the controls, paired and bootstrapped over families" in titles
     others = [r for r in rows if r["placer"] == "learned"]
-    titles = [grid.title for grid in tables(others, merged({}, rows), "annealing", "title")]
+    titles = [
+        grid.title for grid in tables(others, merged({}, rows), "annealing", "title")
+    ]
     assert "Beside the controls, paired and bootstrapped over families" not in titles
 
 
 def test_other_budgets_are_no_pairs():
-    rows = [row("p", "learned", 1.0, budget=1.0), row("p", "learned-untrained", 1.0, budget=2.0)]
+    rows = [
+        row("p", "learned", 1.0, budget=1.0),
+        row("p", "learned-untrained", 1.0, budget=2.0),
+    ]
     assert controls(rows) == []

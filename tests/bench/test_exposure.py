@@ -18,7 +18,9 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def card(**exposure):
-    return TrainingCard(parameters=7, hours=0.5, trained=Exposure(**exposure), validated=Exposure())
+    return TrainingCard(
+        parameters=7, hours=0.5, trained=Exposure(**exposure), validated=Exposure()
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,13 @@ def card(**exposure):
         ({}, ""),
     ],
 )
-def test_a_problem_is_seen_by_its_digest_its_graph_or_its_family(exposure, how, tmp_path):
+def test_a_problem_is_seen_by_its_digest_its_graph_or_its_family(
+    exposure, how, tmp_path
+):
     write_card(tmp_path, card(**exposure))
-    columns = training_of(f"gnn?checkpoint={tmp_path}").seen_columns(Exhibit("1:d", "abc", "unet"))
+    columns = training_of(f"gnn?checkpoint={tmp_path}").seen_columns(
+        Exhibit("1:d", "abc", "unet")
+    )
     assert (columns["seen"], columns["seen_how"]) == (bool(how), how)
     training_of.cache_clear()
 
@@ -53,7 +59,9 @@ class Foreign:
 
 def test_a_class_of_ones_own_says_what_it_was_trained_on(tmp_path, monkeypatch):
     name = f"{__name__}:Foreign"
-    monkeypatch.setattr("gnnplace.bench.exposure.find_placer", lambda _: (ForeignRow, {}))
+    monkeypatch.setattr(
+        "gnnplace.bench.exposure.find_placer", lambda _: (ForeignRow, {})
+    )
     assert training_of.__wrapped__(name).columns()["trained_on"] == []
     write_card(tmp_path, card(families=["bert"]))
     monkeypatch.setattr(Foreign, "training_card", str(tmp_path))
@@ -72,16 +80,26 @@ class ForeignRow:
 
 def test_a_random_family_is_not_the_real_one_of_its_name():
     assert family_of_row("family=inception seed=1", "inception") == "random:inception"
-    assert family_of_row("dataset=store graph=inception-deep", "inception") == "inception"
-    assert family_of_row("model=hf:bert-base-uncased?batch=16", "hf:bert-base-uncased") == "bert"
+    assert (
+        family_of_row("dataset=store graph=inception-deep", "inception") == "inception"
+    )
+    assert (
+        family_of_row("model=hf:bert-base-uncased?batch=16", "hf:bert-base-uncased")
+        == "bert"
+    )
     assert family_of_row("model=resnet50?batch=32", "resnet50") == "resnet"
 
 
 def test_encoders_of_transformers_are_one_block_by_structure():
-    assert len({block_of(family) for family in ("bert", "electra", "mpnet", "vit")}) == 1
+    assert (
+        len({block_of(family) for family in ("bert", "electra", "mpnet", "vit")}) == 1
+    )
     assert block_of("bert") != block_of("seq2seq")
     columns = training_of("learned").seen_columns(Exhibit("1:d", "", "electra"))
-    assert (columns["seen"], columns["seen_block"]) == (False, True)  # it learned from ViT
+    assert (columns["seen"], columns["seen_block"]) == (
+        False,
+        True,
+    )  # it learned from ViT
 
 
 @pytest.mark.parametrize("suite", ["smoke", "scale"])

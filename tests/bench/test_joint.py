@@ -46,7 +46,9 @@ def rows(tmp_path_factory):
 
 def test_every_method_has_a_row_of_the_same_problem(rows):
     """Constructions and plans once, what is drawn for each seed, each with its own budget."""
-    assert sorted(name for name, _ in rows) == sorted([*ONCE, "learned", "learned", "plan"])
+    assert sorted(name for name, _ in rows) == sorted(
+        [*ONCE, "learned", "learned", "plan"]
+    )
     budgets = {(name, row["budget"]) for (name, _), row in rows.items()}
     assert budgets == {*((name, 0.0) for name in ONCE), ("learned", 0.1), ("plan", 0.5)}
     assert {row["error"] for row in rows.values()} == {""}
@@ -67,7 +69,10 @@ def test_one_device_takes_micro_batches_where_they_are_faster(power, size):
     class Grown(Given):
         def costs(self, kind, shards, examples, choice=FASTEST):
             made = super().costs(kind, shards, examples, choice)
-            grown = {k: getattr(made, k) * examples ** (power - 1) for k in ("forward", "backward")}
+            grown = {
+                k: getattr(made, k) * examples ** (power - 1)
+                for k in ("forward", "backward")
+            }
             return replace(made, **grown)
 
     rng = np.random.default_rng(0)
@@ -103,15 +108,21 @@ def test_what_the_backward_pass_hides_of_an_all_reduce_by_hand():
         tied=(),
         segments=[SimpleNamespace(name=str(k)) for k in range(3)],
     )
-    stage = SimpleNamespace(rows=[["gpu:0"], ["gpu:1"]], recompute=SimpleNamespace(modules=[]))
+    stage = SimpleNamespace(
+        rows=[["gpu:0"], ["gpu:1"]], recompute=SimpleNamespace(modules=[])
+    )
     plan: Any = SimpleNamespace(file=SimpleNamespace(stages=[stage], microbatch_size=1))
     machine = preset("nvlink-a100-2")
     link = machine.links[0]
 
-    def reduce(size: float) -> float:  # two devices: each sends half there and half back
+    def reduce(
+        size: float,
+    ) -> float:  # two devices: each sends half there and half back
         return size / link.bandwidth + 2 * link.latency
 
-    first = 3e-3 + reduce(35 * mib)  # the last two layers are there after three milliseconds
+    first = 3e-3 + reduce(
+        35 * mib
+    )  # the last two layers are there after three milliseconds
     end = max(first, 6e-3) + reduce(10 * mib)
     expected = 6e-3 + reduce(45 * mib) - end
     assert hidden_by_backward(layers, machine, plan) == pytest.approx(expected)
@@ -147,7 +158,11 @@ def test_every_method_of_the_headline_ends_with_a_row(tmp_path: Path) -> None:
         "name": "headline-smoke",
         "kind": suite.kind,
         "problems": [
-            {"model": "small_resnet?batch=8", "cluster": "pcie-a100-2", "microbatches": 2}
+            {
+                "model": "small_resnet?batch=8",
+                "cluster": "pcie-a100-2",
+                "microbatches": 2,
+            }
         ],
         "constructions": suite.constructions,
         "placers": suite.placers,
@@ -163,7 +178,9 @@ def test_every_method_of_the_headline_ends_with_a_row(tmp_path: Path) -> None:
 
 
 def test_a_method_without_an_answer_is_a_row(tmp_path: Path) -> None:
-    text = SUITE.replace("mlp?batch=4096&width=512&depth=2", "nothing:here").replace("zero-3, ", "")
+    text = SUITE.replace("mlp?batch=4096&width=512&depth=2", "nothing:here").replace(
+        "zero-3, ", ""
+    )
     (tmp_path / "suite.yaml").write_text(text)
     assert run(["bench", str(tmp_path / "suite.yaml"), "-o", str(tmp_path / "r")]) == 0
     rows = map(json.loads, (tmp_path / "r" / "tiny.jsonl").read_text().splitlines())

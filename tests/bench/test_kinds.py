@@ -59,7 +59,10 @@ def test_splits_run_as_cells_and_elimination_is_the_best(tmp_path):
         tables = sharding_problem(build_network(network), ways, Machine())
         assert exact["step_time"] == pytest.approx(best_strategy(tables).cost)
         assert exact["lower_bound"] == pytest.approx(exact["step_time"])
-        assert all(row["step_time"] >= exact["step_time"] * (1 - 1e-12) for row in mine.values())
+        assert all(
+            row["step_time"] >= exact["step_time"] * (1 - 1e-12)
+            for row in mine.values()
+        )
         assert {row["digest"] for row in mine.values()} == {exact["digest"]}
 
 
@@ -79,7 +82,12 @@ def test_runs_are_not_recorded_as_best_known(executed):
     folder, *_ = executed
     best = folder / "best.json"
     rows = str(folder / "r" / "run.jsonl")
-    assert run(["bench", "summary", rows, "--best-known", str(best), "--record", "--dirty"]) == 0
+    assert (
+        run(
+            ["bench", "summary", rows, "--best-known", str(best), "--record", "--dirty"]
+        )
+        == 0
+    )
     assert "run" not in best.read_text().partition("problems")[2]
 
 
@@ -87,9 +95,18 @@ def test_runs_are_not_recorded_as_best_known(executed):
     ("text", "message"),
     [
         (SHARD.replace("kind: shard\n", ""), "networks are for kind shard"),
-        (SHARD.replace("{network: rnnlm, ways: 2}", "{family: grid}"), "networks are for kind"),
-        (EXECUTE.replace('model: "mlp?batch=8"', "family: grid"), "kind execute needs models"),
-        (SHARD.replace("greedy", "heft"), "'heft' is unknown; elimination, data-parallel"),
+        (
+            SHARD.replace("{network: rnnlm, ways: 2}", "{family: grid}"),
+            "networks are for kind",
+        ),
+        (
+            EXECUTE.replace('model: "mlp?batch=8"', "family: grid"),
+            "kind execute needs models",
+        ),
+        (
+            SHARD.replace("greedy", "heft"),
+            "'heft' is unknown; elimination, data-parallel",
+        ),
         (EXECUTE.replace("emulated", "imagined"), "mode"),
         (EXECUTE.replace("execute", "guess"), "kind"),
     ],

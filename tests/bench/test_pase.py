@@ -13,7 +13,11 @@ from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.segments.splits import ShardMachine
 from gnnplace.problem.cluster.presets import preset
 from gnnplace.sharding import best_strategy
-from gnnplace.sharding.captured.problem import captured_parts, captured_tables, completed
+from gnnplace.sharding.captured.problem import (
+    captured_parts,
+    captured_tables,
+    completed,
+)
 
 CLUSTER = preset("nvlink-a100-2")
 
@@ -25,14 +29,18 @@ def chain():
 
 
 def step_of(chain, cluster):
-    machine = ShardMachine(fabric=MeshFabric(cluster), place=Mesh(0, 1, cluster.num_devices))
+    machine = ShardMachine(
+        fabric=MeshFabric(cluster), place=Mesh(0, 1, cluster.num_devices)
+    )
     mesh = (cluster.num_devices,)
     operations = chain.source.layers.operations
     return WholeStep(operations, mesh, machine, source=chain.source, kind="a100")
 
 
 def test_the_elimination_finds_what_trying_all_splits_finds():
-    step = step_of(chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=1"), CLUSTER), CLUSTER)
+    step = step_of(
+        chain_of(TrainingJob("mlp?batch=8192&width=2048&depth=1"), CLUSTER), CLUSTER
+    )
     chosen = best_strategy(captured_tables(step)).configuration
     found = captured_parts(step, chosen).total
     every = (completed(step, split) for split in itertools.product(*step.options))
@@ -52,12 +60,17 @@ def test_the_trick_cuts_outputs_of_connected_layers_and_images_of_all_else():
     chain = chain_of(TrainingJob("small_resnet?batch=8"), CLUSTER)
     step = step_of(chain, CLUSTER)
     calls, trick = chain.source.layers.calls.calls, step.trick()
-    for call, op, options, k in zip(calls, step.graph.ops, step.options, trick, strict=False):
+    for call, op, options, k in zip(
+        calls, step.graph.ops, step.options, trick, strict=False
+    ):
         if call.kind == "linear":
             assert options[k][0] == op.shape.results[0][-1] != op.batch
         elif "conv" in call.kind:
             assert options[k][0] == op.batch
-    assert split_step(chain, CLUSTER, PASE)[0] <= split_step(chain, CLUSTER, TRICK)[0] * 1.02
+    assert (
+        split_step(chain, CLUSTER, PASE)[0]
+        <= split_step(chain, CLUSTER, TRICK)[0] * 1.02
+    )
 
 
 def test_what_cannot_be_is_refused(chain):

@@ -37,7 +37,9 @@ def test_a_figure_without_a_source_is_refused(tmp_path: Path):
 def test_ops_follow_the_longest_module_name_and_units_stay_whole():
     chain = contract.training_chain(num_layers=3)
     modules = {"0": "net.low", "1": "net.low.inner", "2": "net.high"}
-    named = replace(chain, module=tuple(modules[name[1:]] for name in chain.graph.names))
+    named = replace(
+        chain, module=tuple(modules[name[1:]] for name in chain.graph.names)
+    )
     device = on_devices(named, {"net": 0, "net.low": 1, "net.low.inner": 2})
     index = named.graph.index
     for layer, expected in enumerate((1, 2, 0)):

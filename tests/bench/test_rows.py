@@ -53,7 +53,10 @@ def test_a_field_more_with_a_default_moves_no_digest():
 
     told = digest(problem)
     assert with_more({}, {}) == told
-    assert len({told, with_more({"cooling": "water"}, {}), with_more({}, {"lanes": 2})}) == 3
+    assert (
+        len({told, with_more({"cooling": "water"}, {}), with_more({}, {"lanes": 2})})
+        == 3
+    )
 
 
 def test_what_a_problem_says_moves_its_digest():
@@ -66,24 +69,37 @@ def test_what_a_problem_says_moves_its_digest():
 
 
 def test_a_digest_without_the_version_of_its_rule_is_refused(tmp_path):
-    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    path, row = (
+        tmp_path / "rows.jsonl",
+        {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0},
+    )
     path.write_text(json.dumps(row | {"digest": "0123456789ab"}) + "\n")
     with pytest.raises(FormatError, match="line 1: not a result row: digest"):
         read_rows(path)
 
 
 def test_rows_may_lack_what_has_a_default(tmp_path):
-    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    path, row = (
+        tmp_path / "rows.jsonl",
+        {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0},
+    )
     found = row | {"placer": "heft", "feasible": True, "step_time": 1.0, "commit": None}
     path.write_text(f"{json.dumps(row)}\n{json.dumps(found)}\n")
     failed, ran = read_rows(path)
-    assert (failed["feasible"], failed["step_time"], failed["commit"]) == (False, None, "")
+    assert (failed["feasible"], failed["step_time"], failed["commit"]) == (
+        False,
+        None,
+        "",
+    )
     [best] = merged({}, [failed, ran]).values()
     assert (best.placer, best.step_time, best.commit) == ("heft", 1.0, "")
 
 
 def test_a_last_line_without_a_newline_is_a_row_and_reading_writes_nothing(tmp_path):
-    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
+    path, row = (
+        tmp_path / "rows.jsonl",
+        {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0},
+    )
     lines = [json.dumps(row | {"seed": seed}) for seed in range(3)]
     path.write_text("\n".join(lines))
     assert [found["seed"] for found in read_rows(path)] == [0, 1, 2]
@@ -99,8 +115,13 @@ def test_a_last_line_without_a_newline_is_a_row_and_reading_writes_nothing(tmp_p
 
 
 def test_rows_that_are_set_aside_stay_in_a_file_beside(tmp_path):
-    path, row = tmp_path / "rows.jsonl", {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0}
-    path.write_text("".join(json.dumps(row | {"seed": seed}) + "\n" for seed in range(3)))
+    path, row = (
+        tmp_path / "rows.jsonl",
+        {"problem": "p", "placer": "etf", "seed": 0, "budget": 0.0},
+    )
+    path.write_text(
+        "".join(json.dumps(row | {"seed": seed}) + "\n" for seed in range(3))
+    )
     aside = set_aside(path, read_rows(path)[1:2])
     assert [found["seed"] for found in read_rows(path)] == [0, 2]
     assert [found["seed"] for found in read_rows(aside)] == [1]
@@ -122,7 +143,9 @@ def test_a_package_inside_of_another_repository_has_a_commit_of_its_own(tmp_path
         _git(str(package / "bench"), "ls-files", "--error-unmatch", "rows.py")
 
 
-@pytest.mark.parametrize("name", ["../mine", "/tmp/mine", "a/b", "a\\b", ".hidden", "mine@2"])
+@pytest.mark.parametrize(
+    "name", ["../mine", "/tmp/mine", "a/b", "a\\b", ".hidden", "mine@2"]
+)
 def test_a_suites_name_cannot_leave_the_folder(name):
     with pytest.raises(ValueError, match="names the file of rows"):
         check_suite_name(name)

@@ -39,7 +39,10 @@ def suite(tmp_path):
 def start(suite):
     out = Console(file=io.StringIO(), width=160)
     lines: list[str] = []
-    assert run_suite(str(suite / "tiny.yaml"), str(suite / "results"), out, lines.append) == 0
+    assert (
+        run_suite(str(suite / "tiny.yaml"), str(suite / "results"), out, lines.append)
+        == 0
+    )
     return read_rows(suite / "results" / "tiny.jsonl"), out.file.getvalue(), lines
 
 
@@ -63,7 +66,11 @@ def test_every_cell_is_a_row_with_its_origin(suite):
 
 def test_rows_tell_family_and_cluster(suite):
     rows, _, _ = start(suite)
-    told = {(row["problem"], row["family"], row["cluster"]) for row in rows if row["feasible"]}
+    told = {
+        (row["problem"], row["family"], row["cluster"])
+        for row in rows
+        if row["feasible"]
+    }
     assert ("family=layered seed=3", "layered", "drawn") in told
     assert ("file=chain.json", "chain.json", "drawn") in told
 
@@ -72,11 +79,17 @@ def test_parts_share_the_problems_and_overrides_replace_the_placers(suite):
     out = Console(file=io.StringIO(), width=160)
     found = []
     for k in (1, 2):
-        override = Override(placers=("m-topo",), seeds=(7,), budgets=(0.0,), part=(k, 2))
-        run_suite(str(suite / "tiny.yaml"), str(suite / "r"), out, lambda line: None, override)
+        override = Override(
+            placers=("m-topo",), seeds=(7,), budgets=(0.0,), part=(k, 2)
+        )
+        run_suite(
+            str(suite / "tiny.yaml"), str(suite / "r"), out, lambda line: None, override
+        )
         found.append(read_rows(suite / "r" / f"tiny-{k}-of-2.jsonl"))
     assert [len(rows) for rows in found] == [2, 2]
-    assert {(row["placer"], row["seed"]) for rows in found for row in rows} == {("m-topo", 7)}
+    assert {(row["placer"], row["seed"]) for rows in found for row in rows} == {
+        ("m-topo", 7)
+    }
     assert len({row["problem"] for rows in found for row in rows}) == 4
 
 
@@ -91,13 +104,25 @@ def test_a_cell_pays_for_its_own_search_space(monkeypatch, suite):
     monkeypatch.setattr(Single, "search", search)
     monkeypatch.setattr("gnnplace.bench.kinds.warm_placers", lambda names: None)
     start(suite)
-    assert len({id(space) for space in spaces}) == len({id(s.problem) for s in spaces}) == 6
+    assert (
+        len({id(space) for space in spaces})
+        == len({id(s.problem) for s in spaces})
+        == 6
+    )
 
 
 def test_rows_are_summed_up_and_the_best_known_kept(suite, capsys):
     start(suite)
     rows, best = str(suite / "results" / "tiny.jsonl"), str(suite / "best.json")
-    more = ["--best-known", best, "--rival", "heft", "--dirty", "-o", str(suite / "tables")]
+    more = [
+        "--best-known",
+        best,
+        "--rival",
+        "heft",
+        "--dirty",
+        "-o",
+        str(suite / "tables"),
+    ]
     assert run(["bench", "summary", rows, "--record", *more]) == 0
     assert "gap closed" in capsys.readouterr().out
     assert len(read_best_known(best)) == 3
@@ -161,7 +186,10 @@ def test_a_row_that_is_none_is_named(suite):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SUITE.replace("family: layered", "family: layered, model: mlp"), "exactly one"),
+        (
+            SUITE.replace("family: layered", "family: layered, model: mlp"),
+            "exactly one",
+        ),
         (SUITE.replace("placers: [single, heft]", "placers: [magic]"), "'magic'"),
         (SUITE + "budgets: [-1.0]\n", "budgets[0]"),
         (SUITE + "colour: blue\n", "colour: unknown key"),
@@ -179,6 +207,9 @@ def test_malformed_suites_are_one_line(suite, text, message, capsys):
 @pytest.mark.timed
 def test_a_cell_that_takes_too_long_is_stopped():
     begin = time.perf_counter()
-    with pytest.raises(CellTimeoutError, match=r"timed out after 0\.1 s"), time_limit(0.1):
+    with (
+        pytest.raises(CellTimeoutError, match=r"timed out after 0\.1 s"),
+        time_limit(0.1),
+    ):
         time.sleep(5)
     assert time.perf_counter() - begin < 1

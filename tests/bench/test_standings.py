@@ -4,7 +4,12 @@ import math
 
 import pytest
 
-from gnnplace.bench.standings import merged, read_best_known, standings, write_best_known
+from gnnplace.bench.standings import (
+    merged,
+    read_best_known,
+    standings,
+    write_best_known,
+)
 from gnnplace.errors import FormatError
 from tests.bench.rows import row
 
@@ -20,7 +25,11 @@ def portfolio():
 
 
 def test_the_gap_closed_is_between_portfolio_and_best_known():
-    mine = [row("a", "learned", 1.5), row("b", "learned", 2.5), row("c", "learned", 1.0)]
+    mine = [
+        row("a", "learned", 1.5),
+        row("b", "learned", 2.5),
+        row("c", "learned", 1.0),
+    ]
     all_ = found(portfolio() + mine)
     learned = all_["learned", 0.0]
     assert learned.closed.mean == pytest.approx((0.5 - 0.5) / 2)
@@ -34,7 +43,10 @@ def test_the_gap_closed_is_between_portfolio_and_best_known():
 
 
 def test_wins_are_counted_at_the_same_budget():
-    mine = [row(p, "learned", t, budget=1.0) for p, t in (("a", 0.9), ("b", 1.2), ("c", 1.005))]
+    mine = [
+        row(p, "learned", t, budget=1.0)
+        for p, t in (("a", 0.9), ("b", 1.2), ("c", 1.005))
+    ]
     other = [row("a", "learned", 0.1, budget=9.0)]
     all_ = found(portfolio() + mine + other)
     learned = all_["learned", 1.0]
@@ -79,14 +91,24 @@ def test_problems_that_changed_are_not_compared():
 def test_the_minimum_of_all_rows_is_kept_with_where_it_is_from(tmp_path):
     path = tmp_path / "best.json"
     assert read_best_known(path) == {}
-    first = merged({}, [row("a", "heft", 2.0), row("a", "single", 3.0), row('b "x"', "heft", None)])
+    first = merged(
+        {}, [row("a", "heft", 2.0), row("a", "single", 3.0), row('b "x"', "heft", None)]
+    )
     write_best_known(path, first)
-    again = [row("a", "annealing", 1.5, budget=10.0, seed=4), row('b "x"', "single", 7.0)]
+    again = [
+        row("a", "annealing", 1.5, budget=10.0, seed=4),
+        row('b "x"', "single", 7.0),
+    ]
     known = merged(read_best_known(path), again)
     write_best_known(path, known)
     assert read_best_known(path) == known
     best = known["a", "1:d"]
-    assert (best.step_time, best.placer, best.budget, best.seed) == (1.5, "annealing", 10.0, 4)
+    assert (best.step_time, best.placer, best.budget, best.seed) == (
+        1.5,
+        "annealing",
+        10.0,
+        4,
+    )
     assert known['b "x"', "1:d"].step_time == 7.0
     assert path.read_text().count("\n") == 4  # a problem a line
 

@@ -24,7 +24,9 @@ def suite(placers, **more):
     return SuiteFile.model_validate({**keys, "steps": [300], "timeout": 600.0, **more})
 
 
-@pytest.mark.parametrize(("placer", "steps"), [*((name, 300) for name in STEPPED), ("optuna", 60)])
+@pytest.mark.parametrize(
+    ("placer", "steps"), [*((name, 300) for name in STEPPED), ("optuna", 60)]
+)
 def test_a_budget_in_steps_repeats_bit_by_bit(placer, steps, tmp_path):
     """A few steps of ``optuna``, whose library takes a second to import."""
     one = suite([placer], steps=[steps])
@@ -60,13 +62,18 @@ def test_seconds_and_steps_are_cells_of_their_own():
         ("heft", 300.0, "steps"),
         ("exact", 300.0, "seconds"),
     ]
-    assert identity(row("p", "heft", 1.0)) != identity(row("p", "heft", 1.0, unit="steps"))
+    assert identity(row("p", "heft", 1.0)) != identity(
+        row("p", "heft", 1.0, unit="steps")
+    )
 
 
 def test_they_stand_in_tables_of_their_own_with_the_constructions_in_both():
     rows = [row("p", "heft", 2.0), row("p", "best", 1.0, budget=9.0)]
     rows.append(row("p", "best", 1.5, budget=9.0, unit="steps"))
     found = parts(rows)
-    assert {title: len(part) for title, part in found.items()} == {"s@1": 2, "s@1-steps": 2}
+    assert {title: len(part) for title, part in found.items()} == {
+        "s@1": 2,
+        "s@1-steps": 2,
+    }
     lines = tables(found["s@1-steps"], merged({}, rows), "heft", "title")[0].lines
     assert [line[:2] for line in lines] == [["heft", "0 steps"], ["best", "9 steps"]]

@@ -35,7 +35,12 @@ def rows_file(tmp_path_factory):
     assert gnnplace(["bench", SUITE, "-o", str(folder), *options]) == 0
     (path,) = folder.glob("*.jsonl")
     failed = json.loads(path.read_text().splitlines()[0])
-    failed |= {"placer": "m-topo", "feasible": False, "step_time": None, "error": "too slow"}
+    failed |= {
+        "placer": "m-topo",
+        "feasible": False,
+        "step_time": None,
+        "error": "too slow",
+    }
     del failed["kept"]
     with path.open("a") as file:
         file.write(json.dumps(failed) + "\n")
@@ -46,7 +51,9 @@ def rows_file(tmp_path_factory):
 def packed(rows_file, tmp_path_factory):
     """The same rows as a submission of Ada's."""
     out = tmp_path_factory.mktemp("packed") / "ada.jsonl"
-    assert gnnplace(["bench", "pack", str(rows_file), "--by", "Ada", "-o", str(out)]) == 0
+    assert (
+        gnnplace(["bench", "pack", str(rows_file), "--by", "Ada", "-o", str(out)]) == 0
+    )
     return out
 
 
@@ -66,7 +73,9 @@ def test_a_compressed_submission_is_the_same(packed, tmp_path):
     rows = read_submission(packed)
     write_submission(tmp_path / "ada.jsonl.xz", rows)
     assert read_submission(tmp_path / "ada.jsonl.xz") == rows
-    (tmp_path / "cut.jsonl.xz").write_bytes((tmp_path / "ada.jsonl.xz").read_bytes()[:50])
+    (tmp_path / "cut.jsonl.xz").write_bytes(
+        (tmp_path / "ada.jsonl.xz").read_bytes()[:50]
+    )
     assert gnnplace(["bench", "check", str(tmp_path / "cut.jsonl.xz")]) == 2
 
 
@@ -84,7 +93,10 @@ def other_order(row):
     [
         (lambda row: row.update(step_time=row["step_time"] * 0.999), "the row says"),
         (lambda row: row.update(digest="1:0123456789ab"), "digest is"),
-        (lambda row: row.update(problem="family=layered seed=7"), "has no such problem"),
+        (
+            lambda row: row.update(problem="family=layered seed=7"),
+            "has no such problem",
+        ),
         (lambda row: row.update(suite="smoke@9"), "rows of smoke@1"),
         (lambda row: row.pop("placement"), "'placement' is missing"),
         (lambda row: row.pop("code"), "'code' is missing"),
@@ -115,22 +127,36 @@ def complete(packed):
     """Rows of a complete submission; their step times are made up, nobody simulates them here."""
     row = json.loads(packed.read_text().splitlines()[0])
     entries = read_suite(SUITE).problems
-    return [row | {"problem": entry.key, "digest": f"1:{i}"} for i, entry in enumerate(entries)]
+    return [
+        row | {"problem": entry.key, "digest": f"1:{i}"}
+        for i, entry in enumerate(entries)
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda rows: rows[1:], "1 of 7 cells have no row: 1 of 7 problems are missing"),
+        (
+            lambda rows: rows[1:],
+            "1 of 7 cells have no row: 1 of 7 problems are missing",
+        ),
         (lambda rows: rows[:1], "6 of 7 cells have no row"),
-        (lambda rows: [row | {"budget": 3.0} for row in rows], "the budgets of smoke@1 are 0.3"),
-        (lambda rows: [row | {"trained_on": "undeclared"} for row in rows], "nothing says what"),
+        (
+            lambda rows: [row | {"budget": 3.0} for row in rows],
+            "the budgets of smoke@1 are 0.3",
+        ),
+        (
+            lambda rows: [row | {"trained_on": "undeclared"} for row in rows],
+            "nothing says what",
+        ),
         (
             lambda rows: [row | {"seen_how": "trained on problem p"} for row in rows],
             "trained on problems of the suite",
         ),
         (
-            lambda rows: [{k: v for k, v in row.items() if k != "placement"} for row in rows],
+            lambda rows: [
+                {k: v for k, v in row.items() if k != "placement"} for row in rows
+            ],
             "7 of 7 rows keep no placement",
         ),
     ],
@@ -144,7 +170,10 @@ def test_what_is_incomplete_is_not_ranked_and_says_why(change, reason, packed):
 
 
 def test_one_lucky_row_stands_below_the_ranking_with_its_coverage(packed):
-    slow = [row | {"by": "Bob", "step_time": 2 * row["step_time"]} for row in complete(packed)]
+    slow = [
+        row | {"by": "Bob", "step_time": 2 * row["step_time"]}
+        for row in complete(packed)
+    ]
     lucky = complete(packed)[:1]
     text = "\n".join(suite_lines([*slow, *lucky], []))
     ranking, _, below = text.partition("Not ranked:")

@@ -114,7 +114,10 @@ placers: [single]
     ("entry", "fault"),
     [
         ({"dataset": "store"}, "a dataset needs a graph and a cluster"),
-        ({"dataset": "store", "graph": "bert-mini"}, "a dataset needs a graph and a cluster"),
+        (
+            {"dataset": "store", "graph": "bert-mini"},
+            "a dataset needs a graph and a cluster",
+        ),
         ({"family": "layered", "ccr": 0.0}, "greater than 0"),
         ({"family": "layered", "heterogeneity": 0.5}, "greater than or equal to 1"),
     ],
@@ -124,7 +127,9 @@ def test_mistaken_entries_are_refused(entry, fault):
         ProblemEntry.model_validate(entry)
 
 
-@pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_every_shipped_suite_names_what_there_is(path):
     suite = read_suite(path)
     assert suite.name == path.stem

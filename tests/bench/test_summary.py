@@ -28,7 +28,11 @@ from tests.report.drawn import texts, tooltips
 
 
 def test_unseen_problems_stand_apart_as_well_and_clocks_do():
-    rows = [row("a", "heft", 1.0), row("b", "heft", 1.0), row("b", "gnn", 1.0, seen=True)]
+    rows = [
+        row("a", "heft", 1.0),
+        row("b", "heft", 1.0),
+        row("b", "gnn", 1.0, seen=True),
+    ]
     rows += [row("c", "heft", 1.0, suite="run@1", clock="measured")]
     rows += [row("d", "heft", None, suite="run@1")]
     assert {title: len(part) for title, part in parts(rows).items()} == {
@@ -61,7 +65,10 @@ def test_wide_tables_are_in_files_alone(tmp_path):
 
 
 def test_the_page_holds_all_and_needs_nothing():
-    grids = [Grid("first", ("a", "b"), [("x", "1")]), Grid("second", ("a",), [("<y>",)])]
+    grids = [
+        Grid("first", ("a", "b"), [("x", "1")]),
+        Grid("second", ("a",), [("<y>",)]),
+    ]
     plots = {"seconds": '<svg xmlns="http://www.w3.org/2000/svg"></svg>'}
     sections = [Section("small", "small: 3 problems", grids, plots)]
     text = page(sections, "how to <read>", "5 rows")
@@ -108,7 +115,10 @@ def test_the_plot_has_a_line_a_placer_and_a_dot_a_budget():
 
 def test_the_shade_is_the_interval_over_problems():
     rows = [row(p, "best", 1.0) for p in "abc"]
-    rows += [row(p, "mine", t, budget=1.0) for p, t in zip("abc", (1.1, 1.3, 1.6), strict=True)]
+    rows += [
+        row(p, "mine", t, budget=1.0)
+        for p, t in zip("abc", (1.1, 1.3, 1.6), strict=True)
+    ]
     found = standings(rows, merged({}, rows))
     [mine] = [standing for standing in found if standing.placer == "mine"]
     [plot] = quality_plot(found, "t").axes
@@ -124,7 +134,10 @@ def test_nothing_to_show_is_still_a_picture():
 def test_profiles_rise_and_show_the_largest_budget():
     rows = [row(p, "best", 1.0) for p in "abc"]
     for p, time in zip("abc", (1.0, 1.5, 9.0), strict=True):
-        rows += [row(p, "mine <&>", time, budget=1.0), row(p, "mine <&>", 9.0, budget=0.1)]
+        rows += [
+            row(p, "mine <&>", time, budget=1.0),
+            row(p, "mine <&>", 9.0, budget=0.1),
+        ]
     figure = profile_plot(performance_profiles(rows, merged({}, rows)), "t")
     [plot] = figure.axes
     assert tooltips(svg(figure)) == [
@@ -146,12 +159,17 @@ def test_no_profile_is_still_a_picture():
 
 def test_versions_of_a_suite_stand_apart():
     rows = [row("a", "heft", 1.0), row("a", "heft", 2.0, suite="s@2", digest="1:e")]
-    assert {title: len(part) for title, part in parts(rows).items()} == {"s@1": 1, "s@2": 1}
+    assert {title: len(part) for title, part in parts(rows).items()} == {
+        "s@1": 1,
+        "s@2": 1,
+    }
 
 
 def test_a_problem_that_says_two_things_is_refused():
     rows = [row("a", "random", 9.0, digest="1:e"), row("a", "heft", 1.0, suite="s@1")]
-    with pytest.raises(InputError, match=r"s@1: a: .* 1:e of commit c and 1:d of commit c; leave"):
+    with pytest.raises(
+        InputError, match=r"s@1: a: .* 1:e of commit c and 1:d of commit c; leave"
+    ):
         print_standings(rows, Console(file=io.StringIO()))
 
 
@@ -159,6 +177,11 @@ def test_rows_of_changed_code_count_where_they_are_asked_for(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [row("a", "heft", 1.0), row("b", "heft", 1.0, commit="0123456789abc+")]
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    with pytest.raises(InputError, match="line 2: a row of code that was changed after 0123456789"):
+    with pytest.raises(
+        InputError, match="line 2: a row of code that was changed after 0123456789"
+    ):
         summarise([str(path)], Console(file=io.StringIO()))
-    assert summarise([str(path)], Console(file=io.StringIO()), SummaryOptions(dirty=True)) == 0
+    assert (
+        summarise([str(path)], Console(file=io.StringIO()), SummaryOptions(dirty=True))
+        == 0
+    )

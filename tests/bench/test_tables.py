@@ -23,7 +23,9 @@ from tests.bench.rows import row
 
 
 def found(rows):
-    return {grid.title: grid for grid in tables(rows, merged({}, rows), "annealing", "all")}
+    return {
+        grid.title: grid for grid in tables(rows, merged({}, rows), "annealing", "all")
+    }
 
 
 def test_tables_that_have_nothing_to_say_are_left_out():
@@ -42,7 +44,10 @@ def test_failures_are_counted_by_reason():
 
 
 def test_runs_are_compared_with_their_predictions():
-    rows = [row("a", "random", 1.1 * t, seed=i, predicted=t) for i, t in enumerate((1.0, 2.0, 3.0))]
+    rows = [
+        row("a", "random", 1.1 * t, seed=i, predicted=t)
+        for i, t in enumerate((1.0, 2.0, 3.0))
+    ]
     rows += [row("b", "random", 1.0, predicted=1.0)]  # too few to say anything
     (line,) = found(rows)["Predicted against run"].lines
     assert line == ["a", "3", "1.000", "9.1%", "-9.1%", "0.0%"]
@@ -93,7 +98,10 @@ def test_seeds_are_paired_and_the_rest_meets_the_mean():
 
 
 def test_only_the_same_budget_and_the_same_problem_are_compared():
-    rows = [row("a", "annealing", 1.0, budget=1.0), row("b", "annealing", 1.0, budget=1.0)]
+    rows = [
+        row("a", "annealing", 1.0, budget=1.0),
+        row("b", "annealing", 1.0, budget=1.0),
+    ]
     rows += [row("a", "mine", 0.5, budget=1.0), row("c", "mine", 9.0, budget=1.0)]
     rows += [row("b", "mine", None, budget=1.0), row("a", "mine", 9.0, budget=2.0)]
     rows += [row("a", "mine", 9.0, budget=1.0, digest="1:changed")]
@@ -116,7 +124,9 @@ def test_the_verdict_is_what_the_interval_says():
     assert pairings(rows, rival="nobody") == []
 
 
-GRID = Grid("Times of <all>", ("placer", "ratio"), [("heft & co", "1.5"), ("etf", "2.0")])
+GRID = Grid(
+    "Times of <all>", ("placer", "ratio"), [("heft & co", "1.5"), ("etf", "2.0")]
+)
 
 
 def test_one_table_in_three_ways():

@@ -41,7 +41,16 @@ problems:
 placers: [single, heft, contiguous]
 timeout: 30
 """
-SAME = ("problem", "placer", "step_time", "lower_bound", "feasible", "digest", "error", "family")
+SAME = (
+    "problem",
+    "placer",
+    "step_time",
+    "lower_bound",
+    "feasible",
+    "digest",
+    "error",
+    "family",
+)
 
 
 @pytest.fixture
@@ -63,7 +72,10 @@ def told(rows: list[dict]) -> list[tuple]:
 
 
 def test_worker_processes_write_the_rows_of_one_process(suite):
-    alone, shared = rows_of(suite, "alone"), rows_of(suite, "shared", Where(processes=2))
+    alone, shared = (
+        rows_of(suite, "alone"),
+        rows_of(suite, "shared", Where(processes=2)),
+    )
     assert len(alone) == 9
     assert told(alone) == told(shared)
     assert all("missing.json" in row["error"] for row in shared if not row["feasible"])
@@ -75,7 +87,9 @@ def test_what_is_kept_simulates_to_what_the_rows_say(suite, processes):
     solved = [row for row in rows if row["feasible"]]
     assert len({row["kept"] for row in solved}) == len(solved) == 6
     for row in solved:
-        problem = read_problem(suite / "r" / "kept" / f"{row['digest'].replace(':', '-')}.json")
+        problem = read_problem(
+            suite / "r" / "kept" / f"{row['digest'].replace(':', '-')}.json"
+        )
         placement = read_placement(suite / "r" / "kept" / row["kept"], problem)
         assert simulate(problem, placement).step_time == row["step_time"]
 
@@ -132,7 +146,10 @@ SLOW = """
     ("what", "message"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "worker died"),
-        ("import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)", "killed"),
+        (
+            "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)",
+            "killed",
+        ),
         ("time.sleep(60)", "timed out after 0.5 s"),
     ],
 )
@@ -181,9 +198,18 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped(suite, more):
     seeds = "seeds: [0, 1, 2, 3]\nbudgets: [0.3]\n"
     (suite / "tiny.yaml").write_text(text + seeds)
     rows = suite / "r" / "tiny.jsonl"
-    command = [sys.executable, "-m", "gnnplace", "bench", str(suite / "tiny.yaml"), "-o"]
+    command = [
+        sys.executable,
+        "-m",
+        "gnnplace",
+        "bench",
+        str(suite / "tiny.yaml"),
+        "-o",
+    ]
     started = subprocess.Popen(
-        [*command, str(suite / "r"), *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, str(suite / "r"), *more],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 400
     try:

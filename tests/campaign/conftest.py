@@ -8,7 +8,9 @@ import pytest
 
 
 @pytest.fixture
-def counted(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
+def counted(
+    record_property: Callable[[str, object], None],
+) -> Callable[[str, int], None]:
     """Adds to the count of a kind of fault."""
 
     def add(kind: str, number: int = 1) -> None:

@@ -25,7 +25,11 @@ from gnnplace.costs.profiling import cache
 from gnnplace.costs.profiling.cache import Conditions
 from gnnplace.files import cache_folder
 from gnnplace.measurements import MeasurementStore
-from gnnplace.measurements.calibration import Calibration, read_calibration, write_calibration
+from gnnplace.measurements.calibration import (
+    Calibration,
+    read_calibration,
+    write_calibration,
+)
 from gnnplace.placers import contract
 from gnnplace.placers.etf import Etf
 from gnnplace.plans.hybrid.convergence import read_epochs
@@ -126,7 +130,9 @@ def tensors(content: bytes, rng: Random) -> bytes:
         return m.changed_bytes(content, rng)
     size = int.from_bytes(content[:8], "little")
     header = m.as_json(m.changed_tree(json.loads(content[8 : 8 + size]), rng))
-    length = len(header) if rng.random() < 0.9 else rng.choice([0, 2**40, 2**63, size + 1])
+    length = (
+        len(header) if rng.random() < 0.9 else rng.choice([0, 2**40, 2**63, size + 1])
+    )
     return length.to_bytes(8, "little") + header + content[8 + size :]
 
 
@@ -221,9 +227,15 @@ def rows(folder: Path) -> Path:
     path = folder / "rows.jsonl"
     if not _rows:
         small_problem(folder)
-        data = {"name": "rows", "problems": [{"file": "problem.json"}], "placers": ["etf", "heft"]}
+        data = {
+            "name": "rows",
+            "problems": [{"file": "problem.json"}],
+            "placers": ["etf", "heft"],
+        }
         (folder / "suite.yaml").write_bytes(m.as_yaml(data))
-        assert run(["bench", str(folder / "suite.yaml"), "-o", str(folder / "out")]) == 0
+        assert (
+            run(["bench", str(folder / "suite.yaml"), "-o", str(folder / "out")]) == 0
+        )
         _rows["rows"] = (folder / "out" / "rows.jsonl").read_bytes()
     path.write_bytes(_rows["rows"])
     return path
@@ -235,8 +247,18 @@ def read_result_rows(path: Path) -> None:
 
 
 def best_known(folder: Path) -> Path:
-    best = {"step_time": 1.0, "digest": "1:d", "placer": "etf", "budget": 0.0, "seed": 0}
-    data = {"format": "gnnplace-best-known", "version": 1, "problems": {"a": best | {"commit": ""}}}
+    best = {
+        "step_time": 1.0,
+        "digest": "1:d",
+        "placer": "etf",
+        "budget": 0.0,
+        "seed": 0,
+    }
+    data = {
+        "format": "gnnplace-best-known",
+        "version": 1,
+        "problems": {"a": best | {"commit": ""}},
+    }
     (folder / "best.json").write_bytes(m.as_json(data))
     return folder / "best.json"
 
@@ -273,7 +295,9 @@ def captured(folder: Path) -> Path:
 def sums(folder: Path) -> Path:
     name = captured(folder).name
     all_sums = (DATASETS / "networks" / "SHA256SUMS").read_text().splitlines()
-    (folder / "SHA256SUMS").write_text(next(x for x in all_sums if x.endswith(name)) + "\n")
+    (folder / "SHA256SUMS").write_text(
+        next(x for x in all_sums if x.endswith(name)) + "\n"
+    )
     return folder / "SHA256SUMS"
 
 

@@ -50,7 +50,9 @@ def train_and_save(path: Path) -> int:
     from gnnplace.tracing.models import workload_of
 
     torch.manual_seed(0)
-    step = gnnplace.compile(MODEL, path.with_name("placement.json"), "adamw", timeout=2.0)
+    step = gnnplace.compile(
+        MODEL, path.with_name("placement.json"), "adamw", timeout=2.0
+    )
     batch = workload_of(MODEL).inputs
     with step:
         for _ in range(60):

@@ -27,7 +27,12 @@ MEMORY = 10 << 30  # bytes that a command may take beside what is imported
 LAYERS = re.compile(
     r"(?!num_feat_extract)(num_)?(\w+_)?(hidden_)?(n_)?layers?|n_layer|depth|num_blocks"
 )
-NUMBERS_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+NUMBERS_OF_EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+)
 SMALL = {
     **dict.fromkeys(NUMBERS_OF_EXPERTS, EXPERTS),
     **dict.fromkeys(("num_experts_per_tok", "moe_k", "moe_topk"), FEW),
@@ -65,11 +70,16 @@ def small_model(model_type: str) -> str:
     from transformers import AutoConfig
 
     fields: dict[str, Any] = {}
-    with warnings.catch_warnings(), suppress(Exception):  # some defaults do not pass their checks
+    with (
+        warnings.catch_warnings(),
+        suppress(Exception),
+    ):  # some defaults do not pass their checks
         warnings.simplefilter("ignore")
         fields = _small_fields(AutoConfig.for_model(model_type).to_dict())
     words = {"batch": 4, "length": 16, **fields}
-    return f"hf:{model_type}?" + "&".join(f"{key}={_as_yaml(x)}" for key, x in words.items())
+    return f"hf:{model_type}?" + "&".join(
+        f"{key}={_as_yaml(x)}" for key, x in words.items()
+    )
 
 
 def _small_fields(fields: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +99,9 @@ def _small_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _as_yaml(value: Any) -> str:
     return (
-        yaml.safe_dump(value, default_flow_style=True, width=10_000).partition("\n...")[0].strip()
+        yaml.safe_dump(value, default_flow_style=True, width=10_000)
+        .partition("\n...")[0]
+        .strip()
     )
 
 
@@ -106,13 +118,20 @@ def judge(code: int | None, error: str) -> tuple[str, str]:
         return "planned", message
     if code is None:
         return "wrong", "no end in time"
-    if code != 2 or len(lines) != 1 or "Traceback" in error or RAW_WORDS.search(message):
+    if (
+        code != 2
+        or len(lines) != 1
+        or "Traceback" in error
+        or RAW_WORDS.search(message)
+    ):
         tail = [line for line in error.splitlines() if line.strip()][-3:]
         return "wrong", f"exit {code}: {message or ' | '.join(tail)}"
     return "refused", message
 
 
-def plan_types(model_types: Iterable[str], seconds: float = SECONDS) -> Iterator[Outcome]:
+def plan_types(
+    model_types: Iterable[str], seconds: float = SECONDS
+) -> Iterator[Outcome]:
     """Plan each model type by the command, each in a fork of one process.
 
     Args:
@@ -131,7 +150,9 @@ def plan_types(model_types: Iterable[str], seconds: float = SECONDS) -> Iterator
                     arguments=["plan", model, *options], bound=seconds, memory=MEMORY
                 )
                 kind, message = judge(answer["code"], answer["error"])
-                yield Outcome(model_type, model, kind, message, round(answer["seconds"], 1))
+                yield Outcome(
+                    model_type, model, kind, message, round(answer["seconds"], 1)
+                )
         finally:
             zygote.close()
 

@@ -64,7 +64,9 @@ def _change(above: Any, key: Any, tree: Any, rng: Random) -> None:
     elif kind == 5 and isinstance(above, dict):
         above[f"{key}{rng.choice(['', 's', ' ', 'é'])}"] = above.pop(key)
     elif kind == 6 and isinstance(above, dict):
-        above[rng.choice(["", "x-mine", "extra", "__proto__", "name"])] = rng.choice(STRANGE)
+        above[rng.choice(["", "x-mine", "extra", "__proto__", "name"])] = rng.choice(
+            STRANGE
+        )
     elif kind == 7 and isinstance(above, list):
         above += copy.deepcopy(above) * rng.randint(1, 3)
     elif kind == 8 and isinstance(above, list):
@@ -84,9 +86,15 @@ def _other_type(value: Any) -> Any:
 
 
 def _other_number(value: Any, rng: Random) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) < 1e15
+    ):
         return rng.choice([0, -1, 1.5])
-    return rng.choice([-value, value + 1, value * 1e12, value * 1e-12, value / 3, int(value), 0])
+    return rng.choice(
+        [-value, value + 1, value * 1e12, value * 1e-12, value / 3, int(value), 0]
+    )
 
 
 def as_json(tree: Any) -> bytes:
@@ -101,7 +109,9 @@ def changed_text(content: bytes, rng: Random) -> bytes:
     """Text with a change of encoding, of a token or of nesting."""
     kind = rng.randrange(9)
     if kind == 0:
-        return content.decode("utf-8", "replace").encode(rng.choice(["utf-16", "utf-32", "utf-7"]))
+        return content.decode("utf-8", "replace").encode(
+            rng.choice(["utf-16", "utf-32", "utf-7"])
+        )
     if kind == 1:
         return b"\xef\xbb\xbf" + content
     if kind == 2:
@@ -109,7 +119,15 @@ def changed_text(content: bytes, rng: Random) -> bytes:
     if kind == 3:
         return content.replace(b"[", b"[" * rng.choice([2, 50, 100_000]), 1)
     if kind == 4:
-        tokens = [b"NaN", b"1e999", b"-", b"0x10", b"1_000", b"!!python/object:os.system", b"*a"]
+        tokens = [
+            b"NaN",
+            b"1e999",
+            b"-",
+            b"0x10",
+            b"1_000",
+            b"!!python/object:os.system",
+            b"*a",
+        ]
         digits = [i for i, byte in enumerate(content) if chr(byte).isdigit()]
         if not digits:
             return content
@@ -140,7 +158,11 @@ def changed_bytes(content: bytes, rng: Random) -> bytes:
         elif kind == 2:
             content = content[:at] + content[at + rng.randint(1, 64) :]
         elif kind == 3:
-            content = content[:at] + bytes(rng.randrange(256) for _ in range(8)) + content[at:]
+            content = (
+                content[:at]
+                + bytes(rng.randrange(256) for _ in range(8))
+                + content[at:]
+            )
         else:
             content = content[:at] + content[at : at + 32] * 2 + content[at:]
     return content
@@ -155,13 +177,17 @@ def changed_arrays(arrays: dict[str, np.ndarray], rng: Random) -> bytes:
         del arrays[name]
     elif kind == 1:
         with contextlib.suppress(ValueError):  # text that is no number
-            arrays[name] = array.astype(rng.choice(["U8", "c16", "f4", "i1", "?", "S3"]))
+            arrays[name] = array.astype(
+                rng.choice(["U8", "c16", "f4", "i1", "?", "S3"])
+            )
     elif kind == 2:
         arrays[name] = array.reshape(-1)[: rng.randint(0, 3)]
     elif kind == 3:
         arrays[name] = array[None]
     elif kind == 4:
-        arrays[name] = np.array(rng.choice([0.0, -1.0, np.nan, np.inf, "{}", "[]", 1e300]))
+        arrays[name] = np.array(
+            rng.choice([0.0, -1.0, np.nan, np.inf, "{}", "[]", 1e300])
+        )
     elif kind == 5:
         arrays[name] = np.array([{"pickled": 1}], dtype=object)
     elif kind == 6 and array.dtype.kind in "if" and array.size:
@@ -170,7 +196,9 @@ def changed_arrays(arrays: dict[str, np.ndarray], rng: Random) -> bytes:
         arrays[name] = array
     elif kind == 7 and array.dtype.kind == "f" and array.size:
         array = array.copy()
-        array.reshape(-1)[rng.randrange(array.size)] = rng.choice([np.nan, -np.inf, 1e30])
+        array.reshape(-1)[rng.randrange(array.size)] = rng.choice(
+            [np.nan, -np.inf, 1e30]
+        )
         arrays[name] = array
     else:
         arrays[rng.choice(["extra", "", "../up"])] = array

@@ -106,7 +106,9 @@ ANYWHERE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softmax": lambda x: torch.softmax(x, -1) * x.shape[-1],
     "cumsum": lambda x: torch.cumsum(x, -1) / x.shape[-1],
     "flip": lambda x: torch.cat([x.flip(-1)[..., :3], x[..., 3:]], -1),
-    "halves": lambda x: torch.cat([a * b for a, b in [x.chunk(2, -1), x.chunk(2, -1)[::-1]]], -1),
+    "halves": lambda x: torch.cat(
+        [a * b for a, b in [x.chunk(2, -1), x.chunk(2, -1)[::-1]]], -1
+    ),
     "sorted": lambda x: x.sort(-1).values,
     "topk": lambda x: x + x.topk(2, -1).values.mean(-1, keepdim=True),
     "index": lambda x: x[..., torch.arange(x.shape[-1]).flip(0)],
@@ -118,19 +120,25 @@ ANYWHERE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "own_backward": Straight.apply,
     "dropout": lambda x: functional.dropout(x, 0.3),
     "noise": lambda x: x + 0.1 * torch.randn_like(x),
-    "clipped_gradient": lambda x: _hooked(x * 1.0, lambda grad: grad.clamp(-0.01, 0.01)),
+    "clipped_gradient": lambda x: _hooked(
+        x * 1.0, lambda grad: grad.clamp(-0.01, 0.01)
+    ),
     "scaled_gradient": lambda x: _hooked(x * 1.0, lambda grad: grad * 0.5),
     "addcmul": lambda x: torch.addcmul(x, x, x, value=0.1),
     "logsumexp": lambda x: x - torch.logsumexp(x, -1, keepdim=True),
     "expanded": lambda x: x + x[:1].expand_as(x),
-    "strided": lambda x: torch.as_strided(x.contiguous(), x.shape, x.contiguous().stride()) * 2,
+    "strided": lambda x: (
+        torch.as_strided(x.contiguous(), x.shape, x.contiguous().stride()) * 2
+    ),
     "complex": lambda x: (
         torch.fft.rfft(x.float(), dim=-1).abs().sum(-1, True).to(x.dtype) * 0.1 + x
     ),
 }
 
 
-def _hooked(x: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _hooked(
+    x: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
     if x.requires_grad:
         x.register_hook(hook)
     return x
@@ -182,7 +190,9 @@ ROWS: dict[str, Maker] = {
     "layer_norm": lambda draw: nn.LayerNorm(WIDTH),
     "batch_norm": lambda draw: nn.BatchNorm1d(WIDTH, momentum=draw.choice([0.1, 0.5])),
     "glu": lambda draw: nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GLU()),
-    "bilinear": lambda draw: Around(nn.Bilinear(WIDTH, WIDTH, WIDTH), lambda m, x: m(x, x)),
+    "bilinear": lambda draw: Around(
+        nn.Bilinear(WIDTH, WIDTH, WIDTH), lambda m, x: m(x, x)
+    ),
     "prelu": lambda draw: nn.PReLU(WIDTH),
     "averaged": lambda draw: Averaged(WIDTH, draw.random() < 0.5),
 }
@@ -199,18 +209,23 @@ SEQUENCES: dict[str, Maker] = {
         nn.Conv1d(WIDTH, WIDTH, 3, padding=1), lambda m, x: m(x.mT).mT
     ),
     "averaged": lambda draw: Averaged(WIDTH, draw.random() < 0.5),
-    "einsum": lambda draw: Function(lambda x: torch.einsum("btd,bsd->bts", x, x) @ x * 0.1),
+    "einsum": lambda draw: Function(
+        lambda x: torch.einsum("btd,bsd->bts", x, x) @ x * 0.1
+    ),
 }
 IMAGES: dict[str, Maker] = {
     "convolution": _convolution,
     "batch_norm": lambda draw: nn.BatchNorm2d(WIDTH),
     "group_norm": lambda draw: nn.GroupNorm(2, WIDTH),
-    "instance_norm": lambda draw: nn.InstanceNorm2d(WIDTH, affine=True, track_running_stats=True),
+    "instance_norm": lambda draw: nn.InstanceNorm2d(
+        WIDTH, affine=True, track_running_stats=True
+    ),
     "pool": lambda draw: draw.choice(
         [nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1), nn.LPPool2d(2, 1)]
     ),
     "up_and_down": lambda draw: nn.Sequential(
-        nn.Upsample(scale_factor=2, mode=draw.choice(["nearest", "bilinear"])), nn.MaxPool2d(2)
+        nn.Upsample(scale_factor=2, mode=draw.choice(["nearest", "bilinear"])),
+        nn.MaxPool2d(2),
     ),
     "transposed": lambda draw: nn.ConvTranspose2d(WIDTH, WIDTH, 3, padding=1),
     "dropout": lambda draw: nn.Dropout2d(0.3),
@@ -237,7 +252,9 @@ def _energy(inner: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A step along the gradient of the inner piece, which is itself differentiated."""
     with torch.enable_grad():
         y = x if x.requires_grad else x.detach().requires_grad_(True)
-        (grad,) = torch.autograd.grad(inner(y).float().pow(2).sum(), y, create_graph=True)
+        (grad,) = torch.autograd.grad(
+            inner(y).float().pow(2).sum(), y, create_graph=True
+        )
     return x - 0.1 * grad.to(x.dtype)
 
 
@@ -245,7 +262,9 @@ WRAPS: dict[str, Callable[..., torch.Tensor]] = {
     "residual": lambda inner, x: x + inner(x),
     "checkpoint": lambda inner, x: checkpoint(inner, x, use_reentrant=False),
     "checkpoint_reentrant": lambda inner, x: checkpoint(inner, x, use_reentrant=True),
-    "checkpoint_residual": lambda inner, x: x + checkpoint(inner, x, use_reentrant=False),
+    "checkpoint_residual": lambda inner, x: (
+        x + checkpoint(inner, x, use_reentrant=False)
+    ),
     "autocast": _half,
     "no_grad": _beside,
     "twice": lambda inner, x: inner(torch.tanh(inner(x))),
@@ -254,7 +273,9 @@ WRAPS: dict[str, Callable[..., torch.Tensor]] = {
 CHANGES: dict[str, Callable[[nn.Module], Any]] = {
     "frozen": lambda module: module.requires_grad_(False),
     "eval": lambda module: module.eval(),
-    "forward_hook": lambda m: m.register_forward_hook(lambda module, inputs, output: output * 0.9),
+    "forward_hook": lambda m: m.register_forward_hook(
+        lambda module, inputs, output: output * 0.9
+    ),
     "backward_hook": lambda m: m.register_full_backward_hook(
         lambda module, into, out: (None if into[0] is None else into[0] * 0.9,)
     ),
@@ -288,7 +309,9 @@ def _piece(draw: Draw, kind: str, parts: list[str], depth: int = 0) -> nn.Module
 class Chain(nn.Module):
     """Pieces one after the other, between an entrance and a head."""
 
-    def __init__(self, entrance: nn.Module, pieces: list[nn.Module], head: nn.Module) -> None:
+    def __init__(
+        self, entrance: nn.Module, pieces: list[nn.Module], head: nn.Module
+    ) -> None:
         super().__init__()
         self.entrance, self.pieces, self.head = entrance, nn.Sequential(*pieces), head
 
@@ -300,7 +323,9 @@ class Chain(nn.Module):
 def _ends(draw: Draw, kind: str) -> tuple[torch.Tensor, nn.Module]:
     generator = torch.Generator().manual_seed(draw.randrange(10**6))
     if kind == "images":
-        return torch.randn(BATCH, 3, 8, 8, generator=generator), nn.Conv2d(3, WIDTH, 3, padding=1)
+        return torch.randn(BATCH, 3, 8, 8, generator=generator), nn.Conv2d(
+            3, WIDTH, 3, padding=1
+        )
     if kind == "sequences":
         words = torch.randint(11, (BATCH, 4), generator=generator)
         return words, nn.Embedding(11, WIDTH, padding_idx=draw.choice([None, 0]))
@@ -310,8 +335,12 @@ def _ends(draw: Draw, kind: str) -> tuple[torch.Tensor, nn.Module]:
 # Losses ------------------------------------------------------------------------------------------
 
 
-def _classes(output: torch.Tensor, targets: torch.Tensor, **options: Any) -> torch.Tensor:
-    return functional.cross_entropy(output.reshape(-1, WIDTH), targets.reshape(-1), **options)
+def _classes(
+    output: torch.Tensor, targets: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    return functional.cross_entropy(
+        output.reshape(-1, WIDTH), targets.reshape(-1), **options
+    )
 
 
 def _near(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -329,18 +358,24 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "square": lambda out, y: functional.mse_loss(out, _near(out, y)),
     "huber": lambda out, y: functional.huber_loss(out, _near(out, y)),
     "absolute": lambda out, y: functional.l1_loss(out, _near(out, y)),
-    "binary": lambda out, y: functional.binary_cross_entropy_with_logits(out, _near(out, y)),
+    "binary": lambda out, y: functional.binary_cross_entropy_with_logits(
+        out, _near(out, y)
+    ),
     "divergence": lambda out, y: functional.kl_div(
         functional.log_softmax(out, -1), _near(out, y), reduction="batchmean"
     ),
     "margin": lambda out, y: functional.multi_margin_loss(
         out.reshape(-1, WIDTH), y.reshape(-1), margin=0.5
     ),
-    "cosine": lambda out, y: 1 - functional.cosine_similarity(out, _near(out, y) + 0.1, -1).mean(),
+    "cosine": lambda out, y: (
+        1 - functional.cosine_similarity(out, _near(out, y) + 0.1, -1).mean()
+    ),
     "pairs": lambda out, y: torch.logsumexp(
         (out.reshape(-1, WIDTH) @ out.reshape(-1, WIDTH).T) * 0.1, 1
     ).mean(),
-    "masked": lambda out, y: (out.square() * (y > 2).unsqueeze(-1)).sum() / ((y > 2).sum() + 1),
+    "masked": lambda out, y: (
+        (out.square() * (y > 2).unsqueeze(-1)).sum() / ((y > 2).sum() + 1)
+    ),
     "spread": lambda out, y: out.var() + (out - _near(out, y)).abs().max(),
 }
 
@@ -389,4 +424,6 @@ def usual(seed: int) -> Drawn:
     """The model of a seed, drawn again while it has what is hard, but for one of ten."""
     again = (seed + 10_000 * k for k in itertools.count())
     cases = (drawn(each) for each in again)
-    return next(c for c in cases if seed % HARD_ONES == 0 or not HARD.intersection(c.parts))
+    return next(
+        c for c in cases if seed % HARD_ONES == 0 or not HARD.intersection(c.parts)
+    )

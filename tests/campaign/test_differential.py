@@ -33,7 +33,8 @@ from tests.tracing.truth import Reseeded
 
 MODELS, QUICK, STEPS = 300, 10, 3
 SEEDS = [
-    pytest.param(seed, marks=() if seed < QUICK else pytest.mark.campaign) for seed in range(MODELS)
+    pytest.param(seed, marks=() if seed < QUICK else pytest.mark.campaign)
+    for seed in range(MODELS)
 ]
 CUT, QUICK_CUT = 100, 6
 CUT_SEEDS = [
@@ -58,16 +59,23 @@ def optimizer_of(seed: int) -> tuple[Optimizer, Any]:
     if draw.random() < 0.4:
         method = adamw(lr=0.01, weight_decay=0.1)
         return method, lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)
-    options = {"momentum": draw.choice([0.0, 0.9]), "weight_decay": draw.choice([0.0, 0.1])}
+    options = {
+        "momentum": draw.choice([0.0, 0.9]),
+        "weight_decay": draw.choice([0.0, 0.1]),
+    }
     return sgd(0.01, **options), lambda p: torch.optim.SGD(p, lr=0.01, **options)
 
 
-def eager_steps(case: Drawn, program: Program, make: Any, dtype: str) -> tuple[list[Step], Any]:
+def eager_steps(
+    case: Drawn, program: Program, make: Any, dtype: str
+) -> tuple[list[Step], Any]:
     """A loop as users write it, with the seeds of the program's random ops."""
     model, inputs = case.model, case.inputs
     if dtype == "bfloat16":
         model = model.to(torch.bfloat16)
-        inputs = tuple(t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs)
+        inputs = tuple(
+            t.to(torch.bfloat16) if t.is_floating_point() else t for t in inputs
+        )
     step = StepModule(model, case.loss, inputs)
     optimizer, seeds, found = make(step.parameters()), Reseeded(program), []
     for number in range(STEPS):
@@ -107,7 +115,9 @@ def error(ours: torch.Tensor, theirs: torch.Tensor, floor: float = 1e-6) -> floa
 def errors(ours: Step, theirs: Step) -> Iterator[tuple[str, float]]:
     yield "loss", error(ours[0].reshape(()), theirs[0].reshape(()), 1e-3)
     assert ours[1].keys() == theirs[1].keys()
-    largest = max((float(g.abs().nan_to_num().max()) for g in theirs[1].values()), default=0.0)
+    largest = max(
+        (float(g.abs().nan_to_num().max()) for g in theirs[1].values()), default=0.0
+    )
     for name, gradient in theirs[1].items():
         yield name, error(ours[1][name], gradient, max(NEGLIGIBLE * largest, 1e-6))
 
@@ -137,13 +147,17 @@ def test_a_random_model_is_equal_or_refused(seed: int) -> None:
     before = copy.deepcopy(case.model.state_dict())
     program = captured(
         case.model,
-        lambda: capture(case.model, case.inputs, loss=case.loss, optimizer=method, dtype=dtype),
+        lambda: capture(
+            case.model, case.inputs, loss=case.loss, optimizer=method, dtype=dtype
+        ),
     )
     if program is None:
         return
     try:
         theirs, step = eager_steps(drawn(seed), program, make, dtype)
-    except RuntimeError as failure:  # no model: reentrant regions in torch.autograd.grad, …
+    except (
+        RuntimeError
+    ) as failure:  # no model: reentrant regions in torch.autograd.grad, …
         known = ("use_reentrant=True", "not implemented for 'BFloat16'")
         assert any(words in str(failure) for words in known), about  # noqa: PT017
         return
@@ -154,7 +168,8 @@ def test_a_random_model_is_equal_or_refused(seed: int) -> None:
     if method.name == "adamw" and any(first.values()):
         return  # its first steps are the sign of the gradient, which rounding may turn
     later = [
-        error(a[0].reshape(()), b[0].reshape(()), 1e-2) for a, b in zip(ours, theirs, strict=True)
+        error(a[0].reshape(()), b[0].reshape(()), 1e-2)
+        for a, b in zip(ours, theirs, strict=True)
     ]
     assert max(later) <= 10 * allowed, (later, about)
     for name, tensor in step.named_buffers():
@@ -184,18 +199,24 @@ def off_in_double(seed: int, count: int, method: Optimizer) -> dict[str, float]:
     """What is off in float64: a gradient that vanishes is nothing but rounding in float32."""
     case = in_double(drawn(seed))
     work = Workload("random", case.model, case.inputs, case.loss)
-    made = run_program(microbatched(capture_workload(work, count, optimizer=method), count))
+    made = run_program(
+        microbatched(capture_workload(work, count, optimizer=method), count)
+    )
     found = errors((made.loss, made.gradients), whole_batch(in_double(drawn(seed))))
     return {name: error for name, error in found if error > DOUBLE_ROUNDING}
 
 
 @pytest.mark.parametrize("seed", CUT_SEEDS)
-def test_micro_batches_of_a_random_model_equal_the_whole_batch_or_are_refused(seed: int) -> None:
+def test_micro_batches_of_a_random_model_equal_the_whole_batch_or_are_refused(
+    seed: int,
+) -> None:
     warnings.simplefilter("ignore")
     case, (method, _) = drawn(seed), optimizer_of(seed)
     count = random.Random(seed + 2).choice([2, BATCH])
     work = Workload("random", case.model, case.inputs, case.loss)
-    program = captured(case.model, lambda: capture_workload(work, count, optimizer=method))
+    program = captured(
+        case.model, lambda: capture_workload(work, count, optimizer=method)
+    )
     if program is None:
         return
     assert program.batch is not None

@@ -47,7 +47,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 QUICK = ("llama", "recomputed")
 CASES = [
-    pytest.param(name, road, marks=() if (name, road) == QUICK else pytest.mark.campaign)
+    pytest.param(
+        name, road, marks=() if (name, road) == QUICK else pytest.mark.campaign
+    )
     for name in FAMILIES
     for road in ("recomputed", "compile", "Lightning")
 ]
@@ -86,6 +88,8 @@ def test_a_family_is_trained_as_pytorch_trains_it(
     warnings.simplefilter("ignore")
     differs = gone(0, road, lambda seed: of_family(name), ROUNDING)
     if differs:
-        differs = gone(0, road, lambda seed: in_double(of_family(name)), DOUBLE_ROUNDING)
+        differs = gone(
+            0, road, lambda seed: in_double(of_family(name)), DOUBLE_ROUNDING
+        )
     assert not differs
     counted(f"families, {road}: equal", 1)

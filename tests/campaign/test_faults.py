@@ -73,7 +73,13 @@ class Zygote:
 
     def ask(self, **job: Any) -> Answer:
         """Runs one job."""
-        plain = {"what": "command", "signal": None, "whom": "main", "after": 0.0, "seed": 0}
+        plain = {
+            "what": "command",
+            "signal": None,
+            "whom": "main",
+            "after": 0.0,
+            "seed": 0,
+        }
         plain |= {"bound": BOUND, "folder": str(self.folder), "arguments": []}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -162,11 +168,29 @@ COMMANDS: dict[str, tuple[list[str], Callable[[Path], None]]] = {
         placement_is_whole,
     ),
     "exact": (
-        ["place", "problem.json", "--placer", "exact", "--budget", "0.5", "-o", "out.json"],
+        [
+            "place",
+            "problem.json",
+            "--placer",
+            "exact",
+            "--budget",
+            "0.5",
+            "-o",
+            "out.json",
+        ],
         placement_is_whole,
     ),
     "execute": (
-        ["execute", MODEL, "placement.json", "--steps", "60", "--no-eager", "--timeout", "2"],
+        [
+            "execute",
+            MODEL,
+            "placement.json",
+            "--steps",
+            "60",
+            "--no-eager",
+            "--timeout",
+            "2",
+        ],
         store_is_whole,
     ),
     "bench": (["bench", "suite.yaml", "-o", "results"], rows_are_whole),
@@ -177,12 +201,20 @@ COMMANDS: dict[str, tuple[list[str], Callable[[Path], None]]] = {
     ),
 }
 WITH_WORKERS = ("profile", "execute", "compile")
-KILLS = [("SIGKILL", "main"), ("SIGINT", "main"), ("SIGINT", "group"), ("SIGTERM", "main")]
+KILLS = [
+    ("SIGKILL", "main"),
+    ("SIGINT", "main"),
+    ("SIGINT", "group"),
+    ("SIGTERM", "main"),
+]
 CASES = [(name, *kill) for name in COMMANDS for kill in KILLS]
 CASES += [(name, "SIGKILL", "worker") for name in WITH_WORKERS]
 CASES += [(name, "SIGSTOP", "worker") for name in WITH_WORKERS]
 SLICE, ALL = 1, int(os.environ.get("GNNPLACE_STRIKES", "18"))  # strikes of each case
-SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
+SIZES = [
+    pytest.param(SLICE, id="slice"),
+    pytest.param(ALL, id="all", marks=pytest.mark.campaign),
+]
 
 
 def sliced(names: Iterable[str], often: Container[str]) -> list[Any]:
@@ -190,7 +222,10 @@ def sliced(names: Iterable[str], often: Container[str]) -> list[Any]:
     return [
         pytest.param(name, size, id=f"{name}-{case}", marks=marks)
         for name in names
-        for size, case, marks in ((SLICE, "slice", ()), (ALL, "all", pytest.mark.campaign))
+        for size, case, marks in (
+            (SLICE, "slice", ()),
+            (ALL, "all", pytest.mark.campaign),
+        )
         if size == ALL or name in often
     ]
 
@@ -210,7 +245,10 @@ STRIKES = [
 
 def job_of(name: str) -> dict[str, Any]:
     arguments, _ = COMMANDS[name]
-    return {"what": "train and save" if name == "compile" else "command", "arguments": arguments}
+    return {
+        "what": "train and save" if name == "compile" else "command",
+        "arguments": arguments,
+    }
 
 
 def clean(folder: Path, name: str = "") -> None:
@@ -226,12 +264,18 @@ def clean(folder: Path, name: str = "") -> None:
 
 def ended_as_told(found: Answer, how: str, whom: str) -> None:
     """Exit codes and what is said."""
-    lines = [line for line in found["error"].splitlines() if line.startswith("gnnplace: ")]
+    lines = [
+        line for line in found["error"].splitlines() if line.startswith("gnnplace: ")
+    ]
     assert "Traceback" not in found["error"]
     if not found["struck"]:
         assert found["code"] == 0
     elif how == "SIGINT":
-        assert found["code"] in (130, 0, -2)  # -2: it had just ended, or had not yet begun
+        assert found["code"] in (
+            130,
+            0,
+            -2,
+        )  # -2: it had just ended, or had not yet begun
         assert len(lines) <= 1
     elif whom == "worker":
         assert found["code"] in (1, 0), found["code"]
@@ -289,7 +333,9 @@ def test_no_row_is_lost_however_often_a_suite_is_killed(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_training_that_was_ended_goes_on(zygote: Zygote, size: int, counted: Counted) -> None:
+def test_a_training_that_was_ended_goes_on(
+    zygote: Zygote, size: int, counted: Counted
+) -> None:
     folder, rng = zygote.folder, Random(f"train {size}")
     whole = zygote.whole("train")
     resumed = [*COMMANDS["train"][0], "--ckpt_path=last"]
@@ -321,7 +367,9 @@ NO_MEMORY = sorted(COMMANDS.keys() - {"train"})  # Lightning eats MemoryError
 
 
 @pytest.mark.parametrize(("name", "size"), sliced(NO_MEMORY, ["place", "execute"]))
-def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
+def test_no_memory_is_one_line(
+    zygote: Zygote, name: str, size: int, counted: Counted
+) -> None:
     """The kernel gives the process no more than some address space."""
     folder, rng = zygote.folder, Random(f"memory {name} {size}")
     for _ in range(size):
@@ -342,14 +390,21 @@ def test_no_memory_is_one_line(zygote: Zygote, name: str, size: int, counted: Co
 FULL = ["capture", "profile", "place", "bench", "execute", "compile"]
 
 
-@pytest.mark.parametrize(("name", "size"), sliced(FULL, ["profile", "bench", "execute"]))
-def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), sliced(FULL, ["profile", "bench", "execute"])
+)
+def test_full_disks_are_one_line(
+    zygote: Zygote, name: str, size: int, counted: Counted
+) -> None:
     """The kernel lets no file grow beyond a limit, as on a disk that is full."""
     folder, rng = zygote.folder, Random(f"{name} {size}")
     for _ in range(size):
         clean(folder)
         limit = int(10 ** rng.uniform(0, 5))
-        own = {"GNNPLACE_STORE": str(folder / "own.db"), "GNNPLACE_CACHE": str(folder / "own")}
+        own = {
+            "GNNPLACE_STORE": str(folder / "own.db"),
+            "GNNPLACE_CACHE": str(folder / "own"),
+        }
         for path in folder.glob("own*"):
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
@@ -366,8 +421,12 @@ def test_full_disks_are_one_line(zygote: Zygote, name: str, size: int, counted: 
         counted("full disk: it was large enough", 0 if found["code"] else 1)
 
 
-@pytest.mark.parametrize(("name", "size"), sliced(["capture", "profile", "place"], ["place"]))
-def test_a_full_device_is_one_line(zygote: Zygote, name: str, size: int, counted: Counted) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), sliced(["capture", "profile", "place"], ["place"])
+)
+def test_a_full_device_is_one_line(
+    zygote: Zygote, name: str, size: int, counted: Counted
+) -> None:
     """Nothing about it is random: once is enough."""
     arguments = [*COMMANDS[name][0][:-1], "/dev/full"]
     found = zygote.ask(arguments=arguments)

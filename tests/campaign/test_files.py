@@ -83,7 +83,10 @@ class Commands:
 
     def __call__(self, *words: str) -> Callable[[Path], tuple[int, str]]:
         def told(path: Path) -> tuple[int, str]:
-            given = [w.replace("FILE", str(path)).replace("HERE", str(path.parent)) for w in words]
+            given = [
+                w.replace("FILE", str(path)).replace("HERE", str(path.parent))
+                for w in words
+            ]
             self.capture.readouterr()
             code = run([*given, "--quiet"])
             return code, self.capture.readouterr().err
@@ -102,13 +105,27 @@ def plan_text() -> bytes:
 
 
 def config(folder: Path) -> Path:
-    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 128, "n_positions": 32}
-    data = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "tie_word_embeddings": True}
-    (folder / "config.json").write_text(json.dumps(data | sizes | {"activation_function": "gelu"}))
+    sizes = {
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 4,
+        "vocab_size": 128,
+        "n_positions": 32,
+    }
+    data = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(
+        json.dumps(data | sizes | {"activation_function": "gelu"})
+    )
     return folder / "config.json"
 
 
-def launch(name: str, suffix: str, text: str, change: Callable[[bytes, Random], bytes]) -> Asked:
+def launch(
+    name: str, suffix: str, text: str, change: Callable[[bytes, Random], bytes]
+) -> Asked:
     price = command("plan", "--cluster", CLUSTER, "--given", "FILE", "--json")
 
     def read(path: Path) -> tuple[int, str]:
@@ -167,7 +184,9 @@ def blown_up(content: bytes, rng: Random) -> bytes:
 def told(said: str, path: Path) -> bool:
     """One line, or one for each of several faults of the file, each with its key path."""
     lines = said.splitlines()
-    several = all(line.startswith((f"gnnplace: {path}: ", "gnnplace: and ")) for line in lines)
+    several = all(
+        line.startswith((f"gnnplace: {path}: ", "gnnplace: and ")) for line in lines
+    )
     return len(lines) == 1 or (1 < len(lines) <= 21 and several)
 
 
@@ -214,7 +233,9 @@ def test_mutated_files_are_one_line_within_a_second(
         faulty = code not in (0, 2, 3) or "Traceback" in said
         if faulty or (code == 2 and not told(said, path)):
             faults.append((asked.name, number, code, said[:300]))
-        elif code == 2 and seconds > (SECONDS if len(content) < LARGE / 2 else SECONDS_LARGE):
+        elif code == 2 and seconds > (
+            SECONDS if len(content) < LARGE / 2 else SECONDS_LARGE
+        ):
             faults.append((asked.name, number, f"{seconds:.1f} s", said[:200]))
     for code, count in codes.items():
         counted(f"mutated files, seed {SEED}: exit code {code}", count)

@@ -18,7 +18,10 @@ from gnnplace.errors import GnnplaceError
 from tests.campaign.formats import FORMATS, Format
 
 SLICE, ALL = 20, 525  # changed files of each format
-SIZES = [pytest.param(SLICE, id="slice"), pytest.param(ALL, id="all", marks=pytest.mark.campaign)]
+SIZES = [
+    pytest.param(SLICE, id="slice"),
+    pytest.param(ALL, id="all", marks=pytest.mark.campaign),
+]
 
 
 def fault_of(form: Format, path: Path) -> str:

@@ -14,22 +14,33 @@ GROUPS = [TYPES[first : first + FEW] for first in range(0, len(TYPES), FEW)]
 
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("group", GROUPS, ids=[f"{group[0]}-{group[-1]}" for group in GROUPS])
+@pytest.mark.parametrize(
+    "group", GROUPS, ids=[f"{group[0]}-{group[-1]}" for group in GROUPS]
+)
 def test_model_types_are_planned_or_refused_in_one_line(
     group: list[str], counted: Callable[[str, int], None]
 ) -> None:
     """Twenty-five commands of 5 to 30 s each."""
     outcomes = list(plan_types(group))
     for kind in ("planned", "refused", "wrong"):
-        counted(f"model types, {kind}", sum(outcome.kind == kind for outcome in outcomes))
-    assert not [(outcome.model, outcome.message) for outcome in outcomes if outcome.kind == "wrong"]
+        counted(
+            f"model types, {kind}", sum(outcome.kind == kind for outcome in outcomes)
+        )
+    assert not [
+        (outcome.model, outcome.message)
+        for outcome in outcomes
+        if outcome.kind == "wrong"
+    ]
 
 
 def test_the_list_is_in_order_and_models_are_small() -> None:
     assert len(TYPES) == 300
     assert sorted(TYPES) == TYPES
     assert "n_layer=2" in small_model("gpt2")
-    assert "text_config={model_type: clip_text_model, num_hidden_layers: 2}" in small_model("clip")
+    assert (
+        "text_config={model_type: clip_text_model, num_hidden_layers: 2}"
+        in small_model("clip")
+    )
 
 
 @pytest.mark.parametrize(

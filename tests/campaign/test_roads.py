@@ -68,7 +68,9 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=RATE)
 
 
-def trained(model: nn.Module, step: Callable[[int], torch.Tensor], parameters: Any) -> Numbers:
+def trained(
+    model: nn.Module, step: Callable[[int], torch.Tensor], parameters: Any
+) -> Numbers:
     """Losses, first gradients and what is learned; `step` leaves gradients and returns a loss."""
     optimizer, found = sgd(parameters), Numbers()
     for number in range(STEPS):
@@ -76,7 +78,9 @@ def trained(model: nn.Module, step: Callable[[int], torch.Tensor], parameters: A
         found[f"loss {number}"] = step(number).detach().clone()
         if number == 0:
             named = model.named_parameters()
-            found |= {f"gradient {n}": p.grad.clone() for n, p in named if p.grad is not None}
+            found |= {
+                f"gradient {n}": p.grad.clone() for n, p in named if p.grad is not None
+            }
         optimizer.step()
     return found | {n: t.detach().clone() for n, t in model.state_dict().items()}
 
@@ -88,7 +92,9 @@ def plain(case: Drawn, shares: int, replicas: int = 1) -> Numbers:
     def step(number: int) -> torch.Tensor:
         outputs, begun = [], {n: t.clone() for n, t in case.model.named_buffers()}
         with drawn_alike(0, number, 0) as draws:
-            for k, inputs in enumerate(shares_of(work, shares) if shares > 1 else [case.inputs]):
+            for k, inputs in enumerate(
+                shares_of(work, shares) if shares > 1 else [case.inputs]
+            ):
                 if k and k * replicas % shares == 0:
                     again = {n: t.clone() for n, t in begun.items()}
                     case.model.load_state_dict(again, strict=False, assign=True)
@@ -143,8 +149,16 @@ def compiled(case: Drawn) -> Numbers:
     work = Workload("", case.model, case.inputs, case.loss)
     program = capture_workload(work)
     problem = profile(replace(program, initial={}), cpu_cluster(2), groups=20)
-    placement, optimizer = random_placement(problem, 0, shuffle=False), sgd(case.model.parameters())
-    options = {"loss": case.loss, "problem": problem, "inputs": case.inputs, "timeout": 60.0}
+    placement, optimizer = (
+        random_placement(problem, 0, shuffle=False),
+        sgd(case.model.parameters()),
+    )
+    options = {
+        "loss": case.loss,
+        "problem": problem,
+        "inputs": case.inputs,
+        "timeout": 60.0,
+    }
     with gnnplace.compile(case.model, placement, optimizer, **options) as compiled_step:
         found = Numbers()
         for number in range(STEPS):
@@ -154,7 +168,11 @@ def compiled(case: Drawn) -> Numbers:
             found[f"loss {number}"] = loss.detach()
             if number == 0:
                 named = case.model.named_parameters()
-                found |= {f"gradient {n}": p.grad.clone() for n, p in named if p.grad is not None}
+                found |= {
+                    f"gradient {n}": p.grad.clone()
+                    for n, p in named
+                    if p.grad is not None
+                }
             optimizer.step()
         return found | {n: t.clone() for n, t in compiled_step.state_dict().items()}
 
@@ -199,7 +217,9 @@ class Module(pl.LightningModule):
 def fitted(case: Drawn, **options: Any) -> Numbers:
     """What Lightning's Trainer learns."""
     module = Module(case)
-    data = torch.utils.data.TensorDataset(*(x.repeat_interleave(1, 0) for x in case.inputs))
+    data = torch.utils.data.TensorDataset(
+        *(x.repeat_interleave(1, 0) for x in case.inputs)
+    )
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, max_epochs=STEPS, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, **options,
@@ -210,14 +230,20 @@ def fitted(case: Drawn, **options: Any) -> Numbers:
 
 def placed(case: Drawn) -> Numbers:
     """The same with placed workers."""
-    strategy = PlacedStrategy(cluster="cpu:2", placer="round-robin", budget=0, timeout=60.0)
+    strategy = PlacedStrategy(
+        cluster="cpu:2", placer="round-robin", budget=0, timeout=60.0
+    )
     return fitted(case, strategy=strategy)
 
 
-def off(found: Mapping[str, torch.Tensor], expected: Numbers, allowed: float) -> Iterator[str]:
+def off(
+    found: Mapping[str, torch.Tensor], expected: Numbers, allowed: float
+) -> Iterator[str]:
     """What is otherwise; of `shard` and Lightning fewer numbers are there."""
     assert found.keys() <= expected.keys()
-    gradients = [float(g.abs().max()) for n, g in expected.items() if n.startswith("gradient")]
+    gradients = [
+        float(g.abs().max()) for n, g in expected.items() if n.startswith("gradient")
+    ]
     floor = max(NEGLIGIBLE * max(gradients, default=0.0), 1e-6)
     for name, ours in found.items():
         theirs = expected[name]
@@ -233,7 +259,9 @@ def moving(case: Drawn) -> set[str]:
     return {n for n, t in case.model.named_buffers() if not torch.equal(t, before[n])}
 
 
-def gone(seed: int, road: str, make: Callable[[int], Drawn], allowed: float) -> tuple[str, ...]:
+def gone(
+    seed: int, road: str, make: Callable[[int], Drawn], allowed: float
+) -> tuple[str, ...]:
     """What comes out otherwise than plain PyTorch's; the refusal as a GnnplaceError."""
     case, again = make(seed), lambda: make(seed)
     words, count = PLANS.get(road, ("", 1))
@@ -269,12 +297,19 @@ def test_a_random_model_is_trained_as_pytorch_trains_it_or_refused(
         print(f"refused: {failure}")
         return
     except (RuntimeError, ValueError) as failure:
-        known = ("not have been used in the graph", "Expected more than 1 value per channel")
+        known = (
+            "not have been used in the graph",
+            "Expected more than 1 value per channel",
+        )
         assert any(words in str(failure) for words in known), case.parts  # noqa: PT017
         counted("no model of eager PyTorch either", 1)
         return
     if differs and not case.half:
-        with suppress(GnnplaceError):  # in which power iterations, too, tell shares apart
-            differs = gone(seed, road, lambda seed: in_double(usual(seed)), DOUBLE_ROUNDING)
+        with suppress(
+            GnnplaceError
+        ):  # in which power iterations, too, tell shares apart
+            differs = gone(
+                seed, road, lambda seed: in_double(usual(seed)), DOUBLE_ROUNDING
+            )
     assert not differs, (differs, case.parts)
     counted(f"{road}: equal", 1)

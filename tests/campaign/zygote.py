@@ -78,7 +78,9 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
 
 def _shared() -> set[str]:
     """Named shared memory; not that of databases that other tests start meanwhile."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL.")}
+    return {
+        name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL.")
+    }
 
 
 def _child(job: dict[str, Any], errors: int) -> None:
@@ -204,7 +206,12 @@ def _session(pid: int) -> list[int]:
     for name in os.listdir("/proc"):
         with suppress(ProcessLookupError, PermissionError, OSError, IndexError):
             if name.isdecimal() and os.getsid(int(name)) == pid:
-                state = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[0]
+                state = (
+                    Path("/proc", name, "stat")
+                    .read_text()
+                    .rpartition(")")[2]
+                    .split()[0]
+                )
                 if state != "Z":
                     found.append(int(name))
     return found
@@ -215,7 +222,10 @@ def _marked(mark: str) -> list[int]:
     wanted, found = f"{MARK}={mark}".encode(), []
     for name in os.listdir("/proc"):
         with suppress(OSError):
-            if name.isdecimal() and wanted in Path("/proc", name, "environ").read_bytes():
+            if (
+                name.isdecimal()
+                and wanted in Path("/proc", name, "environ").read_bytes()
+            ):
                 found.append(int(name))
     return found
 

@@ -38,5 +38,7 @@ def test_a_batch_is_cut_into_divisors_where_the_loss_allows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     options = gnnplace.CaptureOptions()
-    args = SimpleNamespace(what=f"cut_models:{model}", **{k: getattr(options, k) for k in CAPTURE})
+    args = SimpleNamespace(
+        what=f"cut_models:{model}", **{k: getattr(options, k) for k in CAPTURE}
+    )
     assert can_cut(args, gnnplace.Constraints(), count) is can

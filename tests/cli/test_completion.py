@@ -28,8 +28,12 @@ def script(capsys: pytest.CaptureFixture[str]) -> str:
 def completed(script: str, line: str) -> list[str]:
     """What bash offers for the last word of a line."""
     *words, last = line.split(" ")
-    text = COMPLETE.format(script=script, words="".join(f'"{word}" ' for word in words), last=last)
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    text = COMPLETE.format(
+        script=script, words="".join(f'"{word}" ' for word in words), last=last
+    )
+    done = subprocess.run(
+        ["bash", "-c", text], capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -48,16 +52,22 @@ def test_bash_completes_what_can_stand_there(script: str) -> None:
     assert completed(script, "gnnplace simulate nothing-li") == []
 
 
-def test_zsh_has_the_same_words(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_has_the_same_words(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["completion", "zsh"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("#compdef gnnplace\n")
     assert text.endswith(script)
     if shutil.which("zsh"):
-        done = subprocess.run(["zsh", "-fc", text], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["zsh", "-fc", text], capture_output=True, text=True, check=True
+        )
         assert done.stderr == ""
 
 
 def test_another_shell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "fish"]) == 2
-    assert capsys.readouterr().err == "gnnplace: completion 'fish': must be bash or zsh\n"
+    assert (
+        capsys.readouterr().err == "gnnplace: completion 'fish': must be bash or zsh\n"
+    )

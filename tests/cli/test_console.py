@@ -22,7 +22,9 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _as_a_process_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console._State, "shown", True)  # a quiet command may have run here before
+    monkeypatch.setattr(
+        console._State, "shown", True
+    )  # a quiet command may have run here before
     monkeypatch.setattr(console._State, "counted", ("", 0.0))
 
 
@@ -39,14 +41,18 @@ def bar(written: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bar]:
     made.close()
 
 
-def test_what_is_done_stays_and_what_is_counted_does_not(bar: Bar, written: Terminal) -> None:
+def test_what_is_done_stays_and_what_is_counted_does_not(
+    bar: Bar, written: Terminal
+) -> None:
     bar.say("capturing")
     bar.say("compiling: 1 of 4")
     bar.say("compiling: 3 of 4")
     bar.say("placing")
     bar.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "\n", written.getvalue())
-    kept = [line for line in plain.splitlines() if line.startswith("  ") and line.strip()]
+    kept = [
+        line for line in plain.splitlines() if line.startswith("  ") and line.strip()
+    ]
     assert kept[0].startswith("  capturing")
     assert "1 of 4" not in "".join(kept)
     assert any("3 of 4" in line for line in kept)
@@ -65,7 +71,9 @@ def test_a_short_command_has_no_bar(written: Terminal) -> None:
     assert written.getvalue() == ""
 
 
-def test_nothing_is_drawn_while_results_are_printed(bar: Bar, written: Terminal) -> None:
+def test_nothing_is_drawn_while_results_are_printed(
+    bar: Bar, written: Terminal
+) -> None:
     bar.say("placing")
     bar.pause()
     length = len(written.getvalue())
@@ -73,7 +81,9 @@ def test_nothing_is_drawn_while_results_are_printed(bar: Bar, written: Terminal)
     assert len(written.getvalue()) == length
 
 
-def test_a_worker_has_no_bar(monkeypatch: pytest.MonkeyPatch, written: Terminal) -> None:
+def test_a_worker_has_no_bar(
+    monkeypatch: pytest.MonkeyPatch, written: Terminal
+) -> None:
     monkeypatch.setattr("sys.stderr", written)
     with working("gnnplace execute"):
         for _ in range(20):  # while the thread draws
@@ -85,14 +95,18 @@ def test_a_worker_has_no_bar(monkeypatch: pytest.MonkeyPatch, written: Terminal)
     assert console._State.bar is None
 
 
-def test_a_log_has_one_of_many_lines_that_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_one_of_many_lines_that_count(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for k in range(5):
         say(f"timing: step {k + 1} of 5")
     say("done")
     assert capsys.readouterr().err == "  timing: step 1 of 5\n  done\n"
 
 
-def test_lines_where_nobody_watches_and_none_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_where_nobody_watches_and_none_when_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with working("gnnplace place"):
         say("placing")
     show_progress(False)

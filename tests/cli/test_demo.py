@@ -38,12 +38,16 @@ def test_demo_runs_verifies_and_reports(tmp_path, here):
     page = (tmp_path / "demo-output" / "report.html").read_text()
     assert "mlp on 2 devices" in page
     trace = json.loads((tmp_path / "demo-output" / "trace.json").read_text())
-    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    names = {
+        e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
     assert {"predicted, best", "measured, best"} <= names
 
 
 @pytest.mark.skipif(len(available_cores()) < 2, reason="two workers need two cores")
-def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(tmp_path, here):
+def test_a_users_own_model_profiled_placed_and_executed_with_micro_batches(
+    tmp_path, here
+):
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
@@ -87,6 +91,8 @@ def test_capture_says_what_it_found(tmp_path, here):
     assert failed.returncode == 2
     assert "broken.py" in failed.stderr
     assert "Traceback" not in failed.stderr
-    told = [line for line in failed.stderr.splitlines() if not line.startswith("  ")]  # progress
+    told = [
+        line for line in failed.stderr.splitlines() if not line.startswith("  ")
+    ]  # progress
     assert len(told) == 1
     assert not (tmp_path / "g.json").exists()

@@ -25,13 +25,29 @@ def _here(tmp_path, monkeypatch):
 
 def place(*more, what="mine.py:build", placer="round-robin", cluster="nvlink-a100-2"):
     given = ["--cluster", cluster] if cluster else []
-    fixed = ["--placer", placer, "--budget", "0", "--device-map", "map.json", "-o", "out.json"]
+    fixed = [
+        "--placer",
+        placer,
+        "--budget",
+        "0",
+        "--device-map",
+        "map.json",
+        "-o",
+        "out.json",
+    ]
     return run(["place", what, *given, *fixed, *more])
 
 
 def test_modules_and_devices_are_written(tmp_path, capsys):
     """By module, a class that is not split and a device with little memory: obeyed, in order."""
-    flags = ["--forward-only", "--by-module", "--no-split", "ModuleList", "--max-memory", "1=3kB"]
+    flags = [
+        "--forward-only",
+        "--by-module",
+        "--no-split",
+        "ModuleList",
+        "--max-memory",
+        "1=3kB",
+    ]
     assert place(*flags, placer="single") == 0
     assert json.loads((tmp_path / "map.json").read_text()) == {"": 0}
     (tmp_path / "my.yaml").write_text("by_module: true\nno_split: [ModuleList]\n")
@@ -40,7 +56,10 @@ def test_modules_and_devices_are_written(tmp_path, capsys):
     assert {*found} == {"words", "places", "blocks", "head", "unread"}
     assert {*found.values()} == {0, 1}
     kept = json.loads((tmp_path / "out.json").read_text())
-    assert kept["x-capture"]["constraints"] == {"by_module": True, "no_split": ["ModuleList"]}
+    assert kept["x-capture"]["constraints"] == {
+        "by_module": True,
+        "no_split": ["ModuleList"],
+    }
     capsys.readouterr()
     loosen = ["--loosen", "--placer", "round-robin", "--budget", "0"]
     assert run(["explain", "mine.py:build", "out.json", "head", *loosen]) == 0
@@ -55,11 +74,31 @@ def test_modules_and_devices_are_written(tmp_path, capsys):
             "nvlink-a100-2",
             "the ops of module 'blocks.0' are on gpu:0 and gpu:1",
         ),
-        (("--microbatches", "2"), "mine.py:build", "nvlink-a100-2", "leave --microbatches out"),
+        (
+            ("--microbatches", "2"),
+            "mine.py:build",
+            "nvlink-a100-2",
+            "leave --microbatches out",
+        ),
         ((), "problem.json", None, "give the model, not its problem file"),
-        (("--no-split", "Blok"), "mine.py:build", "nvlink-a100-2", "did you mean 'Block'"),
-        (("--max-memory", "7=1GB"), "mine.py:build", "nvlink-a100-2", "no device is called so"),
-        (("--max-memory", "0=lots"), "mine.py:build", "nvlink-a100-2", "give bytes, as 10GiB"),
+        (
+            ("--no-split", "Blok"),
+            "mine.py:build",
+            "nvlink-a100-2",
+            "did you mean 'Block'",
+        ),
+        (
+            ("--max-memory", "7=1GB"),
+            "mine.py:build",
+            "nvlink-a100-2",
+            "no device is called so",
+        ),
+        (
+            ("--max-memory", "0=lots"),
+            "mine.py:build",
+            "nvlink-a100-2",
+            "give bytes, as 10GiB",
+        ),
         (("--by-module",), "mine.py:build", "cpu:2", "accelerate knows one CPU"),
     ],
 )

@@ -13,7 +13,9 @@ WORDS = "pp=2,microbatch_size=1"
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     where = str(tmp_path_factory.mktemp("plans") / "plan.json")
-    assert run(["plan", MODEL, "--cluster", "cpu:2", "--given", WORDS, "-o", where]) == 0
+    assert (
+        run(["plan", MODEL, "--cluster", "cpu:2", "--given", WORDS, "-o", where]) == 0
+    )
     return where
 
 
@@ -56,7 +58,10 @@ def test_broken_actions_are_one_line_and_exit_2(path, tmp_path, capsys):
 
 
 def test_a_plan_of_another_model_fails_in_one_line(path, capsys):
-    assert run(["execute", MODEL.replace("width=32", "width=64"), path, "--train", "1"]) == 2
+    assert (
+        run(["execute", MODEL.replace("width=32", "width=64"), path, "--train", "1"])
+        == 2
+    )
     told = capsys.readouterr().err.strip().splitlines()
     assert "made for another model" in told[-1]
 
@@ -65,7 +70,9 @@ def test_devices_of_a_preset_are_not_here(path, tmp_path, capsys):
     def change(data):
         for k, stage in enumerate(data["stages"]):
             stage["devices"] = [[[f"gpu:{k}"]]]
-        data["memory"] = {f"gpu:{k}": own for k, own in enumerate(data["memory"].values())}
+        data["memory"] = {
+            f"gpu:{k}": own for k, own in enumerate(data["memory"].values())
+        }
         data["cluster"] = "pcie-a100-2"
 
     other = changed(path, tmp_path / "other.json", change)

@@ -46,7 +46,15 @@ def test_a_split_that_splits_nothing_is_called_one_device(capsys):
 @pytest.mark.alone
 def test_seconds_of_a_cpu_that_plays_a_gpu_are_not_compared(tmp_path, capsys):
     output, options = str(tmp_path / "p.json"), ["--cluster", "nvlink-a100-2"]
-    place = ["place", "mlp?batch=4", *options, "--placer", "contiguous", "--budget", "0"]
+    place = [
+        "place",
+        "mlp?batch=4",
+        *options,
+        "--placer",
+        "contiguous",
+        "--budget",
+        "0",
+    ]
     assert run([*place, "--groups", "20", "-o", output]) == 0
     capsys.readouterr()
     execute = ["execute", "mlp?batch=4", output, *options, "--steps", "2", "--no-eager"]
@@ -59,6 +67,8 @@ def test_seconds_of_a_cpu_that_plays_a_gpu_are_not_compared(tmp_path, capsys):
 
 
 def test_fidelity_refuses_devices_that_are_not_here(tmp_path, capsys):
-    code = run(["fidelity", "mlp", "--cluster", "nvlink-a100-2", "-o", str(tmp_path / "f")])
+    code = run(
+        ["fidelity", "mlp", "--cluster", "nvlink-a100-2", "-o", str(tmp_path / "f")]
+    )
     assert code == 2
     assert "'a100' cannot be measured here" in capsys.readouterr().err

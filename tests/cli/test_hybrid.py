@@ -22,7 +22,9 @@ def problem(tmp_path: Path) -> str:
     return str(path)
 
 
-def hybrid(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def hybrid(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> dict[str, object]:
     """The answer as data."""
     common = ["--placer", "contiguous", "--budget", "0", "--json"]
     assert cli.run(["hybrid", *arguments, *common]) == 0
@@ -35,7 +37,14 @@ def test_every_row_can_be_worked_out_by_hand(
 ) -> None:
     """Steps, epochs and seconds from the columns beside them."""
     (tmp_path / "e.csv").write_text("batch,epochs\n16,4\n64,9\n")
-    given = ["--batch", "16", "--examples", "1000", "--epochs-table", str(tmp_path / "e.csv")]
+    given = [
+        "--batch",
+        "16",
+        "--examples",
+        "1000",
+        "--epochs-table",
+        str(tmp_path / "e.csv"),
+    ]
     answer = hybrid([problem, *given], capsys)
     rows = answer["rows"]
     assert isinstance(rows, list)
@@ -130,7 +139,9 @@ def test_without_updates_the_all_reduce_is_not_counted(
 ) -> None:
     """And the answer says so."""
     write_problem(tmp_path / "p.json", branches())
-    answer = hybrid([str(tmp_path / "p.json"), "--batch", "8", "--microbatches", "1"], capsys)
+    answer = hybrid(
+        [str(tmp_path / "p.json"), "--batch", "8", "--microbatches", "1"], capsys
+    )
     origin = answer["origin"]
     assert isinstance(origin, dict)
     assert origin["all_reduce"].startswith("not counted")

@@ -22,7 +22,9 @@ from gnnplace.cli.main import run
 @pytest.mark.parametrize("after", [0.2, 0.5, 1.0, 2.0])
 def test_while_the_command_is_imported(tmp_path, after):
     command = [sys.executable, "-m", "gnnplace", "compare", "mlp", "--cluster", "cpu:2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     time.sleep(after)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=30)[1].decode()
@@ -48,7 +50,10 @@ def test_an_interrupt_that_became_another_error(monkeypatch, capsys):
             raise ImportError("initialization failed") from None
 
     assert doing(monkeypatch, work) == 130
-    assert capsys.readouterr().err == "gnnplace: interrupted; nothing half-written is left\n"
+    assert (
+        capsys.readouterr().err
+        == "gnnplace: interrupted; nothing half-written is left\n"
+    )
 
 
 def test_an_interrupt_that_is_lost_in_a_callback_is_raised_again(monkeypatch, capsys):
@@ -57,7 +62,9 @@ def test_an_interrupt_that_is_lost_in_a_callback_is_raised_again(monkeypatch, ca
 
     def work(args):
         thing = Thing()
-        kept = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1))
+        kept = weakref.ref(
+            thing, lambda _: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1)
+        )
         del thing
         time.sleep(5)
         return 0 if kept else 1
@@ -120,7 +127,10 @@ def test_an_interrupt_while_something_is_put_into_a_queue_waits(monkeypatch, cap
 
     assert doing(monkeypatch, work) == 130
     assert written == ["line"]
-    assert capsys.readouterr().err == "gnnplace: interrupted; nothing half-written is left\n"
+    assert (
+        capsys.readouterr().err
+        == "gnnplace: interrupted; nothing half-written is left\n"
+    )
 
 
 def test_an_interrupt_does_not_wait_for_a_queue_that_stays_full(monkeypatch):

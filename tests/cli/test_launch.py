@@ -21,9 +21,20 @@ ON = ["--cluster", "nvlink-a100-8"]
 
 def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     """It takes some seconds: four commands capture the model."""
-    plan, script, back = (str(tmp_path / x) for x in ("plan.json", "train.sh", "back.json"))
+    plan, script, back = (
+        str(tmp_path / x) for x in ("plan.json", "train.sh", "back.json")
+    )
     words = "dp=2,tp=2,pp=2,microbatch_size=2,layers=1+1,zero=1"
-    asked = ["--batch", "16", "--precision", "bf16-master", "--given", words, "-o", plan]
+    asked = [
+        "--batch",
+        "16",
+        "--precision",
+        "bf16-master",
+        "--given",
+        words,
+        "-o",
+        plan,
+    ]
     assert run(["plan", MODEL, *ON, *asked]) == 0
     assert json.loads(Path(plan).read_text())["model"] == MODEL
     assert run(["convert", plan, "--to", "megatron-lm", "-o", script]) == 0
@@ -31,7 +42,9 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     assert run(["convert", script, "--from", "megatron-lm", *ON, "-o", back]) == 0
     one, other = (json.loads(Path(path).read_text()) for path in (plan, back))
     assert other["step_time"] == pytest.approx(one["step_time"])
-    assert [s["placements"] for s in other["stages"]] == [s["placements"] for s in one["stages"]]
+    assert [s["placements"] for s in other["stages"]] == [
+        s["placements"] for s in one["stages"]
+    ]
     capsys.readouterr()
     assert run(["explain", plan, "--json", "--measured", "3s"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -59,9 +72,18 @@ def test_a_plan_goes_out_comes_back_and_is_explained(tmp_path, capsys):
     [
         (["convert", "FILE", "-o", "OUT"], "give --from FORMAT, or --to LAUNCHER"),
         (["convert", "FILE", "--to", "slurm", "-o", "OUT"], "cannot be read"),
-        (["convert", "FILE", "--from", "megatron", "-o", "OUT"], "did you mean 'megatron-lm'"),
-        (["convert", "FILE", "--from", "accelerate", "-o", "OUT"], "--cluster: is needed"),
-        (["convert", "FILE", "--from", "accelerate", *ON, "-o", "OUT"], "cannot be read"),
+        (
+            ["convert", "FILE", "--from", "megatron", "-o", "OUT"],
+            "did you mean 'megatron-lm'",
+        ),
+        (
+            ["convert", "FILE", "--from", "accelerate", "-o", "OUT"],
+            "--cluster: is needed",
+        ),
+        (
+            ["convert", "FILE", "--from", "accelerate", *ON, "-o", "OUT"],
+            "cannot be read",
+        ),
         (["plan", *ON, "--given", "dp=2"], "MODEL: is missing"),
         (["explain", "FILE"], "cannot be read"),
         (["explain", "FILE", "FILE", "--measured", "1s"], "is of a plan"),
@@ -87,12 +109,18 @@ def test_a_file_of_json_is_priced_as_the_launchers_others_are(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, monkeypatch, capsys):
+def test_the_five_steps_of_every_launchers_page_lead_to_a_file(
+    name, tmp_path, monkeypatch, capsys
+):
     """Up to 6 s: plans of 64 GPUs are enumerated. Accelerate's own parser reads its file."""
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "launchers" / f"{name}.md").read_text()
-    command = next(x for x in re.findall("`(gnnplace plan MODEL [^`]*)`", page) if name in x)
-    words = shlex.split(command.replace("MODEL", f"'{MODELS['llama3_8b'][1].model}'"))[1:]
+    command = next(
+        x for x in re.findall("`(gnnplace plan MODEL [^`]*)`", page) if name in x
+    )
+    words = shlex.split(command.replace("MODEL", f"'{MODELS['llama3_8b'][1].model}'"))[
+        1:
+    ]
     assert run(words) == 0
     file = Path(words[-1])
     last = re.search(r"(?m)^5\. .*", page)
@@ -101,9 +129,14 @@ def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, m
     plan = read_launch_file(file, name)
     assert plan.dp is None or plan.world == 64
     if name == "accelerate":
-        from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+        from accelerate.commands.launch import (
+            _validate_launch_command,
+            launch_command_parser,
+        )
 
-        args = launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
+        args = launch_command_parser().parse_args(
+            ["--config_file", str(file), "train.py"]
+        )
         assert _validate_launch_command(args)[0].num_processes == 64
     else:
         assert plan.batch == 512
@@ -118,7 +151,14 @@ def test_the_five_steps_of_every_launchers_page_lead_to_a_file(name, tmp_path, m
 
 def test_a_module_of_torchtitan_is_no_toml(tmp_path, capsys):
     output = str(tmp_path / "plan.toml")
-    question = ["plan", "llama-3.1-8b", "--cluster", "8xH100", "--launcher", "torchtitan"]
+    question = [
+        "plan",
+        "llama-3.1-8b",
+        "--cluster",
+        "8xH100",
+        "--launcher",
+        "torchtitan",
+    ]
     assert run([*question, "-o", output]) == 2
     assert "is a Python module" in capsys.readouterr().err
     assert run(["convert", "plan.json", "--to", "torchtitan", "-o", output]) == 2

@@ -51,7 +51,10 @@ def test_words_have_values_lines_and_defaults(script, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "run.sh: --tensor-model-parallel-size needs T; only the run's environment"),
+        (
+            [],
+            "run.sh: --tensor-model-parallel-size needs T; only the run's environment",
+        ),
         (["--set", "T"], "--set T: must be NAME=VALUE"),
         (["--set", "T=1", "--set", "T=2"], "--set T: is given twice"),
         (["--from", "nemoo"], "launcher 'nemoo': unknown"),
@@ -71,10 +74,18 @@ def test_what_a_file_leaves_open_is_filled_by_options(tmp_path, capsys):
         ' "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}'
     )
     model = "hf:llama?num_hidden_layers=4&hidden_size=512&num_attention_heads=8&vocab_size=512"
-    price = ["plan", f"{model}&length=128", "--given", str(path), "--cluster", "nvlink-a100-8"]
+    price = [
+        "plan",
+        f"{model}&length=128",
+        "--given",
+        str(path),
+        "--cluster",
+        "nvlink-a100-8",
+    ]
     assert run([*price, "--batch", "64"]) == 2
     assert (
-        "ds.json: does not say microbatch_size: give --microbatch-size" in capsys.readouterr().err
+        "ds.json: does not say microbatch_size: give --microbatch-size"
+        in capsys.readouterr().err
     )
     filled = [*price, "--batch", "64", "--microbatch-size", "2", "--json"]
     assert run([*filled, "--precision", "bf16-master"]) == 0
@@ -117,7 +128,10 @@ def test_a_file_of_one_launcher_becomes_one_of_another(script, tmp_path, capsys)
     assert data["launcher"] == "deepspeed"
     assert data["words"]["tp"]["value"] == 4
     assert data["words"]["microbatch_size"]["value"] == 2
-    assert run(["convert", script, "--to", "accelerat", "--set", "T=4", "-o", written]) == 2
+    assert (
+        run(["convert", script, "--to", "accelerat", "--set", "T=4", "-o", written])
+        == 2
+    )
     assert "did you mean 'accelerate'" in capsys.readouterr().err
 
 

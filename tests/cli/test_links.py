@@ -25,20 +25,33 @@ def test_profile_takes_its_figures(log, tmp_path, capsys):
     before = json.loads(output.read_text())["links"][0]
     assert (before["bandwidth"], before["fabric"]) == (347.7e9, "nvswitch-h200")
     assert run([*given, "--links", str(log)]) == 0
-    assert "56 links inside of servers take 8.52 us and 229 GB/s" in capsys.readouterr().err
+    assert (
+        "56 links inside of servers take 8.52 us and 229 GB/s"
+        in capsys.readouterr().err
+    )
     link = json.loads(output.read_text())["links"][0]
     assert link["bandwidth"] == pytest.approx(229.3e9, rel=1e-3)
     assert link["channel"] == before["channel"]
     hybrid = ["hybrid", str(output), "--batch", "8", "--budget", "0", "--json"]
     assert run([*hybrid, "--placer", "single", "--microbatches", "1"]) == 0
     without = json.loads(capsys.readouterr().out)
-    assert run([*hybrid, "--placer", "single", "--microbatches", "1", "--links", str(log)]) == 0
+    assert (
+        run([*hybrid, "--placer", "single", "--microbatches", "1", "--links", str(log)])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) != without
 
 
 def test_a_bad_line_is_one_line(log, tmp_path, capsys):
     log.write_text(new().replace("45.65", "fast"), encoding="utf-8")
-    given = ["profile", "mlp", "--cluster", "nvswitch-h200-8", "-o", str(tmp_path / "p.json")]
+    given = [
+        "profile",
+        "mlp",
+        "--cluster",
+        "nvswitch-h200-8",
+        "-o",
+        str(tmp_path / "p.json"),
+    ]
     assert run([*given, "--links", str(log)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

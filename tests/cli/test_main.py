@@ -31,7 +31,9 @@ def problem_path(tmp_path):
 def failure(arguments, capsys):
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
-    told = [line for line in captured.err.splitlines() if not line.startswith("  ")]  # progress
+    told = [
+        line for line in captured.err.splitlines() if not line.startswith("  ")
+    ]  # progress
     assert len(told) == 1, captured.err
     assert "Traceback" not in captured.err
     return code, told[0] + "\n"
@@ -39,7 +41,21 @@ def failure(arguments, capsys):
 
 def test_place_then_simulate(problem_path, tmp_path, capsys):
     output = str(tmp_path / "placement.json")
-    assert run(["place", problem_path, "--placer", "portfolio", "--budget", "0", "-o", output]) == 0
+    assert (
+        run(
+            [
+                "place",
+                problem_path,
+                "--placer",
+                "portfolio",
+                "--budget",
+                "0",
+                "-o",
+                output,
+            ]
+        )
+        == 0
+    )
     assert "gap" in capsys.readouterr().out
     assert run(["simulate", problem_path, output, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -61,7 +77,10 @@ def test_a_placement_of_micro_batches_simulates_against_the_whole_problem(
     capsys.readouterr()
     assert run(["simulate", problem_path, output, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["step_time"] == json.loads(Path(output).read_text())["predicted_step_time"]
+    assert (
+        answer["step_time"]
+        == json.loads(Path(output).read_text())["predicted_step_time"]
+    )
 
 
 def test_infeasible_is_an_answer_of_simulate_and_exit_3_of_place(tmp_path, capsys):
@@ -76,7 +95,9 @@ def test_infeasible_is_an_answer_of_simulate_and_exit_3_of_place(tmp_path, capsy
     answer = json.loads(capsys.readouterr().out)
     assert answer["feasible"] is False
     assert answer["step_time"] > 0
-    code, message = failure(["place", path, "--placer", "best", "-o", tmp_path / "q"], capsys)
+    code, message = failure(
+        ["place", path, "--placer", "best", "-o", tmp_path / "q"], capsys
+    )
     assert code == 3
     assert "memory" in message or "feasible" in message
     assert not (tmp_path / "q").exists()
@@ -89,7 +110,10 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
     device = {name: f"d{i % 2}" for i, name in enumerate(apart.graph.names)}
     data = {"format": "gnnplace-placement", "version": 1, "device": device}
     (tmp_path / "q.json").write_text(json.dumps(data))
-    assert run(["simulate", str(tmp_path / "p.json"), str(tmp_path / "q.json"), "--json"]) == 0
+    assert (
+        run(["simulate", str(tmp_path / "p.json"), str(tmp_path / "q.json"), "--json"])
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["step_time"] is None
     assert answer["feasible"] is False
@@ -112,36 +136,58 @@ def test_a_placement_that_cannot_run_has_no_step_time(tmp_path, capsys):
         (["place", "PROBLEM", "-o", "OUT", "--objective", "beauty"], "objective"),
         (["place", "PROBLEM", "-o", "OUT", "--microbatches", "0"], "microbatches"),
         (["place", "PROBLEM", "-o", "OUT", "--cluster", "nvlink-a100-4"], "'a100'"),
-        (["place", "nosuchmodel", "-o", "OUT", "--cluster", "nvlink-a100-4"], "nosuchmodel"),
+        (
+            ["place", "nosuchmodel", "-o", "OUT", "--cluster", "nvlink-a100-4"],
+            "nosuchmodel",
+        ),
         (["place", "PROBLEM"], "output"),
         (["convert", "PROBLEM", "--from", "pipedream", "-o", "OUT"], "line 1"),
-        (["convert", "PROBLEM", "--from", "excel", "-o", "OUT"], "--from excel: unknown"),
+        (
+            ["convert", "PROBLEM", "--from", "excel", "-o", "OUT"],
+            "--from excel: unknown",
+        ),
         (["bench", "PROBLEM", "-o", "OUT"], "problem.json"),
         (["train", "fly"], "train fly: unknown"),
         (["train", "fit", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "fit", "--model", "Nope", "--data", "ProblemDataModule"], "Nope"),
         (["train", "fit", "--config", "EMPTY"], "--config: must be keys and values"),
-        (["train", "fit", "--trainer.max_epochs", "x"], "max_epochs: x: must be a whole number"),
+        (
+            ["train", "fit", "--trainer.max_epochs", "x"],
+            "max_epochs: x: must be a whole number",
+        ),
         (
             ["train", "fit", "--data", "no.such.Data"],
             "--data: class 'no.such.Data': no module 'no' is here",
         ),
-        (["plan", "mlp", "--cluster", "EMPTY"], "empty.yaml: top level: must be keys and values"),
+        (
+            ["plan", "mlp", "--cluster", "EMPTY"],
+            "empty.yaml: top level: must be keys and values",
+        ),
         (
             ["plan", "mlp", "--cluster", "cpu:2", "--environment", "x"],
             "--environment x: is searched",
         ),
-        (["execute", "mlp", "p.json", "--steps", "1e3"], "--steps 1000.0: must be a whole number"),
-        (["execute", "mlp", "p.json", "--timeout", "nan"], "nan: must be a finite number"),
+        (
+            ["execute", "mlp", "p.json", "--steps", "1e3"],
+            "--steps 1000.0: must be a whole number",
+        ),
+        (
+            ["execute", "mlp", "p.json", "--timeout", "nan"],
+            "nan: must be a finite number",
+        ),
         (["compare", "PROBLEM", "--placers", ","], "no name stands between the commas"),
         (["bench", "summary", "EMPTY"], "no file has a row"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(arguments, message, problem_path, tmp_path, capsys):
+def test_bad_input_is_one_line_and_exit_2(
+    arguments, message, problem_path, tmp_path, capsys
+):
     output = tmp_path / "out.json"
     (tmp_path / "empty.yaml").touch()
     real = {"PROBLEM": problem_path, "OUT": output, "EMPTY": tmp_path / "empty.yaml"}
-    code, line = failure([real.get(argument, argument) for argument in arguments], capsys)
+    code, line = failure(
+        [real.get(argument, argument) for argument in arguments], capsys
+    )
     assert code == 2
     assert message in line
     assert not output.exists()
@@ -151,21 +197,33 @@ def test_convert_compare_report(tmp_path, capsys):
     profile, problem = tmp_path / "net.txt", str(tmp_path / "net.json")
     profile.write_text(SMALL)
     cluster = ["--cluster", "nvlink-a100-2"]
-    assert run(["convert", str(profile), "--from", "pipedream", *cluster, "-o", problem]) == 0
-    assert run(["compare", problem, "--budget", "0", "--placers", "single,heft,best"]) == 0
+    assert (
+        run(["convert", str(profile), "--from", "pipedream", *cluster, "-o", problem])
+        == 0
+    )
+    assert (
+        run(["compare", problem, "--budget", "0", "--placers", "single,heft,best"]) == 0
+    )
     text = capsys.readouterr().out
     assert "lower bound" in text
     assert "heft" in text
-    assert run(["compare", problem, "--budget", "0", "--placers", "single", "--json"]) == 0
+    assert (
+        run(["compare", problem, "--budget", "0", "--placers", "single", "--json"]) == 0
+    )
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[0]["placer"] == "single"
     placed = [str(tmp_path / f"{name}.json") for name in ("heft", "single")]
     for name, path in zip(("heft", "single"), placed, strict=True):
         assert run(["place", problem, "--placer", name, "-o", path]) == 0
     page, trace = tmp_path / "r.html", tmp_path / "t.json"
-    assert run(["report", problem, *placed, "-o", str(page), "--trace", str(trace)]) == 0
+    assert (
+        run(["report", problem, *placed, "-o", str(page), "--trace", str(trace)]) == 0
+    )
     assert "net on 2 devices" in page.read_text()
-    for given in (["place", problem, "-o", placed[0], "--budget", "0"], ["simulate", problem]):
+    for given in (
+        ["place", problem, "-o", placed[0], "--budget", "0"],
+        ["simulate", problem],
+    ):
         trace.unlink()
         more = placed[:1] if given[0] == "simulate" else ["--placer", "heft"]
         chakra = ["--chakra", str(tmp_path / f"{given[0]}-traces")]
@@ -176,7 +234,21 @@ def test_convert_compare_report(tmp_path, capsys):
 
 def test_a_budget_of_zero_means_one_decode_of_the_policy(problem_path, tmp_path):
     output = str(tmp_path / "p.json")
-    assert run(["place", problem_path, "--placer", "learned", "--budget", "0", "-o", output]) == 0
+    assert (
+        run(
+            [
+                "place",
+                problem_path,
+                "--placer",
+                "learned",
+                "--budget",
+                "0",
+                "-o",
+                output,
+            ]
+        )
+        == 0
+    )
     placement = read_placement(output, read_problem(problem_path))
     assert placement.placer == "learned"
     assert np.isfinite(placement.predicted_step_time)
@@ -207,11 +279,16 @@ def test_every_command_has_help_of_whole_sentences(name, capsys):
     with pytest.raises(SystemExit) as stopped:
         run([name, "--help"])
     assert stopped.value.code == 0
-    assert ROWS["commands"][name]["summary"] in " ".join(capsys.readouterr().out.split())
+    assert ROWS["commands"][name]["summary"] in " ".join(
+        capsys.readouterr().out.split()
+    )
     parser = parser_of(name)
     for action in parser._actions:
         told = action.help or ""
-        assert told.rstrip(" )").endswith((".", "(default: %(default)s")) or action.dest in BUILT_IN
+        assert (
+            told.rstrip(" )").endswith((".", "(default: %(default)s"))
+            or action.dest in BUILT_IN
+        )
 
 
 def test_the_version(capsys):
@@ -242,7 +319,9 @@ def test_only_numbas_files_count_as_compiled_kernels(tmp_path, monkeypatch, caps
     [
         MemoryError(),
         RuntimeError("can't start new thread"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes"),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes"
+        ),
     ],
 )
 def test_no_memory_is_one_line(error, monkeypatch, capsys):
@@ -290,7 +369,15 @@ def test_options_of_a_placer_are_the_same_behind_its_name(problem_path, tmp_path
 
 def test_a_placement_of_a_problem_file_keeps_how_its_model_was_captured(tmp_path):
     problem, placement = str(tmp_path / "p.json"), str(tmp_path / "q.json")
-    given = ["mlp", "--cluster", "nvlink-a100-2", "--groups", "20", "--optimizer", "adamw"]
+    given = [
+        "mlp",
+        "--cluster",
+        "nvlink-a100-2",
+        "--groups",
+        "20",
+        "--optimizer",
+        "adamw",
+    ]
     assert run(["profile", *given, "-o", problem]) == 0
     place = ["place", problem, "--placer", "single", "--budget", "0", "-o", placement]
     assert run(place) == 0
@@ -304,7 +391,16 @@ def test_a_problem_that_says_nothing_of_a_model_makes_a_placement_that_says_noth
     problem_path, tmp_path
 ):
     output = tmp_path / "q.json"
-    place = ["place", problem_path, "--placer", "single", "--budget", "0", "-o", str(output)]
+    place = [
+        "place",
+        problem_path,
+        "--placer",
+        "single",
+        "--budget",
+        "0",
+        "-o",
+        str(output),
+    ]
     assert run(place) == 0
     assert "x-capture" not in json.loads(output.read_text())
 

@@ -26,9 +26,14 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setenv("GNNPLACE_STORE", str(path))
     made = MeasurementStore(path)
     for k, (model, outcome) in enumerate(
-        [("bert", Outcome("ok", verified=True)), ("vit", Outcome("failed", "worker 'cpu:1' died"))]
+        [
+            ("bert", Outcome("ok", verified=True)),
+            ("vit", Outcome("failed", "worker 'cpu:1' died")),
+        ]
     ):
-        record = replace(run_record(model, k), began=f"2026-01-0{k + 1}T00:00:00.000000+00:00")
+        record = replace(
+            run_record(model, k), began=f"2026-01-0{k + 1}T00:00:00.000000+00:00"
+        )
         made.begin(record)
         made.add_steps(record.id, [step_record(0, 0.25)])
         made.end(record.id, outcome)
@@ -50,7 +55,10 @@ def test_export_has_everything_the_oldest_first(store, tmp_path, capsys):
     assert run(["measurements", "export"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["model"] for line in lines] == ["bert", "vit"]
-    assert lines[0]["steps"][0]["ops"] == {"a": [0.0, 0.25, 0.25], "b": [0.5, 0.25, 0.125]}
+    assert lines[0]["steps"][0]["ops"] == {
+        "a": [0.0, 0.25, 0.25],
+        "b": [0.5, 0.25, 0.125],
+    }
     assert lines[0]["placement"]["device"] == {"a": "cpu:0"}
     assert lines[0]["problem"]["name"] == "bert"
     output = tmp_path / "runs.jsonl"
@@ -88,12 +96,16 @@ def test_bad_input_is_one_line_and_exit_2(store, arguments, complaint, capsys):
     assert len(store.runs()) == 2
 
 
-def test_a_calibration_is_fitted_to_the_store_and_used_by_place(tmp_path, monkeypatch, capsys):
+def test_a_calibration_is_fitted_to_the_store_and_used_by_place(
+    tmp_path, monkeypatch, capsys
+):
     """Runs whose every op took 100 microseconds more than profiled."""
     store = MeasurementStore(tmp_path / "store.db")
     monkeypatch.setenv("GNNPLACE_STORE", str(tmp_path / "store.db"))
     for sample in samples(Calibration(op_overhead=1e-4)):
-        record = run_record("p", fingerprint=sample.problem.fingerprint, machine=machine())
+        record = run_record(
+            "p", fingerprint=sample.problem.fingerprint, machine=machine()
+        )
         record = replace(
             record,
             problem=problem_to_data(sample.problem),
@@ -109,11 +121,20 @@ def test_a_calibration_is_fitted_to_the_store_and_used_by_place(tmp_path, monkey
     assert calibration.op_overhead == pytest.approx(1e-4, rel=0.2)
     assert 0 < overlap <= 1
     write_problem(tmp_path / "problem.json", sample.problem)
-    place = ["place", str(tmp_path / "problem.json"), "--placer", "single", "--budget", "0"]
+    place = [
+        "place",
+        str(tmp_path / "problem.json"),
+        "--placer",
+        "single",
+        "--budget",
+        "0",
+    ]
     times = []
     for extra in ([], ["--calibration", str(output)]):
         assert run([*place, "-o", str(tmp_path / "p.json"), *extra]) == 0
-        times.append(json.loads((tmp_path / "p.json").read_text())["predicted_step_time"])
+        times.append(
+            json.loads((tmp_path / "p.json").read_text())["predicted_step_time"]
+        )
     assert times[1] > times[0] + 0.8 * 1e-4 * sample.problem.num_ops
     broken = ["--calibration", str(tmp_path / "problem.json")]
     assert run([*place, "-o", str(tmp_path / "p.json"), *broken]) == 2
@@ -124,7 +145,9 @@ def test_a_store_without_runs_of_this_machine_cannot_calibrate(store, tmp_path, 
     assert "fidelity" in capsys.readouterr().err
 
 
-def test_every_road_keeps_nothing_where_the_variable_says_none(tmp_path, monkeypatch, capsys):
+def test_every_road_keeps_nothing_where_the_variable_says_none(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GNNPLACE_STORE", "none")
     assert open_store(None) is None

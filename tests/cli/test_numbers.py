@@ -13,12 +13,16 @@ PARSED = [name for name in COMMANDS if name != "train"]  # Lightning's own parse
 def numeric_options(name):
     parser = parser_of(name)
     kinds = {
-        action.option_strings[-1]: str(getattr(action, "_typehint", None) or action.type)
+        action.option_strings[-1]: str(
+            getattr(action, "_typehint", None) or action.type
+        )
         for action in parser._actions
         if action.option_strings
     }
     words = ("int", "float", "bytes")
-    numeric = {option for option, kind in kinds.items() if any(word in kind for word in words)}
+    numeric = {
+        option for option, kind in kinds.items() if any(word in kind for word in words)
+    }
     return numeric, ranges_of(parser)
 
 
@@ -37,13 +41,18 @@ def test_every_number_has_a_range(name):
 
 @pytest.mark.parametrize("name", PARSED)
 def test_what_is_out_of_range_is_refused_before_any_work(name, monkeypatch, capsys):
-    monkeypatch.setattr(command(name), "run", lambda args: pytest.fail("the work has begun"))
+    monkeypatch.setattr(
+        command(name), "run", lambda args: pytest.fail("the work has begun")
+    )
     for option, allowed in numeric_options(name)[1].items():
         wrong = ["-1"] if allowed.least is not None else ["0", "-1"]
         wrong += ["9" * 30] if allowed.most is not None else []
         wrong += ["nan", "inf"] if allowed.above is not None else []
         for value in wrong:
-            assert run([name, *positionals(name), f"{option}={value}"]) == 2, (option, value)
+            assert run([name, *positionals(name), f"{option}={value}"]) == 2, (
+                option,
+                value,
+            )
             told = capsys.readouterr().err
             assert told.count("\n") == 1
             assert option[2:] in told.replace("_", "-")
@@ -73,7 +82,12 @@ def test_bytes_have_units(text, count):
 
 @pytest.mark.parametrize(
     ("option", "text"),
-    [("--budgets", "1,-1"), ("--budgets", "nan"), ("--seeds", "0,-3"), ("--part", "0/2")],
+    [
+        ("--budgets", "1,-1"),
+        ("--budgets", "nan"),
+        ("--seeds", "0,-3"),
+        ("--part", "0/2"),
+    ],
 )
 def test_lists_of_numbers_have_ranges_as_well(option, text, capsys):
     assert run(["bench", "suite.yaml", "-o", "x", f"{option}={text}"]) == 2

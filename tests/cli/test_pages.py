@@ -47,5 +47,10 @@ def test_five_tasks(tmp_path, capsys):
 def test_accelerate(tmp_path, capsys):
     """The map has the modules that the page shows; what is refused is refused so."""
     assert run_page("howto/accelerate.md", tmp_path, capsys)
-    shown = (DOCS / "howto/accelerate.md").read_text().split("```json\n")[1].split("```")[0]
-    assert json.loads((tmp_path / "map.json").read_text()).keys() == json.loads(shown).keys()
+    shown = (
+        (DOCS / "howto/accelerate.md").read_text().split("```json\n")[1].split("```")[0]
+    )
+    assert (
+        json.loads((tmp_path / "map.json").read_text()).keys()
+        == json.loads(shown).keys()
+    )

@@ -28,7 +28,14 @@ def test_a_plan_is_written_read_and_given_again(tmp_path, capsys):
 
 
 def test_a_plan_in_words_that_does_not_fit_is_an_answer(capsys):
-    words = ["--given", "pp=2,microbatch_size=2", "--memory-limit", "6e9", "--headroom", "5.9999GB"]
+    words = [
+        "--given",
+        "pp=2,microbatch_size=2",
+        "--memory-limit",
+        "6e9",
+        "--headroom",
+        "5.9999GB",
+    ]
     assert run([*GIVEN, *words, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["feasible"] is False
@@ -62,7 +69,10 @@ def test_every_road_refuses_an_edited_plan_and_diff_says_what_moved(tmp_path, ca
         assert run(words) == 2
         assert "plan: stages[0].modules: " in capsys.readouterr().err.splitlines()[-1]
     Path(odd).write_text(json.dumps({**data, "ranks": [0, 2]}))
-    for words in (["report", odd, "-o", str(tmp_path / "p.html")], ["diff", MODEL, odd, two]):
+    for words in (
+        ["report", odd, "-o", str(tmp_path / "p.html")],
+        ["diff", MODEL, odd, two],
+    ):
         assert run(words) == 2
         assert f"{odd}: ranks: [0, 2]: must be numbered" in capsys.readouterr().err
 
@@ -83,7 +93,9 @@ def test_prices_are_told_and_must_be_of_the_kinds_of_the_cluster(capsys):
     assert run([*plan, "--price", "h100=2.5", "--tokens", "1T", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["cost"]["step"] == pytest.approx(8 * 2.5 * answer["step_time"] / 3600)
-    assert answer["cost"]["run"] == pytest.approx(1e3 * answer["cost"]["billion_tokens"])
+    assert answer["cost"]["run"] == pytest.approx(
+        1e3 * answer["cost"]["billion_tokens"]
+    )
     assert run([*plan, "--price", "a100=1"]) == 2
     assert "has none of 'h100'" in capsys.readouterr().err
     assert run([*plan, "--goal", "cost"]) == 2

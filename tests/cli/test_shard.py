@@ -42,7 +42,9 @@ def test_the_best_strategy(problem, path, capsys):
     configuration = tuple(answer["configuration"][name] for name in problem.names)
     assert answer["cost"] == problem.value(configuration)
     assert answer["memory"] == problem.bytes(configuration)
-    assert answer["cost"] == pytest.approx(min(cost for cost, _ in every_point(problem)))
+    assert answer["cost"] == pytest.approx(
+        min(cost for cost, _ in every_point(problem))
+    )
     assert answer["exact"] is True
     assert 0 < answer["seconds"] < 1
 
@@ -70,7 +72,9 @@ def test_the_frontier_is_a_list(problem, path, capsys):
     assert costs == sorted(costs)
     assert memories == sorted(memories, reverse=True)
     assert costs[0] == pytest.approx(min(cost for cost, _ in every_point(problem)))
-    assert memories[-1] == pytest.approx(min(memory for _, memory in every_point(problem)))
+    assert memories[-1] == pytest.approx(
+        min(memory for _, memory in every_point(problem))
+    )
     assert run(["shard", path, "--pareto", "--epsilon", "0.1"]) == 0
     assert "strategies (within 0.1" in capsys.readouterr().out
 
@@ -121,7 +125,11 @@ def test_the_frontier_is_drawn(problem, path, tmp_path, capsys):
         drawn = tmp_path / name
         assert run(["shard", path, "--pareto", "-o", str(drawn)]) == 0
         printed = capsys.readouterr().out
-        told = [e for e in ElementTree.fromstring(drawn.read_text()).iter() if e.tag == TITLE]
+        told = [
+            e
+            for e in ElementTree.fromstring(drawn.read_text()).iter()
+            if e.tag == TITLE
+        ]
         knee = "knee" in printed
         assert len(told) == printed.count("\n") - 3 + knee
         assert ("knee:" in drawn.read_text()) == knee
@@ -144,7 +152,9 @@ def test_options_that_make_no_sense_are_refused(path, options, told, capsys):
 
 def test_a_problem_without_memory_has_no_frontier_to_draw(tmp_path, capsys):
     path = str(write_files(tmp_path, random_problem(5, nodes=4, edges=6)))
-    code, error = failure(["shard", path, "--pareto", "-o", str(tmp_path / "f.svg")], capsys)
+    code, error = failure(
+        ["shard", path, "--pareto", "-o", str(tmp_path / "f.svg")], capsys
+    )
     assert code == 2
     assert "memory" in error
 
@@ -163,12 +173,24 @@ def test_beyond_the_memory_limit_the_answer_says_its_gap(tmp_path, monkeypatch, 
 
 def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
     """A faster fabric costs less; devices are the cluster's; a log of one's own goes before it."""
-    slow = answer_of(["shard", "alexnet", "--cluster", "pcie-rtx-pro-6000-8", "--json"], capsys)
-    fast = answer_of(["shard", "alexnet", "--cluster", "nvswitch-b200-8", "--json"], capsys)
+    slow = answer_of(
+        ["shard", "alexnet", "--cluster", "pcie-rtx-pro-6000-8", "--json"], capsys
+    )
+    fast = answer_of(
+        ["shard", "alexnet", "--cluster", "nvswitch-b200-8", "--json"], capsys
+    )
     assert fast["cost"] < slow["cost"]
     log = tmp_path / "nccl.log"
     log.write_text(new(), encoding="utf-8")
-    own = ["shard", "alexnet", "--cluster", "pcie-a100-8", "--links", str(log), "--json"]
+    own = [
+        "shard",
+        "alexnet",
+        "--cluster",
+        "pcie-a100-8",
+        "--links",
+        str(log),
+        "--json",
+    ]
     assert fast["cost"] < answer_of(own, capsys)["cost"] < slow["cost"]
 
 
@@ -177,7 +199,10 @@ def test_a_cluster_says_what_collectives_take(tmp_path, capsys):
     [
         (["--cluster", "pcie-a100-8"], "its links name no measured fabric"),
         (["--cluster", "nvswitch-h100-8", "--devices", "16"], "has 8"),
-        (["--cluster", "nvswitch-h100-8", "--bandwidth", "1e9"], "--bandwidth, --cluster"),
+        (
+            ["--cluster", "nvswitch-h100-8", "--bandwidth", "1e9"],
+            "--bandwidth, --cluster",
+        ),
         (["--links", "nccl.log"], "--links: --cluster is needed"),
     ],
 )
@@ -212,17 +237,26 @@ def test_the_fewest_devices_within_limits(capsys):
     }
     least = {count: points[-1]["memory"] for count, points in memory.items()}
     assert least[1] > least[2] > least[3]
-    fewest = answer_of([*network, "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"], capsys)
+    fewest = answer_of(
+        [*network, "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"], capsys
+    )
     assert fewest["devices"] == 2
     assert fewest["memory"] <= least[2] + 1
     fastest = memory[3][0]["cost"]
-    quick = answer_of([*network, "--goal", "gpus", "--time-limit", str(fastest)], capsys)
+    quick = answer_of(
+        [*network, "--goal", "gpus", "--time-limit", str(fastest)], capsys
+    )
     assert quick["devices"] == 3
-    assert run(["shard", "alexnet", "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"]) == 0
+    assert (
+        run(["shard", "alexnet", "--goal", "gpus", "--memory-limit", f"{least[2]:.0f}"])
+        == 0
+    )
     text = capsys.readouterr().out
     assert "fewest devices within" in text
     assert "2 devices (on 1: memory limit: no strategy takes at most" in text
-    code, error = failure([*network, "--goal", "gpus", "--memory-limit", "1000"], capsys)
+    code, error = failure(
+        [*network, "--goal", "gpus", "--memory-limit", "1000"], capsys
+    )
     assert (code, "no split on up to 4 devices" in error) == (3, True)
 
 
@@ -238,8 +272,14 @@ def test_the_fewest_devices_within_limits(capsys):
             ["--goal", "memory", "--time-limit", "1", "--memory-limit", "1"],
             "--memory-limit: is for",
         ),
-        (["--pareto", "--goal", "memory", "--time-limit", "1"], "--pareto finds every trade"),
-        (["--executable", "--goal", "memory", "--time-limit", "1"], "not with --executable"),
+        (
+            ["--pareto", "--goal", "memory", "--time-limit", "1"],
+            "--pareto finds every trade",
+        ),
+        (
+            ["--executable", "--goal", "memory", "--time-limit", "1"],
+            "not with --executable",
+        ),
     ],
 )
 def test_goals_and_limits_that_make_no_sense_are_refused(path, options, told, capsys):

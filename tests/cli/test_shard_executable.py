@@ -37,12 +37,24 @@ def test_an_executable_strategy_in_words(capsys, tmp_path):
 
 def test_its_tables_are_a_sharding_problem(capsys, tmp_path):
     tables = str(tmp_path / "tables.json")
-    arguments = ["shard", SMALL, "--executable", "--devices", "4", "--tables", tables, "--json"]
+    arguments = [
+        "shard",
+        SMALL,
+        "--executable",
+        "--devices",
+        "4",
+        "--tables",
+        tables,
+        "--json",
+    ]
     mine = answer_of(arguments, capsys)
     theirs = answer_of(["shard", tables, "--json"], capsys)
     assert theirs["cost"] == pytest.approx(mine["cost"])
     assert mine["cost"] == pytest.approx(
-        sum(mine["predicted"][k] for k in ("compute", "reduction", "gradient", "resharding"))
+        sum(
+            mine["predicted"][k]
+            for k in ("compute", "reduction", "gradient", "resharding")
+        )
     )
     assert set(mine["layers"]) >= {"blocks.0.up", "head"}
 
@@ -60,7 +72,9 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
     plan = str(tmp_path / "plan.json")
     assert run(["shard", SMALL, "--executable", "--bandwidth", "1e9", "-o", plan]) == 0
     capsys.readouterr()
-    found = answer_of(["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys)
+    found = answer_of(
+        ["execute", SMALL, plan, "--steps", "1", "--train", "2", "--json"], capsys
+    )
     assert found["verified"] is True
     assert found["step_time"] > 0
 
@@ -68,11 +82,15 @@ def test_a_run_is_checked_and_measured(capsys, tmp_path):
 def test_faults_are_one_line(capsys, tmp_path):
     assert "zoo name" in failure(["shard", "nothing", "--executable"], capsys)[1]
     assert "--plan" in failure(["shard", SMALL, "--plan", "x.json"], capsys)[1]
-    assert "--plan" in failure(["shard", SMALL, "--executable", "--plan", "x.json"], capsys)[1]
+    assert (
+        "--plan"
+        in failure(["shard", SMALL, "--executable", "--plan", "x.json"], capsys)[1]
+    )
     assert (
         "does not exist"
         in failure(
-            ["shard", SMALL, "--executable", "-o", str(tmp_path / "no" / "plan.json")], capsys
+            ["shard", SMALL, "--executable", "-o", str(tmp_path / "no" / "plan.json")],
+            capsys,
         )[1]
     )
     plan = str(tmp_path / "plan.json")

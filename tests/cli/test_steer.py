@@ -22,7 +22,9 @@ def problem_path(tmp_path):
 
 
 def place(path, output, *more):
-    return run(["place", path, "--placer", "heft", "--budget", "0", "-o", str(output), *more])
+    return run(
+        ["place", path, "--placer", "heft", "--budget", "0", "-o", str(output), *more]
+    )
 
 
 def test_flags_and_file_are_obeyed_and_told(problem_path, tmp_path, capsys):
@@ -41,7 +43,9 @@ def test_flags_and_file_are_obeyed_and_told(problem_path, tmp_path, capsys):
     assert device["f0"] == device["b0"] == device["u0"] == "d1"
     assert device["f1"] != "d0"
     assert device["f2"] == device["f3"]
-    assert table.read_text().startswith("module,device,ops,seconds,bytes of state\nlayers.0,d1,3,")
+    assert table.read_text().startswith(
+        "module,device,ops,seconds,bytes of state\nlayers.0,d1,3,"
+    )
     assert run(["simulate", problem_path, str(output), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["feasible"]
 
@@ -49,7 +53,10 @@ def test_flags_and_file_are_obeyed_and_told(problem_path, tmp_path, capsys):
 def test_explain_and_diff(problem_path, tmp_path, capsys):
     """The path's shares and the devices' seconds sum up; what moved is said."""
     first, second = tmp_path / "a.json", tmp_path / "b.json"
-    assert place(problem_path, first, "--pin", "layers.*=d0", "--forbid", "layers.5=d2") == 0
+    assert (
+        place(problem_path, first, "--pin", "layers.*=d0", "--forbid", "layers.5=d2")
+        == 0
+    )
     assert place(problem_path, second, "--pin", "layers.0=d1") == 0
     capsys.readouterr()
     assert run(["explain", problem_path, str(first), "layers.2", "--json"]) == 0
@@ -60,7 +67,16 @@ def test_explain_and_diff(problem_path, tmp_path, capsys):
     assert found["now"] == ["d0"]
     assert not found["elsewhere"]["d1"]["feasible"]
     assert "pinned" in found["elsewhere"]["d1"]["reason"]
-    loosen = ["explain", problem_path, str(first), "--op", "f2", "--loosen", "--placer", "heft"]
+    loosen = [
+        "explain",
+        problem_path,
+        str(first),
+        "--op",
+        "f2",
+        "--loosen",
+        "--placer",
+        "heft",
+    ]
     assert run([*loosen, "--budget", "0"]) == 0
     assert "pin layers.*=d0" in capsys.readouterr().out
     assert run(["diff", problem_path, str(first), str(second), "--json"]) == 0
@@ -98,7 +114,9 @@ def test_a_profiled_problem_keeps_what_was_asked(tmp_path, capsys):
     """Pins are in the problem's file, with groups that do not cross them."""
     output = str(tmp_path / "problem.json")
     flags = ["--groups", "40", "--pin", "blocks.0=gpu:1", "--forbid", "head=gpu:0"]
-    assert run(["profile", "mlp", "--cluster", "nvlink-a100-4", "-o", output, *flags]) == 0
+    assert (
+        run(["profile", "mlp", "--cluster", "nvlink-a100-4", "-o", output, *flags]) == 0
+    )
     problem = read_problem(output)
     assert problem.forbid is not None
     for op, module in enumerate(problem.module):

@@ -62,7 +62,9 @@ def test_elements_are_not_bytes():
 def test_another_project_measured_the_same():
     """vTrain's all-reduces of 64 MB on 2, 4 and 8 A100, with another version of NCCL."""
     for count, seconds in ((2, 404.0e-6), (4, 540.6e-6), (8, 579.6e-6)):
-        found = collective(ALL_REDUCE, 64 * 2**20, Group("nvswitch-a100", None, 1, count))
+        found = collective(
+            ALL_REDUCE, 64 * 2**20, Group("nvswitch-a100", None, 1, count)
+        )
         assert found.seconds == pytest.approx(seconds, rel=0.12)
 
 
@@ -86,7 +88,9 @@ def test_more_bytes_never_take_less(op):
 
 
 @pytest.mark.parametrize("op", COLLECTIVES)
-@pytest.mark.parametrize("fabric", [*SWITCHES, "ethernet-a100", "slingshot-gh200", "pcie-l40s"])
+@pytest.mark.parametrize(
+    "fabric", [*SWITCHES, "ethernet-a100", "slingshot-gh200", "pcie-l40s"]
+)
 def test_more_devices_never_take_less_unless_measured_so(op, fabric):
     """Eight H100 reduce large tensors faster than four (NVLS): that was measured."""
     between = fabric not in (*SWITCHES, "pcie-l40s")
@@ -108,14 +112,18 @@ def test_the_formula_by_hand(monkeypatch):
     assert reduce.provenance == FORMULA
     assert reduce.seconds == pytest.approx(2e-5 + 1.5 * 8e-3)
     for op in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
-        assert collective(op, 8e6, four, table).seconds == pytest.approx(1.5e-5 + 0.75 * 8e-3)
+        assert collective(op, 8e6, four, table).seconds == pytest.approx(
+            1.5e-5 + 0.75 * 8e-3
+        )
     monkeypatch.setattr("gnnplace.costs.links.shipped", lambda: table)
     assert message("wire", 8e6).seconds == pytest.approx(1e-5 + 8e-3)
 
 
 def test_servers_go_in_stages():
     """Scatter inside, reduce between servers a quarter of the bytes a card, gather inside."""
-    table = LinkTable({}, {"in": 0.0, "out": 0.0}, {"in": 1e9, "out": 1e8}, {"in": "a", "out": "b"})
+    table = LinkTable(
+        {}, {"in": 0.0, "out": 0.0}, {"in": 1e9, "out": 1e8}, {"in": "a", "out": "b"}
+    )
     found = collective(ALL_REDUCE, 4e6, Group("in", "out", 2, 4), table)
     assert found.seconds == pytest.approx(2 * 0.75 * 4e-3 + 1e-2)
     gather = collective(ALL_GATHER, 4e6, Group("in", "out", 2, 4), table)
@@ -125,20 +133,30 @@ def test_servers_go_in_stages():
 
 
 def test_measured_between_servers_goes_before_stages():
-    whole = collective(ALL_REDUCE, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8))
+    whole = collective(
+        ALL_REDUCE, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
+    )
     assert whole.provenance == MEASURED
-    assert whole.seconds == pytest.approx(7.0e-3, rel=0.1)  # the source: 64.5 MB in 7.07 ms
-    gather = collective(ALL_GATHER, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8))
+    assert whole.seconds == pytest.approx(
+        7.0e-3, rel=0.1
+    )  # the source: 64.5 MB in 7.07 ms
+    gather = collective(
+        ALL_GATHER, 64e6, Group("nvswitch-a100", "network-dgx-a100", 2, 8)
+    )
     assert gather.provenance == NEIGHBOUR
     assert gather.seconds == pytest.approx(whole.seconds / 2)
 
 
 def test_other_numbers_of_devices_lie_between():
     low, mid, high = (
-        collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, n)).seconds for n in (4, 6, 8)
+        collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, n)).seconds
+        for n in (4, 6, 8)
     )
     assert low < mid < high
-    assert collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, 6)).provenance == NEIGHBOUR
+    assert (
+        collective(ALL_GATHER, 64e6, Group("nvswitch-h100", None, 1, 6)).provenance
+        == NEIGHBOUR
+    )
 
 
 def leave_out(table: LinkTable) -> dict[str, list[float]]:
@@ -189,10 +207,14 @@ def test_bus_bandwidth_of_a_fabric():
 
 def test_groups_of_clusters():
     cluster = preset("dgx-h100-2x8")
-    assert group_of(cluster, range(16)) == Group("nvswitch-h100", "infiniband-dgx-h100", 2, 8)
+    assert group_of(cluster, range(16)) == Group(
+        "nvswitch-h100", "infiniband-dgx-h100", 2, 8
+    )
     assert group_of(cluster, [0, 3, 5]) == Group("nvswitch-h100", None, 1, 3)
     assert group_of(cluster, [0, 8]) == Group(None, "infiniband-dgx-h100", 2, 1)
-    assert group_of(cluster, [0, 1, 8]) is None  # servers with different numbers of devices
+    assert (
+        group_of(cluster, [0, 1, 8]) is None
+    )  # servers with different numbers of devices
     assert group_of(preset("nvlink-h100-8"), range(8)) is None
     assert group_of(cluster, [4]) == Group(None)
 
@@ -210,11 +232,15 @@ def test_one_device_exchanges_nothing():
 
 def test_faults():
     two = Group("nvswitch-a100", None, 1, 2)
-    with pytest.raises(InputError, match="collective 'broadcast': unknown; use one of all_reduce"):
+    with pytest.raises(
+        InputError, match="collective 'broadcast': unknown; use one of all_reduce"
+    ):
         collective("broadcast", 1.0, two)
     with pytest.raises(InputError, match="must be a number from 0 on"):
         collective(ALL_REDUCE, -1.0, two)
-    with pytest.raises(InputError, match="fabric 'rope': unknown; known: nvswitch-a100"):
+    with pytest.raises(
+        InputError, match="fabric 'rope': unknown; known: nvswitch-a100"
+    ):
         collective(ALL_REDUCE, 1.0, Group("rope", None, 1, 2))
     with pytest.raises(InputError, match="fabric 'rope': unknown"):
         message("rope", 1.0)

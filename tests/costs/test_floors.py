@@ -47,7 +47,9 @@ def test_a_view_costs_the_host_alone() -> None:
 
 
 @pytest.mark.parametrize("queue", [1, 3, 1024])
-def test_the_host_is_a_queue_ahead_at_most(queue: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_a_queue_ahead_at_most(
+    queue: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against the two lines of the formulation, op by op."""
     monkeypatch.setattr(floors, "QUEUE", queue)
     kernel = np.random.default_rng(0).exponential(15.0, 50)

@@ -13,7 +13,9 @@ from gnnplace.problem.cluster.gpus import figures
 def test_products_are_those_of_the_table_at_a_sustained_clock():
     """Every large measured product of H100, in the mean within 5 % of the clock's factor."""
     rows = shipped().rows["h100"]
-    large = rows.take((rows.op == "matmul") & (rows.dtype == "bfloat16") & (rows.flops > 1e11))
+    large = rows.take(
+        (rows.op == "matmul") & (rows.dtype == "bfloat16") & (rows.flops > 1e11)
+    )
     own = kernels_of("h100", "flash")
     shapes = [tuple(int(size) for size in sizes[1:4]) for sizes in large.sizes[:40]]
     found = np.array([own.products([shape]) for shape in shapes])
@@ -36,5 +38,7 @@ def test_bytes_pass_at_a_share_of_the_memorys_bandwidth():
 
 
 def test_a_gpu_without_constants_is_named_with_those_that_have_some():
-    with pytest.raises(InputError, match="'t4': no constants of a decoder's step are known; use"):
+    with pytest.raises(
+        InputError, match="'t4': no constants of a decoder's step are known; use"
+    ):
         kernels_of("t4", "flash")

@@ -23,7 +23,9 @@ LLAMA = ((1, 1, 301.28), (2, 2, 364.31), (4, 4, 492.38), (8, 8, 748.50))
 )  # fmt: skip
 def test_activations_of_galvatron(hidden, batch, tensor_parallel, mebibytes):
     """gpt, memory_profiling_bf16_hidden{2560,4096}_head32_seqlen2048.json: a layer more."""
-    found = transformer_activations(hidden, 2048, batch, heads=32, tensor_parallel=tensor_parallel)
+    found = transformer_activations(
+        hidden, 2048, batch, heads=32, tensor_parallel=tensor_parallel
+    )
     assert found / MEBI == pytest.approx(mebibytes, rel=0.006)
 
 
@@ -42,7 +44,9 @@ def test_activations_of_llama(batch, tensor_parallel, mebibytes):
 def test_state_of_galvatron(tensor_parallel, replicas, bytes_each):
     """The same profiles' model states: all is shared out over the replicas."""
     parameters = 12 * 4096**2
-    found = state_terms(parameters, precision="bf16-mixed", zero=3, replicas=replicas).total
+    found = state_terms(
+        parameters, precision="bf16-mixed", zero=3, replicas=replicas
+    ).total
     assert found / parameters == pytest.approx(bytes_each, rel=0.01)
     assert tensor_parallel * replicas == 8
 
@@ -55,7 +59,12 @@ def test_state():
     assert state_terms(10, zero=1, replicas=4).total == 80 + 20
     assert state_terms(10, zero=2, replicas=4).total == 40 + 30
     assert state_terms(10, zero=3, replicas=4).total == 40
-    for given in ({"optimizer": "lamb"}, {"precision": "8"}, {"zero": 4}, {"replicas": 0}):
+    for given in (
+        {"optimizer": "lamb"},
+        {"precision": "8"},
+        {"zero": 4},
+        {"replicas": 0},
+    ):
         with pytest.raises(InputError):
             state_terms(10, **given)
 
@@ -64,7 +73,9 @@ def test_scores_and_float32():
     """Korthikanti et al., table 2: sbh (34 + 5 a s / h) in half precision."""
     plain = transformer_activations(1024, 512, 2, heads=16, keeps_scores=True)
     assert plain == 512 * 2 * 1024 * (34 + 5 * 16 * 512 / 1024)
-    wide = transformer_activations(1024, 512, 2, heads=16, keeps_scores=True, float32=True)
+    wide = transformer_activations(
+        1024, 512, 2, heads=16, keeps_scores=True, float32=True
+    )
     assert plain < wide < 2 * plain
     with pytest.raises(InputError):
         transformer_activations(0, 1, 1, heads=1)

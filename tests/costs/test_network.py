@@ -34,13 +34,18 @@ def test_servers_are_read_off_fabrics_and_off_bandwidths():
     plain = network(of_links(None))
     assert (plain.each, plain.fabric) == (2, None)
     shared = network(of_links("rail"))
-    assert shared.card == pytest.approx(plain.card / 2)  # both GPUs of a server share its channel
+    assert shared.card == pytest.approx(
+        plain.card / 2
+    )  # both GPUs of a server share its channel
 
 
 def test_inside_a_server_the_table_answers():
     own = network(preset("dgx-h100-4x8"))
     group = Group("nvswitch-h100", each=8)
-    assert own.exchange(ALL_GATHER, 8, 1e8, 8) == collective(ALL_GATHER, 1e8, group).seconds
+    assert (
+        own.exchange(ALL_GATHER, 8, 1e8, 8)
+        == collective(ALL_GATHER, 1e8, group).seconds
+    )
     assert own.reduce(8, 1e8, 8) == collective(ALL_REDUCE, 1e8, group).seconds
 
 
@@ -48,7 +53,9 @@ def test_a_ring_over_servers_has_all_cards_of_a_server():
     """Eight cards of 50 GB/s at 0.9, (n - 1) / n of the bytes and 15 latencies."""
     own = network(preset("dgx-h100-4x8"))
     rates = own.rates
-    seconds = 15 / 16 * 4e9 / min(8 * 50e9 * rates["card_gather"], rates["server_links"])
+    seconds = (
+        15 / 16 * 4e9 / min(8 * 50e9 * rates["card_gather"], rates["server_links"])
+    )
     assert own.exchange(ALL_GATHER, 16, 4e9, 8) == pytest.approx(
         seconds + 15 * rates["ring_latency"]
     )
@@ -58,4 +65,6 @@ def test_a_ring_over_servers_has_all_cards_of_a_server():
 
 def test_a_framework_may_have_a_network_of_its_own():
     slow, fast = (network(preset("dgx-h100-4x8"), n) for n in ("nanotron", "pytorch"))
-    assert slow.exchange(ALL_GATHER, 16, 1e6, 8) > 5 * fast.exchange(ALL_GATHER, 16, 1e6, 8)
+    assert slow.exchange(ALL_GATHER, 16, 1e6, 8) > 5 * fast.exchange(
+        ALL_GATHER, 16, 1e6, 8
+    )

@@ -32,7 +32,15 @@ class Layer(nn.Module):
 
     def __init__(self):
         super().__init__()
-        widths = ((64, 64), (64, 32), (64, 32), (64, 64), (64, 192), (64, 192), (192, 64))
+        widths = (
+            (64, 64),
+            (64, 32),
+            (64, 32),
+            (64, 64),
+            (64, 192),
+            (64, 192),
+            (192, 64),
+        )
         self.products = nn.ModuleList([nn.Linear(*pair, bias=False) for pair in widths])
         self.norms = nn.ParameterList([nn.Parameter(torch.ones(64)) for _ in range(2)])
 
@@ -50,7 +58,9 @@ def state_of(optimizer):
         for parameter in group["params"]:
             parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    tensors = [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
+    tensors = [
+        t for state in optimizer.state.values() for t in state.values() if t.numel() > 1
+    ]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -77,14 +87,18 @@ def test_parameters_of_the_tiny_decoder():
     ],
 )
 def test_state_is_that_of_torch(name, make):
-    assert optimizer_bytes(name) == pytest.approx([state_of(make(tiny_modules().parameters()))])
+    assert optimizer_bytes(name) == pytest.approx(
+        [state_of(make(tiny_modules().parameters()))]
+    )
 
 
 def test_state_of_muon_is_that_of_torch():
     """Muon takes the matrices of layers, AdamW all else."""
     model = tiny_modules()
     matrices = [p for p in model[0].parameters() if p.dim() == 2]
-    beside = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    beside = [
+        p for p in model.parameters() if all(p is not matrix for matrix in matrices)
+    ]
     kept = state_of(torch.optim.Muon(matrices)) + state_of(torch.optim.AdamW(beside))
     assert optimizer_bytes("muon") == pytest.approx([kept])
     assert kept == 4 * MATRICES + 8 * (VECTORS + TABLES)
@@ -150,13 +164,22 @@ def test_newton_schulz_has_the_narrow_side_as_rows():
 
 def test_every_optimizer_names_its_source():
     assert all(kind.source for kind in OPTIMIZERS.values())
-    with pytest.raises(InputError, match="'lamb': unknown; use one of adamw, adam, adamw-8bit"):
+    with pytest.raises(
+        InputError, match="'lamb': unknown; use one of adamw, adam, adamw-8bit"
+    ):
         optimizer_kind("lamb")
 
 
 def test_quantized_states_do_not_leave_the_gpu():
     setting = setting_of(
-        TINY, preset("nvswitch-h100-8"), framework_name="megatron-lm", optimizer="adamw-8bit"
+        TINY,
+        preset("nvswitch-h100-8"),
+        framework_name="megatron-lm",
+        optimizer="adamw-8bit",
     )
-    answer = price(setting, parse_spec("dp=8,zero=1,microbatch_size=1,offload=optimizer"))
-    assert answer.reason == "offload=optimizer: adamw-8bit steps on GPUs alone; take adamw"
+    answer = price(
+        setting, parse_spec("dp=8,zero=1,microbatch_size=1,offload=optimizer")
+    )
+    assert (
+        answer.reason == "offload=optimizer: adamw-8bit steps on GPUs alone; take adamw"
+    )

@@ -18,7 +18,9 @@ from gnnplace.errors import InputError
 from gnnplace.problem.cluster.gpus import GPUS, figures
 
 
-def products(m: int, n: int, k: int, dtype: str = "float32", op: str = "matmul") -> Rows:
+def products(
+    m: int, n: int, k: int, dtype: str = "float32", op: str = "matmul"
+) -> Rows:
     size = 4 if dtype == "float32" else 2
     moved = size * (m * k + k * n + m * n)
     return from_records([Record(op, dtype, 1.0, m=m, n=n, k=k, bytes=moved)])
@@ -44,7 +46,16 @@ def test_every_kind_gets_a_time_for_every_type_and_family() -> None:
     ops = [
         Record("matmul", "float32", 1.0, m=512, n=512, k=512, bytes=3 << 20),
         Record("matmul.backward", "bfloat16", 1.0, m=512, n=512, k=512, bytes=3 << 19),
-        Record("convolution.weight", "float32", 1.0, m=9999, n=64, k=576, window=9, bytes=9 << 20),
+        Record(
+            "convolution.weight",
+            "float32",
+            1.0,
+            m=9999,
+            n=64,
+            k=576,
+            window=9,
+            bytes=9 << 20,
+        ),
         Record("attention_backward", "float16", 1.0, 32, 512, 512, 64, 1, 9 << 20),
         Record("an_op_of_tomorrow", "float32", 1.0, m=99, n=99, bytes=9999),
         *(Record(op, "bfloat16", 1.0, m=99, n=99, bytes=9999) for op in SPECIAL),
@@ -61,7 +72,9 @@ def test_every_kind_gets_a_time_for_every_type_and_family() -> None:
 def test_provenance_is_the_table_then_a_neighbour_then_the_roofline() -> None:
     rows = products(2048, 4096, 1024)
     assert provenance(rows, "a100-80") == TABLE
-    assert provenance(rows, "h200") == NEIGHBOUR  # no float32 table; that of another GPU
+    assert (
+        provenance(rows, "h200") == NEIGHBOUR
+    )  # no float32 table; that of another GPU
     bare = CostTables({}, shipped().errors)
     assert provenance(rows, "h200", bare) == ROOFLINE
 
@@ -87,17 +100,23 @@ def test_convolutions_use_tensor_cores_where_there_are_any() -> None:
                  bytes=4 * 12 * 56 * 56 * 384)  # fmt: skip
     rows = from_records([row])
     plain = roofline("a100", rows)[0]
-    assert predict(rows, "a100", shipped()).seconds[0] < plain  # of float32 without TF32
+    assert (
+        predict(rows, "a100", shipped()).seconds[0] < plain
+    )  # of float32 without TF32
 
 
 def test_an_error_grows_with_the_distance_to_what_was_measured() -> None:
-    errors = [predict(products(m, m, m), "a100-80", shipped()).error[0] for m in (2048, 8, 1)]
+    errors = [
+        predict(products(m, m, m), "a100-80", shipped()).error[0] for m in (2048, 8, 1)
+    ]
     assert errors[0] < errors[1] <= errors[2]
 
 
 def test_a_table_of_ones_own_goes_first(tmp_path) -> None:
     made = [
-        Record("matmul", "float32", 7e-3 * s**3, m=512 * s, n=512 * s, k=512 * s, bytes=99)
+        Record(
+            "matmul", "float32", 7e-3 * s**3, m=512 * s, n=512 * s, k=512 * s, bytes=99
+        )
         for s in (1, 2, 4, 8)
     ]
     path = tmp_path / "mine.csv"
@@ -145,7 +164,12 @@ def test_the_nearest_gpu_of_products_has_the_same_watts_a_flop() -> None:
 
 
 def test_kin_end_somewhere() -> None:
-    for op in ("matmul.backward", "convolution.weight", "attention_backward", "whatever"):
+    for op in (
+        "matmul.backward",
+        "convolution.weight",
+        "attention_backward",
+        "whatever",
+    ):
         seen = [op]
         while kin_of(seen[-1]):
             seen.append(kin_of(seen[-1]))
@@ -166,8 +190,13 @@ def test_types_of_tensor_cores_answer_for_each_other() -> None:
     assert tensor_types("a100", "convolution", "tf32", "v100") == ("float16",)
     assert tensor_types("a100", "add", "tf32", "v100") == ()
     assert tensor_types("p100", "convolution", "float16", "v100") == ()
-    [source] = predict(convolution(12 * 56 * 56, 64, 576, "bfloat16"), "h100", shipped()).source
-    assert source in ("neighbour: v100 convolution float16", "neighbour: t4 convolution float16")
+    [source] = predict(
+        convolution(12 * 56 * 56, 64, 576, "bfloat16"), "h100", shipped()
+    ).source
+    assert source in (
+        "neighbour: v100 convolution float16",
+        "neighbour: t4 convolution float16",
+    )
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(12 * 56 * 56, 64, 576), (49, 8, 72)])
@@ -194,12 +223,18 @@ def test_products_of_a_gpu_at_its_power_limit_are_faster_in_a_step() -> None:
     """L4's alone take 1.6 times as long; other types, GPUs and tables of one's own do not."""
 
     def ratio(rows: Rows, kind: str, tables: CostTables) -> float:
-        alone, step = (way(rows, kind, tables).seconds[0] for way in (predict, predict_in_step))
+        alone, step = (
+            way(rows, kind, tables).seconds[0] for way in (predict, predict_in_step)
+        )
         return float(alone / step)
 
     wide, half = products(2048, 2048, 2048), products(2048, 2048, 2048, "bfloat16")
     mine = shipped().rows["l4"].take(np.arange(len(shipped().rows["l4"])))
     own = CostTables({**shipped().rows, "l4": mine}, shipped().errors)
     assert ratio(wide, "l4", shipped()) == pytest.approx(1.6)
-    for rows, kind, tables in ((half, "l4", shipped()), (wide, "t4", shipped()), (wide, "l4", own)):
+    for rows, kind, tables in (
+        (half, "l4", shipped()),
+        (wide, "t4", shipped()),
+        (wide, "l4", own),
+    ):
         assert ratio(rows, kind, tables) == 1.0

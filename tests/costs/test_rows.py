@@ -14,10 +14,22 @@ from gnnplace.errors import FormatError, InputError
 from gnnplace.problem.cluster.gpus import figures
 
 RECORDS = [
-    Record("matmul", "float32", 1e-3, m=64, n=32, k=128, bytes=4 * (64 * 128 + 128 * 32 + 64 * 32)),
+    Record(
+        "matmul",
+        "float32",
+        1e-3,
+        m=64,
+        n=32,
+        k=128,
+        bytes=4 * (64 * 128 + 128 * 32 + 64 * 32),
+    ),
     Record("bmm", "bfloat16", 2e-3, batch=8, m=64, n=32, k=16, bytes=1000),
-    Record("attention", "bfloat16", 1e-4, batch=4, m=128, n=128, k=64, window=1, bytes=5000),
-    Record("attention_backward", "bfloat16", 1e-4, batch=4, m=128, n=128, k=64, bytes=5000),
+    Record(
+        "attention", "bfloat16", 1e-4, batch=4, m=128, n=128, k=64, window=1, bytes=5000
+    ),
+    Record(
+        "attention_backward", "bfloat16", 1e-4, batch=4, m=128, n=128, k=64, bytes=5000
+    ),
     Record("relu", "float32", 1e-4, m=1000, n=1000, bytes=8_000_000),
 ]
 
@@ -25,7 +37,13 @@ RECORDS = [
 def test_operations_are_those_of_the_formulas() -> None:
     rows = from_records(RECORDS)
     attention = 4 * 4 * 128 * 128 * 64
-    expected = [2 * 64 * 32 * 128, 2 * 8 * 64 * 32 * 16, attention / 2, 2.5 * attention, 0]
+    expected = [
+        2 * 64 * 32 * 128,
+        2 * 8 * 64 * 32 * 16,
+        attention / 2,
+        2.5 * attention,
+        0,
+    ]
     assert rows.flops.tolist() == expected
     scores = 4 * 128 * 128
     assert rows.exponentials.tolist() == [0, 0, scores / 2, scores, 0]
@@ -34,7 +52,10 @@ def test_operations_are_those_of_the_formulas() -> None:
 def test_the_roofline_is_the_larger_bound_above_the_shortest_kernel() -> None:
     rows, gpu = from_records(RECORDS), figures("h100")
     bound = [
-        max(flops / gpu.flops(str(dtype)) + exponentials / gpu.exponentials, moved / gpu.bandwidth)
+        max(
+            flops / gpu.flops(str(dtype)) + exponentials / gpu.exponentials,
+            moved / gpu.bandwidth,
+        )
         for flops, exponentials, dtype, moved in zip(
             rows.flops, rows.exponentials, rows.dtype, rows.bytes, strict=True
         )
@@ -71,7 +92,9 @@ def test_a_file_gives_back_its_rows_and_the_same_bytes(tmp_path) -> None:
         ("HEAD\nh100,relu,float32,1,1,1,1,0,8,1e-6\nh100,relu\n", "line 3"),
     ],
 )
-def test_a_broken_table_is_refused_with_its_line(tmp_path, text: str, told: str) -> None:
+def test_a_broken_table_is_refused_with_its_line(
+    tmp_path, text: str, told: str
+) -> None:
     path = tmp_path / "mine.csv"
     head = "kind,op,dtype,batch,m,n,k,window,bytes,seconds"
     path.write_text(text.replace("HEAD", head))

@@ -36,7 +36,9 @@ def test_one_point_answers_for_all_and_says_how_far_it_is() -> None:
 
 
 def test_without_another_point_nothing_is_near() -> None:
-    found, distance = Surface(np.zeros((1, 2)), np.array([0.7]))(np.zeros((1, 2)), own=True)
+    found, distance = Surface(np.zeros((1, 2)), np.array([0.7]))(
+        np.zeros((1, 2)), own=True
+    )
     assert found.tolist() == [0.0]
     assert np.isinf(distance).all()
 

@@ -19,7 +19,9 @@ def random_graph(n: int, degree: float, seed: int) -> ComputationGraph:
     random = np.random.default_rng(seed)
     tensors = []
     for i in range(1, n):
-        sources = random.choice(i, size=min(i, 1 + random.poisson(degree)), replace=False)
+        sources = random.choice(
+            i, size=min(i, 1 + random.poisson(degree)), replace=False
+        )
         tensors += [(int(s), 8.0, [i]) for s in sorted(sources)]
     return ComputationGraph.from_tensors([f"op{i}" for i in range(n)], tensors)
 
@@ -52,7 +54,10 @@ def test_groups_are_acyclic_keep_phases_apart_and_are_numbered_in_order(
     phase = np.sort(random.integers(0, 3, n)).astype(np.int8)
     unit = [None if classes == 0 else f"u{random.integers(classes)}" for _ in range(n)]
     attach = np.array(
-        [graph.predecessors(i)[0] if graph.predecessors(i).size else -1 for i in range(n)],
+        [
+            graph.predecessors(i)[0] if graph.predecessors(i).size else -1
+            for i in range(n)
+        ],
         dtype=np.int32,
     )
     cost = random.exponential(size=n)
@@ -77,11 +82,20 @@ def test_the_grid_of_an_unrolled_recurrent_network_does_not_stall() -> None:
     """A rule that only merges into only neighbours is stuck in the grid's inside."""
     steps, layers = 60, 6
     index = {(s, k): s * layers + k for s in range(steps) for k in range(layers)}
-    tensors = [(i, 1.0, [index[s + 1, k]]) for (s, k), i in index.items() if s + 1 < steps]
-    tensors += [(i, 1.0, [index[s, k + 1]]) for (s, k), i in index.items() if k + 1 < layers]
-    graph = ComputationGraph.from_tensors([f"op{i}" for i in range(len(index))], tensors)
+    tensors = [
+        (i, 1.0, [index[s + 1, k]]) for (s, k), i in index.items() if s + 1 < steps
+    ]
+    tensors += [
+        (i, 1.0, [index[s, k + 1]]) for (s, k), i in index.items() if k + 1 < layers
+    ]
+    graph = ComputationGraph.from_tensors(
+        [f"op{i}" for i in range(len(index))], tensors
+    )
     groups = coarsen(
-        graph, np.ones(len(index)), target=60, unit=[f"l{i % layers}" for i in range(len(index))]
+        graph,
+        np.ones(len(index)),
+        target=60,
+        unit=[f"l{i % layers}" for i in range(len(index))],
     )
     assert groups.max() + 1 <= 60
     assert all(a < b for a, b in quotient(graph, groups).edges)
@@ -96,7 +110,9 @@ def test_parallel_branches_are_not_merged_with_each_other() -> None:
             (i, 1.0, [i + 1 if i + 1 < start + length else 1 + 2 * length])
             for i in range(start, start + length)
         ]
-    graph = ComputationGraph.from_tensors([f"op{i}" for i in range(2 + 2 * length)], tensors)
+    graph = ComputationGraph.from_tensors(
+        [f"op{i}" for i in range(2 + 2 * length)], tensors
+    )
     groups = coarsen(graph, np.ones(graph.num_ops), target=12)
     first = set(groups[1 : 1 + length].tolist())
     assert first.isdisjoint(groups[1 + length : 1 + 2 * length].tolist())

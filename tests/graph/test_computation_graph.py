@@ -30,7 +30,9 @@ def test_arrays_agree_with_networkx(seed):
 @given(seed=seeds)
 def test_the_topological_order_is_the_lexicographically_first(seed):
     graph = random_graph(np.random.default_rng(seed), 12)
-    expected = nx.lexicographical_topological_sort(graph.to_networkx(), key=graph.index.get)
+    expected = nx.lexicographical_topological_sort(
+        graph.to_networkx(), key=graph.index.get
+    )
     assert [graph.names[i] for i in graph.topological_order] == list(expected)
     assert graph.position[graph.topological_order].tolist() == list(range(12))
 
@@ -40,7 +42,9 @@ def test_the_topological_order_is_the_lexicographically_first(seed):
 def test_tensors_of_an_op_are_in_listing_order(seed):
     graph = random_graph(np.random.default_rng(seed), 10)
     for op in range(10):
-        mine = graph.op_tensor[graph.op_tensor_offset[op] : graph.op_tensor_offset[op + 1]]
+        mine = graph.op_tensor[
+            graph.op_tensor_offset[op] : graph.op_tensor_offset[op + 1]
+        ]
         assert mine.tolist() == np.flatnonzero(graph.producer == op).tolist()
 
 
@@ -80,7 +84,9 @@ def listed(found):
 
 def test_the_quotient_has_a_tensor_for_each_that_leaves_its_group():
     tensors = [(0, 8.0, [1, 2, 3]), (1, 0.0, [3]), (0, 0.0, [2]), (1, 4.0, [2])]
-    found = quotient(graph_of(4, tensors), np.array([0, 0, 1, 2], np.int32), ["a", "b", "c"])
+    found = quotient(
+        graph_of(4, tensors), np.array([0, 0, 1, 2], np.int32), ["a", "b", "c"]
+    )
     # The orders 1 -> 3 and 0 -> 2 are made by the tensor of 8 bytes.
     assert listed(found) == [(0, 8.0, [1, 2]), (0, 4.0, [1])]
 
@@ -103,7 +109,9 @@ def test_edges_are_those_of_networkx_and_bytes_are_those_that_leave(seed):
     group = (graph.position * count // graph.num_ops).astype(np.int32)  # never a cycle
     found = quotient(graph, group, [str(g) for g in range(count)])
     source, end, _ = graph.edges
-    expected = {(int(group[a]), int(group[b])) for a, b in zip(source, end, strict=True)}
+    expected = {
+        (int(group[a]), int(group[b])) for a, b in zip(source, end, strict=True)
+    }
     source, end, _ = found.edges
     mine = {(int(a), int(b)) for a, b in zip(source, end, strict=True)}
     assert mine == {(a, b) for a, b in expected if a != b}
@@ -119,7 +127,10 @@ def test_classes_that_meet_in_a_group_are_one():
     label = np.array([3, 1, 1, 2, -1, 4], np.int32)
     group = np.array([0, 0, 1, 1, 2, 3], np.int32)
     assert united(label, group, 4).tolist() == [1, 1, -1, 4]
-    assert united(np.full(2, -1, np.int32), np.array([0, 1], np.int32), 2).tolist() == [-1, -1]
+    assert united(np.full(2, -1, np.int32), np.array([0, 1], np.int32), 2).tolist() == [
+        -1,
+        -1,
+    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -138,5 +149,7 @@ def test_classes_are_components_under_their_smallest_label(seed):
     expected = []
     for g in range(8):
         component = nx.node_connected_component(links, ("group", g))
-        expected.append(min((k for kind, k in component if kind == "label"), default=-1))
+        expected.append(
+            min((k for kind, k in component if kind == "label"), default=-1)
+        )
     assert united(label, group, 8).tolist() == expected

@@ -81,12 +81,22 @@ def test_numba_has_not_moved():
     for owner, text in NUMBA.items():
         for was in re.findall(r"\w+\([^)]*\)", " ".join(text.split())):
             member = getattr(owner, was.partition("(")[0], None)
-            now = "gone" if member is None else f"{member.__name__}{inspect.signature(member)}"
+            now = (
+                "gone"
+                if member is None
+                else f"{member.__name__}{inspect.signature(member)}"
+            )
             moved += [f"{owner.__name__}.{was} is now {now}"] if now != was else []
-    moved += [] if callable(linalg.ensure_blas) else ["numba.np.linalg.ensure_blas is gone"]
+    moved += (
+        [] if callable(linalg.ensure_blas) else ["numba.np.linalg.ensure_blas is gone"]
+    )
     moved += [] if hasattr(compiler.Flags(), "_values") else ["Flags._values is gone"]
     files = doubled._cache._cache_file
-    moved += [] if hasattr(files, "_source_stamp") else ["IndexDataCacheFile._source_stamp is gone"]
+    moved += (
+        []
+        if hasattr(files, "_source_stamp")
+        else ["IndexDataCacheFile._source_stamp is gone"]
+    )
     assert not moved, f"numba {numba.__version__} has moved:\n" + "\n".join(moved)
 
 
@@ -101,7 +111,11 @@ def test_without_the_compiler_all_of_it_is_python():
         print(type(kernels.least_first).__name__, jit.ahead([1], 0))"""
     off = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     said = subprocess.run(
-        [sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=off,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.split() == ["function", "None"]
 
@@ -143,7 +157,9 @@ def run(tmp_path):
     def run(*names):
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         command = [sys.executable, str(tmp_path / "made.py"), *names]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        )
         return done.stdout.splitlines()
 
     return run
@@ -152,7 +168,10 @@ def run(tmp_path):
 def test_kernels_are_read_from_disk_or_made_anew_where_that_cannot_be(run, tmp_path):
     """One way through, for every process that compiles takes a second."""
     assert run("once") == ["2.0 compiled 1"]
-    assert run("once", "twice") == ["2.0 read 0", "4.0 compiled 1"]  # with the inner one from disk
+    assert run("once", "twice") == [
+        "2.0 read 0",
+        "4.0 compiled 1",
+    ]  # with the inner one from disk
     for path in (tmp_path / "cache").rglob("*.nb?"):
         spoilt = path.read_bytes().replace(b"numba.core.types", b"numba.gone.types")
         path.write_bytes(spoilt)
@@ -200,7 +219,11 @@ def test_kernels_of_a_room_are_made_anew_when_files_below_change(tmp_path, monke
 
 
 def test_kernels_of_the_package_are_stamped_by_contents():
-    made = next(each for each in KERNELS if each.py_func.__module__.startswith("gnnplace.graph."))
+    made = next(
+        each
+        for each in KERNELS
+        if each.py_func.__module__.startswith("gnnplace.graph.")
+    )
     assert made._cache._cache_file._source_stamp == jit.kernels_stamp("graph")
 
 

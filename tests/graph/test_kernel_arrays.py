@@ -61,7 +61,9 @@ def test_greatest_is_the_largest(kind):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=40), st.integers(0, 3))
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=40), st.integers(0, 3)
+)
 def test_pops_what_heapq_pops(steps, low):
     """A number is pushed as a key, None pops; equal keys go by item; what lies before stays."""
     keys, items = np.full(low + 40, -1.0), np.full(low + 40, -1, np.int32)

@@ -100,5 +100,7 @@ def test_work_is_the_sum_of_a_units_ops_where_it_is_allowed(seed):
 def test_flows_of_ops_are_those_between_units_of_one_op(seed):
     graph = random_problem(np.random.default_rng(seed), 20, 2).graph
     arguments = (*graph.edges, graph.num_ops)
-    for ours, expected in zip(flows_of_ops(*arguments), flows_between(*arguments), strict=True):
+    for ours, expected in zip(
+        flows_of_ops(*arguments), flows_between(*arguments), strict=True
+    ):
         assert ours.tolist() == expected.tolist()

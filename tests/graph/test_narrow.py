@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 
 from gnnplace.graph import ComputationGraph
-from gnnplace.graph.narrow import bundled, crossing_bytes, leads_elsewhere, segments, split_cycles
+from gnnplace.graph.narrow import (
+    bundled,
+    crossing_bytes,
+    leads_elsewhere,
+    segments,
+    split_cycles,
+)
 from tests.random_problems import random_problem, seeds
 
 
@@ -38,7 +44,9 @@ def test_segments_are_the_best_of_all_cuts(seed):
     assert segment.max() < 3
     cut = list(np.flatnonzero(np.diff(segment)) + 1)
     narrow = np.quantile(crossing, 0.25)
-    assert np.isclose(value(work, crossing, cut, 3, narrow), all_cuts(work, crossing, 3))
+    assert np.isclose(
+        value(work, crossing, cut, 3, narrow), all_cuts(work, crossing, 3)
+    )
 
 
 def test_no_cut_where_none_may_be():
@@ -49,7 +57,9 @@ def test_no_cut_where_none_may_be():
 
 
 def test_a_tensor_crosses_every_place_up_to_its_last_consumer_once():
-    graph = ComputationGraph.from_tensors(list("abcd"), [(0, 5.0, [1, 3]), (1, 2.0, [2])])
+    graph = ComputationGraph.from_tensors(
+        list("abcd"), [(0, 5.0, [1, 3]), (1, 2.0, [2])]
+    )
     place = np.arange(4, dtype=np.int32)
     assert crossing_bytes(graph, place, 4).tolist() == [5.0, 7.0, 5.0]
     place[3] = -1
@@ -75,7 +85,9 @@ def test_split_groups_make_no_cycle_and_lie_within_the_groups(seed):
     for k in range(split.max() + 1):
         assert len(set(group[split == k])) == 1
     source, target, _ = graph.edges
-    links = [(a, b) for a, b in zip(split[source], split[target], strict=True) if a != b]
+    links = [
+        (a, b) for a, b in zip(split[source], split[target], strict=True) if a != b
+    ]
     names = [str(k) for k in range(split.max() + 1)]
     tensors = [(int(a), 1.0, [int(b)]) for a, b in set(links)]
     ComputationGraph.from_tensors(names, tensors)  # raises where there is a cycle
@@ -104,7 +116,11 @@ def test_bundles_are_those_made_tensor_by_tensor(seed):
     rng = np.random.default_rng(seed)
     ops = int(rng.integers(1, 12))
     tensors = [
-        (k, float(rng.integers(1, 9)), rng.permutation(np.arange(k + 1, ops))[: rng.integers(4)])
+        (
+            k,
+            float(rng.integers(1, 9)),
+            rng.permutation(np.arange(k + 1, ops))[: rng.integers(4)],
+        )
         for k in rng.integers(ops, size=rng.integers(0, 60)).tolist()
     ]
     graph = ComputationGraph.from_tensors([str(i) for i in range(ops)], tensors)

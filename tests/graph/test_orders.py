@@ -54,7 +54,10 @@ def test_ranks_are_longest_paths(seed):
     view.add_nodes_from(range(9))
     for a, b, w in zip(graph.edges[0], graph.edges[1], edge_cost, strict=True):
         view.add_edge(int(a), int(b), weight=float(w) + cost[a])
-    up, down = upward_rank(graph, cost, edge_cost), downward_rank(graph, cost, edge_cost)
+    up, down = (
+        upward_rank(graph, cost, edge_cost),
+        downward_rank(graph, cost, edge_cost),
+    )
     longest = nx.dag_longest_path_length(view) if view.edges else 0.0
     ends = [op for op in view if view.out_degree(op) == 0]
     assert max(down[op] for op in range(9)) >= longest - 1e-9
@@ -69,7 +72,9 @@ def test_ranks_are_longest_paths(seed):
 
 def made(name, graph, seed=0):
     rng = np.random.default_rng(5)
-    return traversal(name, graph, rng.random(graph.num_ops), rng.random(len(graph.edges[0])), seed)
+    return traversal(
+        name, graph, rng.random(graph.num_ops), rng.random(len(graph.edges[0])), seed
+    )
 
 
 def position_of(order):
@@ -122,8 +127,14 @@ def fails(graph, cost, edge_cost, seed):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("sideways", "'sideways': unknown; orders: auto, topological, .*, or module:function"),
-        ("in-time", "'in-time': it is of the placer learned alone, which finds it as it places"),
+        (
+            "sideways",
+            "'sideways': unknown; orders: auto, topological, .*, or module:function",
+        ),
+        (
+            "in-time",
+            "'in-time': it is of the placer learned alone, which finds it as it places",
+        ),
         ("learned-order", "it is of the placer gnn alone"),
         ("nowhere:order", "cannot import 'nowhere'"),
         ("mine_orders:missing", "no callable 'missing'"),
@@ -176,9 +187,21 @@ def test_breadth_first_goes_level_by_level_on_a_tree():
 
 
 def test_lexicographic_goes_by_name_and_topological_by_listing():
-    assert [DIAMOND.names[i] for i in made("lexicographic", DIAMOND)] == ["a", "b", "c", "d"]
-    assert [DIAMOND.names[i] for i in made("topological", DIAMOND)] == ["a", "c", "b", "d"]
-    assert [DIAMOND.names[i] for i in made("reverse-topological", DIAMOND)] == list("dbca")
+    assert [DIAMOND.names[i] for i in made("lexicographic", DIAMOND)] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
+    assert [DIAMOND.names[i] for i in made("topological", DIAMOND)] == [
+        "a",
+        "c",
+        "b",
+        "d",
+    ]
+    assert [DIAMOND.names[i] for i in made("reverse-topological", DIAMOND)] == list(
+        "dbca"
+    )
 
 
 def as_networkx(graph):
@@ -208,20 +231,29 @@ def test_the_orders_of_wang_et_al_are_what_networkx_gives(seed):
 
 
 def test_a_breadth_first_search_meets_an_op_before_its_other_producer():
-    graph = ComputationGraph.from_tensors(["late", "early", "sum"], [(0, 1.0, [2]), (1, 1.0, [2])])
+    graph = ComputationGraph.from_tensors(
+        ["late", "early", "sum"], [(0, 1.0, [2]), (1, 1.0, [2])]
+    )
     assert [graph.names[i] for i in made("breadth-first-sources", graph)] == [
         "early",
         "sum",
         "late",
     ]
-    assert [graph.names[i] for i in made("breadth-first", graph)] == ["late", "early", "sum"]
+    assert [graph.names[i] for i in made("breadth-first", graph)] == [
+        "late",
+        "early",
+        "sum",
+    ]
 
 
 def test_ranks_rise_or_fall():
     graph = random_graph(np.random.default_rng(3), 40)
     rng = np.random.default_rng(5)
     cost, edge_cost = rng.random(40), rng.random(len(graph.edges[0]))
-    up, down = upward_rank(graph, cost, edge_cost), downward_rank(graph, cost, edge_cost)
+    up, down = (
+        upward_rank(graph, cost, edge_cost),
+        downward_rank(graph, cost, edge_cost),
+    )
     assert (np.diff(up[made("upward-rank", graph)]) <= 0).all()
     assert (np.diff(down[made("downward-rank", graph)]) >= 0).all()
     assert (np.diff((down + cost)[made("reverse-upward-rank", graph)]) <= 0).all()
@@ -260,12 +292,24 @@ def test_random_depends_on_the_seed_alone():
 
 
 def test_unknown_order_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"order 'zigzag': unknown; orders: topological"):
+    with pytest.raises(
+        InputError, match=r"order 'zigzag': unknown; orders: topological"
+    ):
         made("zigzag", DIAMOND)
 
 
 def test_the_table_of_the_docs_is_that_of_the_code():
     text = (Path(__file__).parents[2] / "docs/orders.md").read_text(encoding="utf-8")
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    told = {row[0].strip("`"): tuple(row[1:3]) for row in rows if row[0].strip("`") in ORDERS}
-    assert told == {name: (row.source, str(row.direction)) for name, row in ORDERS.items()}
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
+    told = {
+        row[0].strip("`"): tuple(row[1:3])
+        for row in rows
+        if row[0].strip("`") in ORDERS
+    }
+    assert told == {
+        name: (row.source, str(row.direction)) for name, row in ORDERS.items()
+    }

@@ -38,16 +38,28 @@ def problem(seed=0, n=60):
         for i in range(n - 1)
     ]
     devices = tuple(Device(name=f"cpu:{d}", kind="cpu", memory=1e12) for d in range(2))
-    link = {"latency": 5e-6, "bandwidth": 5e9, "sender_busy": True, "send_overhead": 5e-6}
-    links = tuple(Link(source=f"cpu:{d}", target=f"cpu:{1 - d}", **link) for d in range(2))
+    link = {
+        "latency": 5e-6,
+        "bandwidth": 5e9,
+        "sender_busy": True,
+        "send_overhead": 5e-6,
+    }
+    links = tuple(
+        Link(source=f"cpu:{d}", target=f"cpu:{1 - d}", **link) for d in range(2)
+    )
     graph = ComputationGraph.from_tensors([f"op{i}" for i in range(n)], tensors)
-    return build_problem("p", graph, Cluster(devices, links), {"cpu": rng.uniform(1e-5, 1e-3, n)})
+    return build_problem(
+        "p", graph, Cluster(devices, links), {"cpu": rng.uniform(1e-5, 1e-3, n)}
+    )
 
 
 def samples(truth, noise=0.0, count=24):
     p = problem()
     made = candidates(
-        p, ["single", "heft", "contiguous"], lambda n: placer(n).place(p).placement, count
+        p,
+        ["single", "heft", "contiguous"],
+        lambda n: placer(n).place(p).placement,
+        count,
     )
     rng = np.random.default_rng(1)
     return [
@@ -85,7 +97,9 @@ def test_a_fit_finds_what_was_put_in(truth):
 def test_held_out_predictions_are_better_than_before():
     known = samples(TRUE, noise=0.01)
     measured = [s.measured for s in known]
-    before = agreement([simulate(s.problem, s.placement).step_time for s in known], measured)
+    before = agreement(
+        [simulate(s.problem, s.placement).step_time for s in known], measured
+    )
     after = agreement(cross_validated(known), measured)
     assert before.bias < -0.05
     assert after.mape < 0.3 * before.mape
@@ -95,7 +109,10 @@ def test_held_out_predictions_are_better_than_before():
 def test_no_sample_helps_to_predict_itself():
     """One measurement that is far off changes its own prediction by nothing."""
     known = samples(TRUE)
-    wrong = [replace(s, measured=50 * s.measured) if k == 3 else s for k, s in enumerate(known)]
+    wrong = [
+        replace(s, measured=50 * s.measured) if k == 3 else s
+        for k, s in enumerate(known)
+    ]
     assert cross_validated(wrong)[3] == cross_validated(known)[3]
 
 
@@ -127,7 +144,9 @@ def test_overlap_equals_the_sum_over_all_pairs():
 
 def test_one_device_has_no_contention():
     p = problem()
-    alone = Placement(np.zeros(p.num_ops, np.int32), (np.arange(p.num_ops), np.arange(0)))
+    alone = Placement(
+        np.zeros(p.num_ops, np.int32), (np.arange(p.num_ops), np.arange(0))
+    )
     model = Forward(p, alone)
     assert mean_overlap(model) == 0.0
     assert model.seconds(Calibration(contention=0.5)) == model.seconds(Calibration())

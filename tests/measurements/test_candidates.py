@@ -31,12 +31,21 @@ def test_they_differ_and_can_run():
     assert all(simulate(p, c).feasible for c in placed)
     assert [c.error for c in found if c.placement is None] == ["cannot"]
     kinds = {c.name.rstrip(" 0123456789") for c in found}
-    assert {"single", "heft", "predicted alike", "unbalanced", "mixture", "random"} <= kinds
+    assert {
+        "single",
+        "heft",
+        "predicted alike",
+        "unbalanced",
+        "mixture",
+        "random",
+    } <= kinds
 
 
 def test_predicted_alike_is_alike_and_far_from_the_best():
     p, found = made()
-    best = min(simulate(p, c.placement).step_time for c in found if c.placement is not None)
+    best = min(
+        simulate(p, c.placement).step_time for c in found if c.placement is not None
+    )
     alike = [c for c in found if c.name.startswith("predicted alike")]
     for c in alike:
         assert simulate(p, c.placement).step_time < 1.1 * best
@@ -53,7 +62,9 @@ def test_the_same_seed_gives_the_same():
 def test_they_span_the_range_of_step_times():
     """Many are predicted alike; those chosen are spread out, and each kind is among them."""
     p, found = made(30)
-    times = np.sort(np.log([simulate(p, c.placement).step_time for c in found if c.placement]))
+    times = np.sort(
+        np.log([simulate(p, c.placement).step_time for c in found if c.placement])
+    )
     gaps = np.diff(times)
     reach = times[-1] - times[0]
     assert gaps.max() < 0.4 * reach

@@ -67,7 +67,9 @@ def test_an_op_that_was_never_seen_gets_what_is_common_to_all():
     names = problem.graph.names
     ops = dict(zip(names[1:], (1.5 * problem.time["cpu"][1:]).tolist(), strict=True))
     times = OpTimes(problem, [Observation(placement, Measured(1.0, ops=ops))])
-    assert times.problem.time["cpu"] / problem.time["cpu"] == pytest.approx(1.5, rel=1e-3)
+    assert times.problem.time["cpu"] / problem.time["cpu"] == pytest.approx(
+        1.5, rel=1e-3
+    )
     spread = times.spread["cpu"]
     assert spread[0] > 2 * spread[1:].max()
 
@@ -93,7 +95,9 @@ def test_parameters_are_found_where_measurements_show_them_and_else_stay_at_zero
     found = fit_parameters(models, measured, 0.005)
     again = np.array([model.seconds(found) for model in models])
     before = np.array([model.seconds(Calibration()) for model in models])
-    assert np.abs(again / measured - 1).max() < 0.2 * np.abs(before / measured - 1).max()
+    assert (
+        np.abs(again / measured - 1).max() < 0.2 * np.abs(before / measured - 1).max()
+    )
     assert fit_parameters([], np.zeros(0), 0.01) == Calibration()
     nothing = fit_parameters(models[:1], before[:1], 0.01)
     assert models[0].seconds(nothing) == pytest.approx(before[0], rel=0.01)
@@ -145,7 +149,9 @@ def test_distance_forgets_the_names_of_devices():
     swapped = replace(a, device=1 - a.device, sequence=a.sequence[::-1])
     assert distance(problem, a, a) == distance(problem, a, swapped) == 0.0
     assert 0.1 < distance(problem, a, b) == distance(problem, b, a) <= 0.5 + ORDER
-    ordered = finished_placement(problem, a.device, Simulator(problem).complete(a.device))
+    ordered = finished_placement(
+        problem, a.device, Simulator(problem).complete(a.device)
+    )
     assert distance(problem, a, ordered) == pytest.approx(ORDER)
 
 

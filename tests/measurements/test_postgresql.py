@@ -24,7 +24,11 @@ USER = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as
 
 
 def as_user(*command):
-    prefix = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if USER else []
+    prefix = (
+        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+        if USER
+        else []
+    )
     return [*prefix, *map(str, command)]
 
 
@@ -37,7 +41,15 @@ def server():
         folder, programs = Path(name), Path(PROGRAMS[-1])
         if USER:
             shutil.chown(folder, USER)
-        initdb = [programs / "initdb", "-D", folder / "data", "-A", "trust", "-U", "gnn"]
+        initdb = [
+            programs / "initdb",
+            "-D",
+            folder / "data",
+            "-A",
+            "trust",
+            "-U",
+            "gnn",
+        ]
         subprocess.run(as_user(*initdb), check=True, capture_output=True, cwd="/")
         options = ["-D", folder / "data", "-k", folder, "-c", "listen_addresses="]
         process = subprocess.Popen(

@@ -71,7 +71,10 @@ def test_one_round_has_no_halves():
 def test_disturbances_that_only_add_leave_the_shortest_nearest_to_the_truth():
     rng = np.random.default_rng(2)
     rounds = (TRUE * np.exp(rng.exponential(0.15, (6, 20)))).tolist()
-    off = [np.abs(np.log(np.divide(one(rounds), TRUE))).mean() for one in (shortest, settled)]
+    off = [
+        np.abs(np.log(np.divide(one(rounds), TRUE))).mean()
+        for one in (shortest, settled)
+    ]
     assert off[0] < 0.4 * off[1]
     assert shortest([[2.0, 1.0], [1.5, 3.0]]) == [1.5, 1.0]
     assert halves(rounds).spearman > halves(rounds, settled).spearman

@@ -14,7 +14,13 @@ from dataclasses import replace
 import pytest
 
 from gnnplace.errors import InputError
-from gnnplace.measurements import MeasurementStore, Outcome, Selection, open_store, store_url
+from gnnplace.measurements import (
+    MeasurementStore,
+    Outcome,
+    Selection,
+    open_store,
+    store_url,
+)
 from tests.measurements.writer import BATCH, run_record, step_record
 
 
@@ -24,19 +30,42 @@ def path(tmp_path):
 
 
 def writer(path, name, runs, batches):
-    arguments = [sys.executable, "-m", "tests.measurements.writer", path, name, runs, batches]
-    return subprocess.Popen([str(a) for a in arguments], stdout=subprocess.PIPE, text=True)
+    arguments = [
+        sys.executable,
+        "-m",
+        "tests.measurements.writer",
+        path,
+        name,
+        runs,
+        batches,
+    ]
+    return subprocess.Popen(
+        [str(a) for a in arguments], stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_a_run_comes_back_as_it_was_given(path):
     store, run = MeasurementStore(path), run_record()
     store.begin(run)
-    steps = [step_record(3, 2.0), step_record(4, 1.0), step_record(5, 9.0, interrupted=True)]
+    steps = [
+        step_record(3, 2.0),
+        step_record(4, 1.0),
+        step_record(5, 9.0, interrupted=True),
+    ]
     store.add_steps(run.id, steps)
     store.end(run.id, Outcome("ok", verified=True, bitwise=False))
     (found,) = MeasurementStore(path).runs()
-    assert (found.model, found.placer, found.predicted, found.microbatches) == ("m", "heft", 0.5, 2)
-    assert (found.steps, found.wall, found.virtual) == (3, 1.5, 1.0)  # the interrupted one is out
+    assert (found.model, found.placer, found.predicted, found.microbatches) == (
+        "m",
+        "heft",
+        0.5,
+        2,
+    )
+    assert (found.steps, found.wall, found.virtual) == (
+        3,
+        1.5,
+        1.0,
+    )  # the interrupted one is out
     assert (found.outcome.status, found.outcome.verified, found.outcome.bitwise) == (
         "ok",
         True,

@@ -13,7 +13,12 @@ BATCH = 5
 
 
 def run_record(model: str = "m", number: int = 0, **changes) -> RunRecord:
-    problem = {"format": "gnnplace-problem", "name": model, "microbatches": 2, "x": number}
+    problem = {
+        "format": "gnnplace-problem",
+        "name": model,
+        "microbatches": 2,
+        "x": number,
+    }
     given = {
         "model": model,
         "problem": problem,
@@ -35,13 +40,20 @@ def step_record(step: int, wall: float = 1.0, interrupted: bool = False) -> Step
 
 
 def main() -> None:
-    url, name, runs, batches = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    url, name, runs, batches = (
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
     store = MeasurementStore(url)
     for number in range(runs):
         record = run_record(name, number % 3)
         store.begin(record)
         for batch in range(batches):
-            store.add_steps(record.id, [step_record(batch * BATCH + k) for k in range(BATCH)])
+            store.add_steps(
+                record.id, [step_record(batch * BATCH + k) for k in range(BATCH)]
+            )
             print(record.id, batch, flush=True)
         store.end(record.id, Outcome("ok", verified=True, bitwise=True))
 

@@ -16,7 +16,9 @@ from gnnplace.plans.decoders.decoder import catalogue_decoder, decoder_of
 from gnnplace.tracing.loading import load
 from gnnplace.zoo.hugging_face import configuration, hugging_face
 
-MODELS = {name: model for name in model_names() if (model := find_model(name)) is not None}
+MODELS = {
+    name: model for name in model_names() if (model := find_model(name)) is not None
+}
 ROWS = {model.name: model for model in MODELS.values()}
 PLANNED = [model for model in ROWS.values() if not model.refused]
 NOT_BY_SIZES = {
@@ -59,7 +61,9 @@ OF_CLASSES = [model for model in ROWS.values() if model.source == "transformers"
 def test_a_row_from_transformers_has_the_defaults_of_its_class(model):
     """Its classes name the model that their defaults are of; `architectures` is no size."""
     config = AutoConfig.for_model(model.type)
-    sizes = {name: value for name, value in model.config.items() if hasattr(config, name)}
+    sizes = {
+        name: value for name, value in model.config.items() if hasattr(config, name)
+    }
     sizes.pop("architectures", None)
     assert len(sizes) >= 2
     assert sizes_in(config, sizes) == sizes
@@ -122,12 +126,15 @@ def test_the_nearest_names_are_offered():
     assert nearest[0] == "Qwen/Qwen3-8B"
     with pytest.raises(InputError, match="nearest names are Qwen/Qwen3-8B"):
         configuration("Qwen/Qwen3-9B", {})
-    with pytest.raises(InputError, match="nearest names of the catalogue are Qwen/Qwen3-8B"):
+    with pytest.raises(
+        InputError, match="nearest names of the catalogue are Qwen/Qwen3-8B"
+    ):
         load("qwen3-9b")
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("ai21labs/Jamba-v0.1", "Mamba"), ("qwen3-next-80b-a3b", "linear attention")]
+    ("name", "word"),
+    [("ai21labs/Jamba-v0.1", "Mamba"), ("qwen3-next-80b-a3b", "linear attention")],
 )
 def test_layers_that_no_plan_is_made_for_are_refused_by_their_kind(name, word):
     with pytest.raises(InputError, match=word):

@@ -34,7 +34,9 @@ def executed(path: Path) -> dict[str, Any]:
 def _run(source: str, name: str, known: dict[str, Any]) -> None:
     """As a notebook does: what the last line is worth is shown."""
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = (
+        tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    )
     exec(compile(tree, name, "exec"), known)
     if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), name, "eval"), known)

@@ -22,7 +22,9 @@ def test_it_runs_and_prints_what_it_shows(name, tmp_path, monkeypatch):
     shown = json.loads(path.read_text(encoding="utf-8"))["cells"]
     with nothing_left():
         made = executed(path)["cells"]
-    pairs = [(a, b) for a, b in zip(shown, made, strict=True) if a["cell_type"] == "code"]
+    pairs = [
+        (a, b) for a, b in zip(shown, made, strict=True) if a["cell_type"] == "code"
+    ]
     for number, (before, now) in enumerate(pairs, 1):
         if number in EXACT[name]:
             assert now["outputs"] == before["outputs"], f"cell {number}"

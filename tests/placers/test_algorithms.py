@@ -23,7 +23,9 @@ def brute_force(problem) -> float:
     """Least step time over all devices of all units and all of our orders; tiny problems only."""
     space = SearchSpace(problem)
     choices = itertools.product(range(problem.num_devices), repeat=problem.num_units)
-    return min(space.sequence(space.spread(np.array(c, dtype=np.int32)))[0] for c in choices)
+    return min(
+        space.sequence(space.spread(np.array(c, dtype=np.int32)))[0] for c in choices
+    )
 
 
 @pytest.mark.parametrize("name", ["annealing", "portfolio"])
@@ -33,10 +35,14 @@ def test_small_problems_are_solved(name):
     assert placer(name).place(problem, budget=0.3).step_time <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["heft", "heft-contention", "etf", "m-sct", "min-cut", "expert"])
+@pytest.mark.parametrize(
+    "name", ["heft", "heft-contention", "etf", "m-sct", "min-cut", "expert"]
+)
 def test_independent_branches_are_spread(name):
     result = placer(name).place(contract.branches(num_branches=4, num_devices=4))
-    assert result.step_time < 0.6 * placer("single").place(contract.branches()).step_time
+    assert (
+        result.step_time < 0.6 * placer("single").place(contract.branches()).step_time
+    )
 
 
 def test_even_cuts_balance_work():
@@ -55,7 +61,9 @@ def test_min_cut_cuts_the_thin_edge():
         range(base, base + 4), 2)] + [(3, 1.0, [4])]  # fmt: skip
     graph = ComputationGraph.from_tensors([f"o{i}" for i in range(8)], tensors)
     cluster = contract.branches(num_devices=2).cluster
-    problem = build_problem("cliques", graph, cluster, {"fast": np.ones(8), "slow": np.ones(8)})
+    problem = build_problem(
+        "cliques", graph, cluster, {"fast": np.ones(8), "slow": np.ones(8)}
+    )
     part = parts(SearchSpace(problem), np.array([0, 1], dtype=np.int32), 0)
     assert part.tolist() in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)
 
@@ -84,7 +92,11 @@ def test_a_favourite_child_has_one_parent(seed):
     assert len(children)
     assert len(set(children.tolist())) == len(children)
     edges = set(zip(*(ends.tolist() for ends in problem.graph.edges[:2]), strict=True))
-    assert all((op, child) in edges for op, child in enumerate(favourite.tolist()) if child >= 0)
+    assert all(
+        (op, child) in edges
+        for op, child in enumerate(favourite.tolist())
+        if child >= 0
+    )
 
 
 def test_favourite_children_are_on_the_longest_path():
@@ -92,7 +104,8 @@ def test_favourite_children_are_on_the_longest_path():
     from gnnplace.graph import ComputationGraph
 
     graph = ComputationGraph.from_tensors(
-        ["root", "short", "long", "tail"], [(0, 50.0, [1]), (0, 50.0, [2]), (2, 50.0, [3])]
+        ["root", "short", "long", "tail"],
+        [(0, 50.0, [1]), (0, 50.0, [2]), (2, 50.0, [3])],
     )
     cluster = contract.branches(num_devices=2).cluster
     cost = np.array([1.0, 1.0, 5.0, 5.0])
@@ -111,8 +124,12 @@ def test_expert_keeps_encoder_and_decoder_apart():
     problem = replace(chain, module=modules)
     result = placer("expert").place(problem)
     device = result.placement.device
-    encoder = {int(d) for d, m in zip(device, modules, strict=True) if m.startswith("encoder")}
-    decoder = {int(d) for d, m in zip(device, modules, strict=True) if m.startswith("decoder")}
+    encoder = {
+        int(d) for d, m in zip(device, modules, strict=True) if m.startswith("encoder")
+    }
+    decoder = {
+        int(d) for d, m in zip(device, modules, strict=True) if m.startswith("decoder")
+    }
     assert not encoder & decoder
     assert "encoder and decoder" in result.note
 
@@ -124,8 +141,16 @@ def test_expert_puts_recurrent_layers_where_their_papers_do():
     from gnnplace.graph import ComputationGraph
 
     gates = ("sigmoid", "sigmoid_1", "tanh")
-    parts = [("words", ("embedding",)), ("encoder.rnn.0", gates), ("encoder.glue", ("mm",))]
-    parts += [("encoder.rnn.1", gates), ("decoder.rnn.0", gates), ("decoder.rnn.1", gates)]
+    parts = [
+        ("words", ("embedding",)),
+        ("encoder.rnn.0", gates),
+        ("encoder.glue", ("mm",)),
+    ]
+    parts += [
+        ("encoder.rnn.1", gates),
+        ("decoder.rnn.0", gates),
+        ("decoder.rnn.1", gates),
+    ]
     parts += [("head", ("addmm",)), (None, ("add",))]
     members = tuple((node,) for _, nodes in parts for node in nodes)
     names = [str(i) for i in range(len(members))]
@@ -136,7 +161,24 @@ def test_expert_puts_recurrent_layers_where_their_papers_do():
     problem = build_problem("translator", graph, cluster, times)
     modules = tuple(module for module, nodes in parts for _ in nodes)
     made = placer("expert").place(replace(problem, module=modules, members=members))
-    assert made.placement.device.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert made.placement.device.tolist() == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
     assert made.note == "recurrent layers apart"
 
 
@@ -157,9 +199,12 @@ def test_interleaving_beats_plain_chunks_with_fast_links():
     chain = contract.training_chain(num_layers=16, num_devices=2, seed=3)
     cluster = contract._cluster(4, 1e6)
     fast = tuple(
-        link.model_copy(update={"bandwidth": 1e6, "latency": 0.0}) for link in cluster.links
+        link.model_copy(update={"bandwidth": 1e6, "latency": 0.0})
+        for link in cluster.links
     )
-    equal = tuple(device.model_copy(update={"kind": "fast"}) for device in cluster.devices)
+    equal = tuple(
+        device.model_copy(update={"kind": "fast"}) for device in cluster.devices
+    )
     from dataclasses import replace
 
     from gnnplace.problem.cluster import Cluster

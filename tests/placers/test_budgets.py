@@ -37,7 +37,9 @@ def seconds_by_looks(space, name, looks, seed=0):
     for budget in looks:
         with counted():
             placer = make_placer(name)
-            times.append(placer.place(space.problem, budget=budget, seed=seed, space=space))
+            times.append(
+                placer.place(space.problem, budget=budget, seed=seed, space=space)
+            )
     return [result.step_time for result in times]
 
 
@@ -57,14 +59,19 @@ def test_a_larger_budget_is_never_worse(name, family):
 
 @pytest.mark.parametrize("name", ["best", "annealing", "coarse-annealing"])
 def test_a_larger_budget_is_never_worse_with_groups_and_micro_batches(name):
-    problem = with_microbatches(contract.training_chain(num_layers=40, num_devices=3), 4)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=40, num_devices=3), 4
+    )
     times = seconds_by_looks(SearchSpace(problem), name, (5, 20, 60, 120))
     assert never_rises(times), times
 
 
 @pytest.mark.parametrize("name", ["narrow", "learned", "best"])
 def test_a_larger_budget_is_never_worse_on_narrow_groups(name):
-    graph, cluster = shipped_store().graph("vit-base"), gnnplace.resolve_cluster("pcie-v100-4")
+    graph, cluster = (
+        shipped_store().graph("vit-base"),
+        gnnplace.resolve_cluster("pcie-v100-4"),
+    )
     problem = dataset_problem(graph, cluster, microbatches=4, groups=None)
     looks = (3, 30, 60, 90, 400) if name == "learned" else (3, 30, 60, 90)
     times = seconds_by_looks(SearchSpace(problem), name, looks)

@@ -14,7 +14,9 @@ from gnnplace.problem.microbatching import with_microbatches
 
 
 def test_large_problems_are_grouped_and_come_out_whole():
-    problem = with_microbatches(contract.training_chain(num_layers=60, num_devices=3), 4)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=60, num_devices=3), 4
+    )
     result = placer("coarse-annealing").place(problem)
     assert coarse_problem(problem, GROUPS * 2) is not None
     assert result.simulation.feasible
@@ -52,4 +54,7 @@ def test_grouping_is_left_out_where_it_would_take_the_budget():
     assert has_time(space, NO_BUDGET)
     assert has_time(space, now + 60)
     assert not has_time(space, now + 0.003)
-    assert "groups" not in placer("coarse-annealing").place(space.problem, budget=0.003).note
+    assert (
+        "groups"
+        not in placer("coarse-annealing").place(space.problem, budget=0.003).note
+    )

@@ -28,7 +28,9 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="module")
 def large():
     """3,000 ops on four devices: the cut moves alone take longer than the budgets below."""
-    return SearchSpace(with_microbatches(contract.training_chain(num_layers=180, num_devices=4), 8))
+    return SearchSpace(
+        with_microbatches(contract.training_chain(num_layers=180, num_devices=4), 8)
+    )
 
 
 def test_the_best_of_all_members_wins_without_a_budget():
@@ -45,7 +47,9 @@ def test_a_deadline_of_plenty_changes_nothing():
     space = SearchSpace(contract.training_chain())
     whole = best_construction(space, rng())
     timed = best_construction(space, rng(), time.perf_counter() + 60)
-    assert space.score(whole.device, whole.order) == space.score(timed.device, timed.order)
+    assert space.score(whole.device, whole.order) == space.score(
+        timed.device, timed.order
+    )
 
 
 @pytest.mark.timed
@@ -56,7 +60,9 @@ def test_one_member_always_runs_and_the_note_names_the_others(large):
     took = time.perf_counter() - begin
     single = placer("single").search(large, rng(), NO_BUDGET)
     assert (found.device == found.device[0]).all()
-    assert large.score(found.device, found.order) >= large.score(single.device, single.order)
+    assert large.score(found.device, found.order) >= large.score(
+        single.device, single.order
+    )
     for name in ("contiguous", "etf", "interleaved"):
         assert name in found.note
     assert took < 0.5
@@ -70,7 +76,10 @@ def test_budgets_are_kept_where_constructions_take_longer(large, name):
     begin = time.perf_counter()
     best_construction(large, rng())
     whole = time.perf_counter() - begin
-    over = [algorithm.place(problem, budget=0.2, space=large).seconds - 0.2 for _ in range(3)]
+    over = [
+        algorithm.place(problem, budget=0.2, space=large).seconds - 0.2
+        for _ in range(3)
+    ]
     assert min(over) < 0.1 < whole
 
 
@@ -82,10 +91,14 @@ def test_chunks_stop_moving_cuts_at_the_deadline(large, kind):
     begin = time.perf_counter()
     short = algorithm.search(large, rng(), begin + 1e-6)
     took = time.perf_counter() - begin
-    assert large.score(whole.device, whole.order) <= large.score(short.device, short.order)
+    assert large.score(whole.device, whole.order) <= large.score(
+        short.device, short.order
+    )
     assert took < 0.2
     plain = type(algorithm)(moves=False).search(large, rng(), NO_BUDGET)
-    assert large.score(plain.device, plain.order) >= large.score(whole.device, whole.order)
+    assert large.score(plain.device, plain.order) >= large.score(
+        whole.device, whole.order
+    )
 
 
 def test_both_lists_have_the_same_members():
@@ -119,7 +132,9 @@ def as_if_large(monkeypatch):
         monkeypatch.setattr(f"gnnplace.placers.{module}.LARGE", 5)
 
 
-def test_of_a_large_graph_two_members_run_and_those_that_would_be_late_are_named(as_if_large):
+def test_of_a_large_graph_two_members_run_and_those_that_would_be_late_are_named(
+    as_if_large,
+):
     space = SearchSpace(contract.training_chain())
     with counted():
         early = best_construction(space, rng(), now() + 2)
@@ -158,4 +173,10 @@ def test_a_large_graph_has_quick_bounds_where_there_is_no_time_for_others(as_if_
     assert QUICK in late.bound_by
     assert QUICK in str(late)
     assert early.bound_by == whole.bound_by
-    assert 0 < late.lower_bound <= early.lower_bound == whole.lower_bound <= whole.step_time
+    assert (
+        0
+        < late.lower_bound
+        <= early.lower_bound
+        == whole.lower_bound
+        <= whole.step_time
+    )

@@ -51,7 +51,10 @@ def test_portfolio_is_never_worse_than_one_device(seed):
     problem = random_problem(rng, 15, 3)
     best = placer("portfolio").place(problem).step_time
     assert best <= placer("single").place(problem).step_time
-    assert placer("annealing").place(problem).step_time <= placer("single").place(problem).step_time
+    assert (
+        placer("annealing").place(problem).step_time
+        <= placer("single").place(problem).step_time
+    )
 
 
 @settings(max_examples=30, deadline=None)

@@ -13,7 +13,9 @@ from gnnplace.problem import Problem
 from tests.random_problems import random_problem, seeds
 
 
-def paid(problem: Problem, k: int, device: list[int], d: int, free: list[float]) -> float:
+def paid(
+    problem: Problem, k: int, device: list[int], d: int, free: list[float]
+) -> float:
     """Seconds that tensor ``k`` takes of receiver ``d``; the sender's are added to ``free``."""
     cluster, source = problem.cluster, device[int(problem.graph.producer[k])]
     if source == d or not cluster.linked[source, d]:
@@ -55,7 +57,9 @@ def by_hand(problem: Problem) -> tuple[list[int], list[float]]:
         at, _, d, op, unit = min(options)
         device[op], home[unit] = d, d
         inputs = [k for k in range(graph.num_tensors) if op in graph.consumers(k)]
-        extra = sum(paid(problem, k, device, d, free) for k in inputs if (k, d) not in sent)
+        extra = sum(
+            paid(problem, k, device, d, free) for k in inputs if (k, d) not in sent
+        )
         sent |= {(k, d) for k in inputs}
         at = start[op] = max(at, free[d] + extra)
         finish[op] = free[d] = at + problem.times[op, d]
@@ -68,7 +72,9 @@ def test_takes_the_earliest_start_of_all(seed, num_devices):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 15))
     problem = random_problem(rng, n, num_devices, complete=bool(rng.random() < 0.8))
-    problem = replace(problem, time={kind: rng.uniform(0.1, 3.0, n) for kind in problem.time})
+    problem = replace(
+        problem, time={kind: rng.uniform(0.1, 3.0, n) for kind in problem.time}
+    )
     space = SearchSpace(problem)
     device, start = etf_kernel(space.compiled, rank_order(space), problem.unit_allowed)
     expected = by_hand(problem)
@@ -81,7 +87,9 @@ def test_takes_the_earliest_start_of_all(seed, num_devices):
 def test_classes_and_pins_hold(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 12, 3, constrained=True)
-    problem = replace(problem, time={kind: rng.uniform(0.1, 3.0, 12) for kind in problem.time})
+    problem = replace(
+        problem, time={kind: rng.uniform(0.1, 3.0, 12) for kind in problem.time}
+    )
     if not problem.unit_allowed.any(axis=1).all():
         return
     space = SearchSpace(problem)

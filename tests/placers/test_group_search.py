@@ -37,14 +37,19 @@ def test_micro_batches_share_their_groups():
     assert 1 < len(allowed) <= GROUPS
     index = cut.graph.index
     for layer in range(30):
-        assert len({int(group[index[f"{x}{layer}#{k}"]]) for x in "fb" for k in range(4)}) == 1
+        assert (
+            len({int(group[index[f"{x}{layer}#{k}"]]) for x in "fb" for k in range(4)})
+            == 1
+        )
 
 
 def test_an_evaluation_is_a_step_time_and_the_best_is_kept(layered):
     search = GroupSearch(SearchSpace(layered))
     rng = np.random.default_rng(0)
     count = len(search.allowed)
-    choices = iter([rng.integers(0, 4, count).astype(np.int32) for _ in range(EVALUATIONS)])
+    choices = iter(
+        [rng.integers(0, 4, count).astype(np.int32) for _ in range(EVALUATIONS)]
+    )
     scores = []
 
     def propose():
@@ -78,7 +83,9 @@ def test_neither_is_worse_than_one_device(name):
 
 def test_a_model_of_good_choices_beats_chance():
     """On a chain in micro-batches good choices have structure; more seeds than luck covers."""
-    problem = with_microbatches(contract.training_chain(num_layers=12, num_devices=3), 4)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=12, num_devices=3), 4
+    )
     ratios = [
         placer("optuna").place(problem, seed=seed).step_time
         / placer("random-search").place(problem, seed=seed).step_time

@@ -61,7 +61,11 @@ def test_what_a_message_costs_takes_time_of_both_devices(contention):
     problem = build_problem("p", graph, Cluster(devices, (link,)), time)
     order = np.array([0, 1, 2], dtype=np.int32)
     device, start = heft_kernel(
-        compile_problem(problem), order, graph.producer, problem.unit_allowed, contention
+        compile_problem(problem),
+        order,
+        graph.producer,
+        problem.unit_allowed,
+        contention,
     )
     assert device.tolist() == [0, 1, 0]
     assert start.tolist() == [0.0, 2.0 + 2.0 + 1.0 + 0.25, 2.0 + 2.0 + 0.5]

@@ -27,7 +27,10 @@ from gnnplace.train.data.captured import shipped_store
 @pytest.fixture(scope="module")
 def gpt2():
     """9,000 ops whose narrow groups are worth it: GPT-2 medium on four V100 with PCIe."""
-    graph, cluster = shipped_store().graph("gpt2-medium"), gnnplace.resolve_cluster("pcie-v100-4")
+    graph, cluster = (
+        shipped_store().graph("gpt2-medium"),
+        gnnplace.resolve_cluster("pcie-v100-4"),
+    )
     return SearchSpace(dataset_problem(graph, cluster, microbatches=4, groups=None))
 
 
@@ -44,12 +47,16 @@ def searched(space, laps, count=24):
         expansion.add(search.best)
         seconds.append((search.best.score, expansion.score))
     best = search.best
-    assert coarse.score(coarse.spread(best.unit_device), best.order) == pytest.approx(best.score)
+    assert coarse.score(coarse.spread(best.unit_device), best.order) == pytest.approx(
+        best.score
+    )
     return seconds
 
 
 def test_a_longer_search_is_never_worse_and_begins_like_a_shorter_one():
-    problem = with_microbatches(contract.training_chain(num_layers=40, num_devices=3), 4)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=40, num_devices=3), 4
+    )
     space = SearchSpace(problem)
     short, long = searched(space, 5), searched(space, 12)
     assert long[:6] == short
@@ -73,7 +80,9 @@ def test_the_learned_placer_and_the_best_search_on_groups(gpt2):
     learned = make_placer("learned").place(gpt2.problem, space=gpt2)
     assert learned.simulation.feasible
     assert learned.step_time <= plain * 1.01  # its laps begin elsewhere
-    assert make_placer("best").place(gpt2.problem, space=gpt2, budget=4.0).step_time < 0.27
+    assert (
+        make_placer("best").place(gpt2.problem, space=gpt2, budget=4.0).step_time < 0.27
+    )
 
 
 def test_expansions_keep_the_best_and_give_up_what_is_hopeless():
@@ -101,7 +110,9 @@ def test_starts_are_the_best_first_and_the_first_few_are_tried_in_two_orders():
     starts, priorities = best_first(coarse, made), first_priorities(coarse)
     scores = [start.score for start in starts]
     assert scores == sorted(scores)
-    both = [scheduled(coarse, start.unit_device, priorities)[0].score for start in starts]
+    both = [
+        scheduled(coarse, start.unit_device, priorities)[0].score for start in starts
+    ]
     assert min(scores) == min(both)
 
 

@@ -77,7 +77,14 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_example_is_clean(folder):
-    ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
+    ruff = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+    ]
     subprocess.run([*ruff, "--ignore", "D102,D107", "mine.py"], check=True)
 
 
@@ -85,12 +92,23 @@ def test_the_example_is_clean(folder):
     ("named", "device"), [("mine:MyPlacer", 3), ("mine.py:MyPlacer?back=2", 2)]
 )
 def test_a_class_is_named_on_the_command_line(folder, named, device):
-    command = ["place", "problem.json", "--placer", named, "--budget", "0", "-o", "out.json"]
+    command = [
+        "place",
+        "problem.json",
+        "--placer",
+        named,
+        "--budget",
+        "0",
+        "-o",
+        "out.json",
+    ]
     assert run(command) == 0
     answer = json.loads(Path("out.json").read_text())
     assert set(answer["device"].values()) == {f"d{device}"}
     assert answer["placer"] == "my-placer"
-    assert answer["predicted_step_time"] == 50.0  # twelve ops of 4 s, two of 1 s, one after another
+    assert (
+        answer["predicted_step_time"] == 50.0
+    )  # twelve ops of 4 s, two of 1 s, one after another
 
 
 def test_it_passes_the_contract_and_serves_in_python(folder):
@@ -120,7 +138,9 @@ def test_its_row_comes_out_where_it_belongs(folder):
     committed = read_rows(ROOT / "benchmarks/results/standard/standard.jsonl")
     same = [row for row in committed if row["problem"] == found[0]["problem"]]
     told = standings([*same, found[0]], merged({}, [*same, found[0]]))
-    ratio = {one.placer: one.ratio.mean for one in told if one.ratio and one.budget == 0.0}
+    ratio = {
+        one.placer: one.ratio.mean for one in told if one.ratio and one.budget == 0.0
+    }
     assert len(ratio) == 14
     assert ratio["mine:MyPlacer"] == ratio["single"] > ratio["portfolio"] >= 1.0
 
@@ -145,7 +165,16 @@ def test_its_row_comes_out_where_it_belongs(folder):
 def test_what_is_wrong_is_one_line(folder, named, said, capsys, monkeypatch):
     (folder / "wrong.py").write_text(WRONG)
     monkeypatch.delitem(sys.modules, "wrong", raising=False)
-    command = ["place", "problem.json", "--placer", named, "--budget", "0", "-o", "out.json"]
+    command = [
+        "place",
+        "problem.json",
+        "--placer",
+        named,
+        "--budget",
+        "0",
+        "-o",
+        "out.json",
+    ]
     assert run(command) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert re.search(said, told), told
@@ -172,7 +201,9 @@ def test_entry_points_are_placers_and_take_no_name_twice(folder, monkeypatch):
         assert "my-placer" in gnnplace.placer_names()
         assert make_placer("my-placer?back=2").back == 2
         installed(EntryPoint("heft", "mine:MyPlacer", plugins.GROUP))
-        with pytest.raises(InputError, match=r"entry point 'heft' of mine:MyPlacer: .* already"):
+        with pytest.raises(
+            InputError, match=r"entry point 'heft' of mine:MyPlacer: .* already"
+        ):
             make_placer("single")
         installed(EntryPoint("gone", "nowhere:Mine", plugins.GROUP))
         with pytest.raises(InputError, match="'gone': nowhere:Mine cannot be imported"):

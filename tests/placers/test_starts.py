@@ -20,7 +20,9 @@ from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 @pytest.fixture(scope="module")
 def problem():
-    shape = RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(4,), clusters=("own",))
+    shape = RandomDraws(
+        ops=(40, 60), devices=(4, 4), microbatches=(4,), clusters=("own",)
+    )
     return random_problem("transformer", 3, shape)
 
 
@@ -30,10 +32,15 @@ def good(problem):
     return gnnplace.place(problem, placer="learned", budget=0.5)
 
 
-@pytest.mark.parametrize("placer", ["best", "learned", "gnn", "annealing", "etf", "single"])
+@pytest.mark.parametrize(
+    "placer", ["best", "learned", "gnn", "annealing", "etf", "single"]
+)
 def test_no_answer_is_worse_than_the_start(problem, good, placer):
     result = gnnplace.place(
-        problem, placer=placer, budget=0.0, space=space_with_start(problem, good.placement)
+        problem,
+        placer=placer,
+        budget=0.0,
+        space=space_with_start(problem, good.placement),
     )
     assert result.step_time <= good.step_time
     assert result.simulation.feasible
@@ -65,7 +72,9 @@ def test_a_device_map_places_ops_by_module(tmp_path):
     names = [f"layers.{i // 2}" if i % 2 else "layers" for i in range(problem.num_ops)]
     problem = replace(problem, module=tuple(names), colocate=(None,) * problem.num_ops)
     path = tmp_path / "map.json"
-    path.write_text(json.dumps({"layers.1": 1, "layers": problem.cluster.devices[0].name}))
+    path.write_text(
+        json.dumps({"layers.1": 1, "layers": problem.cluster.devices[0].name})
+    )
     device = read_start(path, problem).device
     expected = [int(name == "layers.1") for name in names]
     assert device.tolist() == expected
@@ -82,7 +91,9 @@ def test_what_a_constraint_is_against_is_refused():
     start = gnnplace.place(problem, placer="single", budget=0.0).placement
     device = problem.cluster.devices[int(start.device[0])].name
     space = space_with_start(problem, start)
-    forbidden = gnnplace.constrained(problem, gnnplace.as_constraints({"forbid": {"f0": [device]}}))
+    forbidden = gnnplace.constrained(
+        problem, gnnplace.as_constraints({"forbid": {"f0": [device]}})
+    )
     with pytest.raises(InputError, match=r"start: op .* forbidden to it; loosen that"):
         space_with_start(forbidden, start)
     for changed in ({"constraints": {"max_devices": 1}}, {"objective": "throughput"}):
@@ -91,12 +102,17 @@ def test_what_a_constraint_is_against_is_refused():
 
 
 def test_the_command_starts_from_a_file(tmp_path, capsys, problem, good):
-    what, start, output = (str(tmp_path / name) for name in ("p.json", "start.json", "out.json"))
+    what, start, output = (
+        str(tmp_path / name) for name in ("p.json", "start.json", "out.json")
+    )
     write_problem(what, problem)
     write_placement(start, good.placement, problem)
     place = ["place", what, "--placer", "etf", "--budget", "0"]
     assert run([*place, "--start", start, "-o", output]) == 0
-    assert json.loads((tmp_path / "out.json").read_text())["predicted_step_time"] <= good.step_time
+    assert (
+        json.loads((tmp_path / "out.json").read_text())["predicted_step_time"]
+        <= good.step_time
+    )
     capsys.readouterr()
     other = str(tmp_path / "other.json")
     write_problem(other, contract.training_chain())
@@ -104,9 +120,18 @@ def test_the_command_starts_from_a_file(tmp_path, capsys, problem, good):
         ([*place, "--start", str(tmp_path / "none.json")], "none.json"),
         ([*place, "--start", what], "p.json"),
         (["place", other, "--placer", "etf", "--start", start], "another problem"),
-        ([*place, "--start", start, "--max-devices", "1"], "--start: not with --max-devices"),
-        ([*place, "--start", start, "--objective", "throughput"], "--start: searches for"),
-        ([*place, "--start", start, "--microbatches", "auto"], "--start: give the number"),
+        (
+            [*place, "--start", start, "--max-devices", "1"],
+            "--start: not with --max-devices",
+        ),
+        (
+            [*place, "--start", start, "--objective", "throughput"],
+            "--start: searches for",
+        ),
+        (
+            [*place, "--start", start, "--microbatches", "auto"],
+            "--start: give the number",
+        ),
     ):
         assert run([*arguments, "-o", output]) == 2
         error = capsys.readouterr().err.strip()

@@ -40,13 +40,18 @@ def test_shares_add_up_and_the_likeliest_is_first():
 @pytest.mark.parametrize(
     ("measured", "told"),
     [
-        (9.0, "exchanges between servers at 1/161 of their speed: sockets instead of InfiniBand?"),
+        (
+            9.0,
+            "exchanges between servers at 1/161 of their speed: sockets instead of InfiniBand?",
+        ),
         (1.2, "kernels at three quarters of their speed"),
     ],
 )
 def test_causes_have_the_words_of_the_field(measured, told):
     causes = rank_causes(step_at, 1.0, measured, servers=True)
-    assert any(cause.text.startswith(told) for cause in causes), [x.text for x in causes]
+    assert any(cause.text.startswith(told) for cause in causes), [
+        x.text for x in causes
+    ]
 
 
 def test_a_step_ten_times_as_long_is_the_network():
@@ -63,7 +68,9 @@ def test_a_run_as_fast_as_predicted_has_no_cause():
 
 
 def test_without_a_run_every_cause_has_its_usual_factor():
-    causes = {cause.name: cause for cause in rank_causes(step_at, 1.0, None, servers=True)}
+    causes = {
+        cause.name: cause for cause in rank_causes(step_at, 1.0, None, servers=True)
+    }
     for kind in KINDS:
         if kind.name in causes:
             assert causes[kind.name].factor == kind.factor

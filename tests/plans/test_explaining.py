@@ -96,7 +96,9 @@ def test_changes_are_priced_as_plans_with_one_other_word(words):
 
 
 def test_fewer_stages_are_worth_most_where_bubbles_bound():
-    model = replace(chain(np.random.default_rng(0), count=8, batch=8), border=np.zeros(9))
+    model = replace(
+        chain(np.random.default_rng(0), count=8, batch=8), border=np.zeros(9)
+    )
     machine = cluster(4, bandwidth=1e9)
     made, pricer = priced("pp=4,microbatch_size=4", machine, model)
     parts = parts_of(made, pricer)
@@ -104,4 +106,9 @@ def test_fewer_stages_are_worth_most_where_bubbles_bound():
     plan = given_plan(model, machine, "pp=4,microbatch_size=4")
     best = min(changes_of(plan, made, pricer), key=lambda x: x.step_time)
     assert best.step_time < made.step_time
-    assert best.told in ("microbatch_size=2", "dp=2 and pp=2", "shards=2 and pp=2", "tp=2 and pp=2")
+    assert best.told in (
+        "microbatch_size=2",
+        "dp=2 and pp=2",
+        "shards=2 and pp=2",
+        "tp=2 and pp=2",
+    )

@@ -68,7 +68,9 @@ def test_changes_are_the_pricers_own(replicated):
     assert {change.change for change in changed} >= {"zero=2", "zero=3"}
     for change in changed:
         name, _, value = change.change.partition("=")
-        spec = replicated.spec.with_words(**{name: int(value) if value.isdigit() else value})
+        spec = replicated.spec.with_words(
+            **{name: int(value) if value.isdigit() else value}
+        )
         answer = price(replicated.setting, spec)
         assert answer.feasible
         assert answer.step_time == change.step_time
@@ -113,7 +115,9 @@ def test_where_nothing_fits_the_leanest_plan_says_what_lacks():
     assert answer.nearest is not None
     assert answer.nearest.parts.lacking < answer.parts.lacking
     with pytest.raises(InputError, match=r"heads of keys and|no multiple of"):
-        leanest_spec(setting_of(catalogue_decoder(QWEN), plan_devices("3xH100", None, "auto")))
+        leanest_spec(
+            setting_of(catalogue_decoder(QWEN), plan_devices("3xH100", None, "auto"))
+        )
     # Of eight GPUs no word is enough, and adapters on weights in 4 bits are.
     eight = setting_of(catalogue_decoder("llama-3.1-405b", 8), CLUSTER)
     (change,) = fit_of(eight, leanest_spec(eight)).changes
@@ -123,7 +127,9 @@ def test_where_nothing_fits_the_leanest_plan_says_what_lacks():
 def test_the_framework_of_a_plan_counts():
     job = TrainingJob(QWEN)
     options = SearchOptions(framework="megatron-lm")
-    parts = fit_plan(job, CLUSTER, parse_spec("dp=8,zero=1,microbatch_size=1"), options).parts
+    parts = fit_plan(
+        job, CLUSTER, parse_spec("dp=8,zero=1,microbatch_size=1"), options
+    ).parts
     # Half parameters, float32 sums; a copy and two moments in float32, shared out.
     assert parts.parameters == 2 * PARAMETERS
     assert parts.gradients == 4 * PARAMETERS
@@ -131,16 +137,34 @@ def test_the_framework_of_a_plan_counts():
 
 
 def test_a_model_without_sizes_is_refused():
-    with pytest.raises(InputError, match="--fits: mlp on 8xH100 is not priced by its sizes"):
+    with pytest.raises(
+        InputError, match="--fits: mlp on 8xH100 is not priced by its sizes"
+    ):
         fit_plan(TrainingJob("mlp"), CLUSTER, parse_spec("dp=8"))
 
 
 def test_the_command_answers_in_text_and_json(capsys):
-    command = ["plan", QWEN, "--cluster", "8xH100", "--fits", "--given", "dp=8,microbatch_size=1"]
+    command = [
+        "plan",
+        QWEN,
+        "--cluster",
+        "8xH100",
+        "--fits",
+        "--given",
+        "dp=8,microbatch_size=1",
+    ]
     assert run([*command, "--json"]) == 3
     data = json.loads(capsys.readouterr().out)
     fullest = data["fullest"]
-    parts = ("parameters", "gradients", "optimizer", "buckets", "activations", "working", "slack")
+    parts = (
+        "parameters",
+        "gradients",
+        "optimizer",
+        "buckets",
+        "activations",
+        "working",
+        "slack",
+    )
     assert sum(fullest[name] for name in parts) == pytest.approx(fullest["total"])
     assert (data["fits"], fullest["binds"], data["words"]) == (
         False,
@@ -161,7 +185,16 @@ def test_the_command_answers_in_text_and_json(capsys):
 )
 def test_plans_that_are_searched_have_the_modes(model, cluster, is_held, capsys):
     """With adapters, too; where nothing fits the leanest plan has them."""
-    command = ["plan", model, "--cluster", cluster, "--fits", "--lora", "r=16", "--json"]
+    command = [
+        "plan",
+        model,
+        "--cluster",
+        cluster,
+        "--fits",
+        "--lora",
+        "r=16",
+        "--json",
+    ]
     options = ["--modes", "compile=on", "--launcher", "accelerate"]
     assert run([*command, *options]) == (0 if is_held else 3)
     data = json.loads(capsys.readouterr().out)
@@ -170,13 +203,22 @@ def test_plans_that_are_searched_have_the_modes(model, cluster, is_held, capsys)
 
 
 def test_the_answer_of_a_plan_has_the_parts(capsys):
-    command = ["plan", QWEN, "--cluster", "8xH100", "--given", "dp=8,microbatch_size=1,zero=3"]
+    command = [
+        "plan",
+        QWEN,
+        "--cluster",
+        "8xH100",
+        "--given",
+        "dp=8,microbatch_size=1,zero=3",
+    ]
     assert run([*command, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     device = data["fullest"]["device"]
     assert data["fullest"]["total"] == pytest.approx(data["memory"][device])
     assert run(command) == 0
-    assert "(parameters 4.10, gradients 4.10, optimizer 8.19, " in capsys.readouterr().out
+    assert (
+        "(parameters 4.10, gradients 4.10, optimizer 8.19, " in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,7 +227,10 @@ def test_the_answer_of_a_plan_has_the_parts(capsys):
         (["--given", "plans.csv"], "--fits: is of one plan"),
         (["--try"], "--try: is of a plan's times; leave it out with --fits"),
         (["-o", "plan.json"], "--output: is of a plan's times"),
-        (["--given", "dp=8", "--modes", "compile=on"], "--modes compile=on: are words of plans"),
+        (
+            ["--given", "dp=8", "--modes", "compile=on"],
+            "--modes compile=on: are words of plans",
+        ),
     ],
 )
 def test_what_is_not_of_bytes_is_refused(options, message, capsys):

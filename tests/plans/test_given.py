@@ -31,10 +31,16 @@ def draft_of_words(model, cluster, words):
 @pytest.fixture
 def model():
     """Embedding, four layers of two segments each, head."""
-    names = ["wte", *(f"h.{k // 2}.{'attn' if k % 2 == 0 else 'mlp.0'}" for k in range(8)), "head"]
+    names = [
+        "wte",
+        *(f"h.{k // 2}.{'attn' if k % 2 == 0 else 'mlp.0'}" for k in range(8)),
+        "head",
+    ]
     made = chain(np.random.default_rng(0), count=len(names))
     pairs = zip(made.segments, names, strict=True)
-    return replace(made, segments=tuple(replace(s, modules=(name,)) for s, name in pairs))
+    return replace(
+        made, segments=tuple(replace(s, modules=(name,)) for s, name in pairs)
+    )
 
 
 def test_a_layer_is_the_outermost_numbered_module():
@@ -57,7 +63,9 @@ def test_layers_begin_where_they_compute_first(model):
         ("2+2+0", 3, [0, 5, 9, 10]),
     ],
 )
-def test_what_is_before_the_first_layer_is_of_the_first_stage(model, words, stages, bounds):
+def test_what_is_before_the_first_layer_is_of_the_first_stage(
+    model, words, stages, bounds
+):
     assert layer_bounds(model, WORDS["layers"].read(words), stages) == bounds
 
 
@@ -95,7 +103,10 @@ def test_a_given_plan_has_the_layers_that_it_names(model):
         ("tp=2,regather=yes", "regather=yes: must be one of on, off"),
         ("pp=2,regather=on", "one shard gathers nothing; give tp, cp or shards"),
         ("tp=2,sp=some", "sp=some: must be one of on, off"),
-        ("pp=2,layers=2+x", "layers=2[+]x: must be one of equal, cost, or numbers such as 6"),
+        (
+            "pp=2,layers=2+x",
+            "layers=2[+]x: must be one of equal, cost, or numbers such as 6",
+        ),
     ],
 )
 def test_words_of_shards_that_do_not_fit_are_one_line(model, words, told):
@@ -115,11 +126,15 @@ def test_stages_are_as_even_as_bytes_allow(words, seed):
 
     def cut_at(bounds):
         stages = zip(free.stages, bounds, bounds[1:], strict=False)
-        return replace(free, stages=tuple(replace(s, first=a, last=b) for s, a, b in stages))
+        return replace(
+            free, stages=tuple(replace(s, first=a, last=b) for s, a, b in stages)
+        )
 
     cuts = [cut_at([0, *own, 7]) for own in combinations(range(1, 7), ranks - 1)]
     need = {draft: -lack_of(pricer, draft) for draft in cuts}
-    half = (max(need.values()) + need[free]) / 2  # between the leanest and the most even cuts
+    half = (
+        max(need.values()) + need[free]
+    ) / 2  # between the leanest and the most even cuts
     machine = cluster(count, memory=1e9 - half + 0.01)
     own = Pricer(model, MeshFabric(machine), 1)
     fitting = [draft for draft in cuts if lack_of(own, draft) <= 0]
@@ -143,7 +158,9 @@ def largest(pricer, draft):
         ("block:9", [{*range(1, 7)}, {7, 8, 9}]),
     ],
 )
-def test_what_is_recomputed_is_all_or_the_first_layers_of_every_stage(model, word, again):
+def test_what_is_recomputed_is_all_or_the_first_layers_of_every_stage(
+    model, word, again
+):
     words = f"pp=2,microbatch_size=1,layers=3+1,recompute={word}"
     draft = draft_of_words(model, cluster(2), words)
     assert [set(stage.recompute) for stage in draft.stages] == again
@@ -185,7 +202,9 @@ def test_words_are_refused_before_the_model_is_captured(words, batch, told):
 
 def test_divisors_are_those_of_the_definition():
     for number in (1, 2, 12, 49, 97, 360):
-        assert divisors_of(number) == [d for d in range(1, number + 1) if number % d == 0]
+        assert divisors_of(number) == [
+            d for d in range(1, number + 1) if number % d == 0
+        ]
     sizes = micro_batch_sizes(10**9)  # within a moment, and none with a billion shares
     assert 3 < len(sizes) <= SIZES
     assert 10**9 // min(sizes) <= MICROBATCHES
@@ -213,7 +232,8 @@ class Sharing(nn.Module):
 
 def test_layers_that_stay_in_one_stage_are_told_with_their_buffer():
     words = (
-        r"2 stages, but the model can be cut into 1 at most \(buffer 'mean' is changed by .*own\)"
+        r"2 stages, but the model can be cut into 1 at most "
+        r"\(buffer 'mean' is changed by .*own\)"
     )
     with pytest.raises(InputError, match=words):
         plan_model(Sharing(), "cpu:2", (torch.ones(4, 4),), given="pp=2")

@@ -22,7 +22,9 @@ def plan():
     return gnnplace.plan(MODEL, "pcie-a100-4", batch=64, optimizer="sgd", budget=0.1)[0]
 
 
-def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monkeypatch):
+def test_branches_are_handed_over_with_a_command_that_works(
+    plan, tmp_path, monkeypatch
+):
     other = plan.op_placement
     assert other is not None
     assert other.step_time <= 0.97 * plan.step_time
@@ -41,9 +43,23 @@ def test_branches_are_handed_over_with_a_command_that_works(plan, tmp_path, monk
 def test_nothing_is_handed_over_that_cannot_be_compared(plan):
     machine = preset("pcie-a100-4")
     chain = chain_of(TrainingJob(MODEL, batch=64, optimizer="sgd"), machine)
-    for other in (replace(chain, precision="bf16-mixed"), replace(chain, optimizer="adam")):
-        assert handed_over(plan, other, machine, TrainingJob(MODEL), named="pcie-a100-4") is None
+    for other in (
+        replace(chain, precision="bf16-mixed"),
+        replace(chain, optimizer="adam"),
+    ):
+        assert (
+            handed_over(plan, other, machine, TrainingJob(MODEL), named="pcie-a100-4")
+            is None
+        )
     many = preset("superpod-a100-80-2x8")
-    assert handed_over(plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8") is None
+    assert (
+        handed_over(plan, chain, many, TrainingJob(MODEL), named="superpod-a100-80-2x8")
+        is None
+    )
     line = chain_of(TrainingJob("mlp?depth=2", optimizer="sgd"), machine)
-    assert handed_over(plan, line, machine, TrainingJob("mlp?depth=2"), named="pcie-a100-4") is None
+    assert (
+        handed_over(
+            plan, line, machine, TrainingJob("mlp?depth=2"), named="pcie-a100-4"
+        )
+        is None
+    )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.plans.measured_steps import RunSizes, measured_steps, sizes_of, steps_of_log
+from gnnplace.plans.measured_steps import (
+    RunSizes,
+    measured_steps,
+    sizes_of,
+    steps_of_log,
+)
 from gnnplace.plans.plan import InputEntry, MemoryEntry, PlanFile
 
 MEMORY = MemoryEntry(state=1.0, activations=1.0, working=1.0, slack=1.0)
@@ -52,10 +57,14 @@ def test_sizes_are_those_of_the_plans_file():
 
 def test_seconds_an_iteration_and_thousands_of_milliseconds():
     assert steps_of_log("5/50 [00:04<00:40,  1.72s/it]", "log", SIZES).seconds == 1.72
-    assert steps_of_log("| time_per_iteration_ms: 1.23K |", "log", SIZES).seconds == 1.23
+    assert (
+        steps_of_log("| time_per_iteration_ms: 1.23K |", "log", SIZES).seconds == 1.23
+    )
 
 
-@pytest.mark.parametrize(("told", "seconds"), [("0.83s", 0.83), ("830ms", 0.83), ("5 us", 5e-6)])
+@pytest.mark.parametrize(
+    ("told", "seconds"), [("0.83s", 0.83), ("830ms", 0.83), ("5 us", 5e-6)]
+)
 def test_seconds_may_be_said(told, seconds):
     found = measured_steps(told, SIZES)
     assert found.seconds == pytest.approx(seconds)
@@ -91,19 +100,23 @@ def bars(total, seconds, name="", first=1, last=None):
 RESULT = "{'eval_loss': 1.2, 'eval_runtime': 5.0, 'eval_steps_per_second': 20.0, 'epoch': 1.0}\n"
 VALIDATED = {
     "a Trainer that evaluates between and after": "".join(
-        bars(60, 2.0, first=20 * epoch + 1, last=20 * epoch + 20) + bars(100, 0.05) + RESULT
+        bars(60, 2.0, first=20 * epoch + 1, last=20 * epoch + 20)
+        + bars(100, 0.05)
+        + RESULT
         for epoch in range(3)
     ),
     "a Trainer that evaluates once": bars(60, 2.0) + bars(100, 0.05) + RESULT,
     "evaluation without a bar": bars(60, 2.0) + RESULT,
     "a loop with names": "".join(
-        bars(30, 2.0, f"Train {epoch}: ") + bars(50, 0.1, f"Val {epoch}: ") for epoch in range(3)
+        bars(30, 2.0, f"Train {epoch}: ") + bars(50, 0.1, f"Val {epoch}: ")
+        for epoch in range(3)
     ),
     "data sets and weights before": bars(9, 0.5, "Loading checkpoint shards: ")
     + "Map: 100%|####| 500/500 [00:01<00:00, 812.10 examples/s]\n"
     + bars(60, 2.0),
     "Lightning's rich bars": "".join(
-        f"Epoch 0/2 ━━━━╺━━━ {k}/40 0:00:10 • 0:00:14 0.50it/s v_num: 0\n" for k in range(1, 41)
+        f"Epoch 0/2 ━━━━╺━━━ {k}/40 0:00:10 • 0:00:14 0.50it/s v_num: 0\n"
+        for k in range(1, 41)
     )
     + "Validation ━━━━━━━━ 80/80 0:00:01 • 0:00:00 50.00it/s\n" * 80,
     "ranks of Megatron-LM": "".join(
@@ -113,7 +126,8 @@ VALIDATED = {
         for rank in (3, 0, 1)
     ),
     "Megatron-LM in seconds": "".join(
-        f" iteration {n:8}/ 50 | elapsed time per iteration (s): 2.00 |\n" for n in range(9)
+        f" iteration {n:8}/ 50 | elapsed time per iteration (s): 2.00 |\n"
+        for n in range(9)
     ),
     "torchtitan that validates": "".join(
         f"step: {n:2}  loss:  8.1  memory:  9.90GiB(12.38%)  tps: 4,096\n"
@@ -129,7 +143,8 @@ VALIDATED = {
     "Composer's bars": bars(90, 2.0, "train          Epoch   0:").replace("it", "ba")
     + bars(9, 0.1, "eval           Epoch   0:").replace("it", "ba"),
     "two runs": written("Megatron-LM", [5.0] * 30) + written("Megatron-LM", [2.0] * 30),
-    "a run that ended in its warm-up": written("nanotron", [2.0] * 30) + written("nanotron", [9.0]),
+    "a run that ended in its warm-up": written("nanotron", [2.0] * 30)
+    + written("nanotron", [9.0]),
     "the end of a run without a bar": "{'train_runtime': 240.0, 'train_steps_per_second': 0.5}\n",
 }
 

@@ -28,11 +28,17 @@ def test_a_ring_over_servers_has_a_card_for_each_of_its_members_there(op):
     """NCCL runs a ring a card: four times the bytes of one, unless a server has one card."""
     own, one, size = servers(shared=False), servers(shared=True), 1e9
     everyone = range(8)
-    assert own.collective(op, size, everyone) == pytest.approx(share(op, 8) * size / (4 * ACROSS))
-    assert one.collective(op, size, everyone) == pytest.approx(share(op, 8) * size / ACROSS)
+    assert own.collective(op, size, everyone) == pytest.approx(
+        share(op, 8) * size / (4 * ACROSS)
+    )
+    assert one.collective(op, size, everyone) == pytest.approx(
+        share(op, 8) * size / ACROSS
+    )
 
 
 def test_one_member_a_server_has_one_card_and_a_server_alone_its_own_links():
     fabric = servers(shared=False)
     assert fabric.collective(ALL_GATHER, 1e9, (0, 4)) == pytest.approx(0.5e9 / ACROSS)
-    assert fabric.collective(ALL_GATHER, 1e9, range(4)) == pytest.approx(0.75e9 / INSIDE)
+    assert fabric.collective(ALL_GATHER, 1e9, range(4)) == pytest.approx(
+        0.75e9 / INSIDE
+    )

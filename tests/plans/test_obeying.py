@@ -26,9 +26,14 @@ def test_never_worse_than_all_plans_that_obey(seed):
     rng = np.random.default_rng(seed)
     machine = cluster(3)
     allowed = rng.random((4, 3)) < 0.8
-    allowed[np.arange(4), np.minimum(np.arange(4), 2)] = True  # a device for each, in order
+    allowed[np.arange(4), np.minimum(np.arange(4), 2)] = (
+        True  # a device for each, in order
+    )
     model = replace(chain(rng, count=4, batch=4), allowed=allowed)
-    found, fabric = search(model, machine, SearchOptions(budget=1.0)), MeshFabric(machine)
+    found, fabric = (
+        search(model, machine, SearchOptions(budget=1.0)),
+        MeshFabric(machine),
+    )
     least = np.inf
     for draft in all_drafts(model, machine):
         if obeys(draft, model):
@@ -48,7 +53,9 @@ def devices_of(plan, module):
 def test_layers_are_where_they_are_pinned_whatever_the_order():
     """The last device has the first layer, and no layer is on a device that is forbidden to all."""
     model, machine = chain(np.random.default_rng(0), count=4), cluster(3)
-    asked = ConstraintWords(pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"]).constraints()
+    asked = ConstraintWords(
+        pin=["s0=gpu:2", "s3=gpu:0"], forbid=["*=gpu:1"]
+    ).constraints()
     plan = find_obeying(model, machine, SearchOptions(constraints=asked, budget=0.0))[0]
     assert devices_of(plan, "s0") == {"gpu:2"}
     assert devices_of(plan, "s3") == {"gpu:0"}
@@ -58,7 +65,9 @@ def test_few_devices_are_used():
     """Two of four devices, and no plan on two is better than the search on a cluster of two."""
     model, machine = chain(np.random.default_rng(1), count=4), cluster(4)
     plan = find_obeying(
-        model, machine, SearchOptions(constraints=Constraints(max_devices=2), budget=0.0)
+        model,
+        machine,
+        SearchOptions(constraints=Constraints(max_devices=2), budget=0.0),
     )[0]
     used = {name for stage in plan.file.stages for row in stage.rows for name in row}
     assert len(used) <= 2
@@ -69,12 +78,16 @@ def test_few_devices_are_used():
 def test_what_cannot_be_is_refused():
     """Layers against the order of stages, no device left, modules together, an unknown layer."""
     model, machine = chain(np.random.default_rng(0), count=3), cluster(2)
-    with pytest.raises(InfeasibleError, match="no plan that was tried obeys 'pin s0=gpu:0'"):
+    with pytest.raises(
+        InfeasibleError, match="no plan that was tried obeys 'pin s0=gpu:0'"
+    ):
         find_obeying(
             model,
             machine,
             SearchOptions(
-                constraints=ConstraintWords(pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"]).constraints()
+                constraints=ConstraintWords(
+                    pin=["s0=gpu:0", "s1=gpu:1", "s2=gpu:0"]
+                ).constraints()
             ),
         )
     asked = ConstraintWords(pin=["s1=gpu:0"], forbid=["s1=gpu:0"]).constraints()
@@ -113,7 +126,9 @@ def test_the_fewest_devices_are_the_first_that_hold_the_model():
     assert plan.feasible
     for count in counts_of_devices(4):
         few = find_obeying(
-            model, machine, SearchOptions(constraints=Constraints(max_devices=count), budget=0.0)
+            model,
+            machine,
+            SearchOptions(constraints=Constraints(max_devices=count), budget=0.0),
         )
         assert few[0].feasible is (count >= used)
     assert counts_of_devices(6) == [1, 2, 4, 6]
@@ -139,6 +154,11 @@ def test_a_rate_is_reached_by_the_first_number_of_devices_that_makes_it(share):
 
 def test_a_rate_that_none_reaches_is_told_with_the_largest():
     model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(4)
-    (plan,) = find_fewest(model, machine, SearchOptions(budget=0.0, goal="gpus", rate=1e9))
+    (plan,) = find_fewest(
+        model, machine, SearchOptions(budget=0.0, goal="gpus", rate=1e9)
+    )
     assert not plan.feasible
-    assert "on up to 4 devices makes 1,000,000,000 examples/s; the fastest makes" in plan.reason
+    assert (
+        "on up to 4 devices makes 1,000,000,000 examples/s; the fastest makes"
+        in plan.reason
+    )

@@ -15,7 +15,9 @@ from gnnplace.report.plans import plan_lines
 from tests.plans.toys import chain, cluster
 
 
-@pytest.mark.parametrize("asked", [{"budget": float("nan")}, {"budget": -1}, {"memory_limit": 0}])
+@pytest.mark.parametrize(
+    "asked", [{"budget": float("nan")}, {"budget": -1}, {"memory_limit": 0}]
+)
 def test_numbers_that_no_plan_has_are_refused_before_the_model_is_made(asked):
     with pytest.raises(InputError, match=r"budget|memory limit"):
         verbs.plan_model("no such model", preset("nvlink-a100-4"), **asked)
@@ -39,7 +41,9 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
     made = verbs.by_trial(found, "toy", 4)
     assert made[0].file is ran[3].file
     assert len(made) == len(found)
-    told = [t for line in plan_lines(made[0]) for t in [line] if t.startswith("  tried ")]
+    told = [
+        t for line in plan_lines(made[0]) for t in [line] if t.startswith("  tried ")
+    ]
     assert len(told) == len(made[0].trials) == 4
     assert "cannot be run: stages of 1 and 2" in told[0]
     assert "not one device's" in told[1]
@@ -51,7 +55,9 @@ def test_the_measured_fastest_comes_first_and_rows_say_both_times(monkeypatch):
 
 
 def test_only_what_is_here_is_tried():
-    with pytest.raises(InputError, match="'gpu:0' is no worker of this machine; plan for cpu:4"):
+    with pytest.raises(
+        InputError, match="'gpu:0' is no worker of this machine; plan for cpu:4"
+    ):
         gnnplace.plan("mlp", preset("pcie-a100-4"), tries=3, budget=0.0)
 
 

@@ -15,7 +15,21 @@ from gnnplace.report.plans import plan_page
 from tests.plans.toys import chain, cluster
 
 WORDS = "pp=2,dp=2,tp=2,microbatch_size=1,zero=1,recompute=full,schedule=zero-bubble"
-VALUES = (None, "no such name", "", 7, -1, -0.5, 1e30, 10**30, math.nan, math.inf, True, [], {})
+VALUES = (
+    None,
+    "no such name",
+    "",
+    7,
+    -1,
+    -0.5,
+    1e30,
+    10**30,
+    math.nan,
+    math.inf,
+    True,
+    [],
+    {},
+)
 FREE = {  # edits that say nothing wrong: words for people, and figures that nothing contradicts
     "model": ("no such name",),
     "cluster": ("no such name",),
@@ -46,9 +60,17 @@ def whole():
     """A plan with something in every key."""
     plan = given_plan(chain(np.random.default_rng(0), batch=8), cluster(8), WORDS)
     data = plan.to_data()
-    data["stages"][0]["placements"] = {"s0": ["R", "R", "P:in"], "w": ["R", "R", "S0/3"]}
+    data["stages"][0]["placements"] = {
+        "s0": ["R", "R", "P:in"],
+        "w": ["R", "R", "S0/3"],
+    }
     data["inputs"] = [{"name": "x", "shape": [8, 3], "dtype": "float32"}]
-    data |= {"lower_bound": 0.1, "one_stage_bound": 0.2, "cluster_file": None, "claim": "none"}
+    data |= {
+        "lower_bound": 0.1,
+        "one_stage_bound": 0.2,
+        "cluster_file": None,
+        "claim": "none",
+    }
     return data
 
 
@@ -128,12 +150,36 @@ def test_every_key_left_out_or_unknown_is_refused_or_has_a_default(whole):
 def contradictions():
     """What each says of others, and the words of the line."""
     first = "stages[0]"
-    yield "ranks", lambda p: p.update(ranks=[0, 2]), "ranks: [0, 2]: must be numbered from 0 on"
-    yield "ranks", lambda p: p.update(ranks=[1, 0]), "ranks: [1, 0]: schedule 'zero-bubble' has 2"
-    yield "ranks", lambda p: p.update(ranks=[0, 10**9]), "ranks: [0, 1000000000]: must be numbered"
-    yield "schedule", lambda p: p.update(schedule="v"), "schedule 'v' has 2 stages on ranks [0]"
-    yield "schedule", lambda p: p.update(schedule="9f"), "schedule: '9f': unknown; use one of 1f1b"
-    yield "batch", lambda p: p.update(batch=7), "batch: 7 is no multiple of microbatch_size"
+    yield (
+        "ranks",
+        lambda p: p.update(ranks=[0, 2]),
+        "ranks: [0, 2]: must be numbered from 0 on",
+    )
+    yield (
+        "ranks",
+        lambda p: p.update(ranks=[1, 0]),
+        "ranks: [1, 0]: schedule 'zero-bubble' has 2",
+    )
+    yield (
+        "ranks",
+        lambda p: p.update(ranks=[0, 10**9]),
+        "ranks: [0, 1000000000]: must be numbered",
+    )
+    yield (
+        "schedule",
+        lambda p: p.update(schedule="v"),
+        "schedule 'v' has 2 stages on ranks [0]",
+    )
+    yield (
+        "schedule",
+        lambda p: p.update(schedule="9f"),
+        "schedule: '9f': unknown; use one of 1f1b",
+    )
+    yield (
+        "batch",
+        lambda p: p.update(batch=7),
+        "batch: 7 is no multiple of microbatch_size",
+    )
     yield "huge", lambda p: p.update(batch=10**8), "more than can be run"
     yield (
         "names",
@@ -167,7 +213,9 @@ def contradictions():
     )
     yield (
         "parts",
-        lambda p: p["stages"][0].update(regather=True, devices=[[["cpu:0"]]], placements={}),
+        lambda p: p["stages"][0].update(
+            regather=True, devices=[[["cpu:0"]]], placements={}
+        ),
         (f"{first}.regather: one shard gathers nothing again"),
     )
     yield (
@@ -196,26 +244,64 @@ def contradictions():
         lambda p: p["memory"]["gpu:0"].update(activations=0.0),
         ("memory.gpu:0.activations: 0 MB, and actions[0] keeps"),
     )
-    yield "times", lambda p: p.update(interval=[2.0, 1.0]), "interval: [2, 1]: the lower end"
-    yield "times", lambda p: p.update(step_time=1e-9), "step_time: 1e-09 s is not in the interval"
-    yield "times", lambda p: p.update(lower_bound=1e8), "lower_bound: 1e+08 s is above the step"
-    yield "times", lambda p: p.update(step_time=None), "interval: must be there with step_time"
+    yield (
+        "times",
+        lambda p: p.update(interval=[2.0, 1.0]),
+        "interval: [2, 1]: the lower end",
+    )
+    yield (
+        "times",
+        lambda p: p.update(step_time=1e-9),
+        "step_time: 1e-09 s is not in the interval",
+    )
+    yield (
+        "times",
+        lambda p: p.update(lower_bound=1e8),
+        "lower_bound: 1e+08 s is above the step",
+    )
+    yield (
+        "times",
+        lambda p: p.update(step_time=None),
+        "interval: must be there with step_time",
+    )
     yield "parts", lambda p: p["parts"].update(compute=1.0), "parts: add up to"
-    yield "file", lambda p: p.update(cluster="cpu:8", cluster_file="a.yaml"), "cpu:8 has none"
-    yield "sent", lambda p: p.update(sent=[0.1, 0.1]), "sent, ends: have 2 and 2 numbers for 1 cuts"
-    yield "input", lambda p: p["inputs"][0].update(shape=[4, 3]), "inputs[0].shape: has 4 examples"
+    yield (
+        "file",
+        lambda p: p.update(cluster="cpu:8", cluster_file="a.yaml"),
+        "cpu:8 has none",
+    )
+    yield (
+        "sent",
+        lambda p: p.update(sent=[0.1, 0.1]),
+        "sent, ends: have 2 and 2 numbers for 1 cuts",
+    )
+    yield (
+        "input",
+        lambda p: p["inputs"][0].update(shape=[4, 3]),
+        "inputs[0].shape: has 4 examples",
+    )
     yield (
         "input",
         lambda p: p["inputs"][0].update(shape=[8, 10**9, 9]),
         "[8, 1000000000, 9]: is too",
     )
-    yield "input", lambda p: p["inputs"].append(p["inputs"][0]), "inputs[..].name: 'x' is there 2"
+    yield (
+        "input",
+        lambda p: p["inputs"].append(p["inputs"][0]),
+        "inputs[..].name: 'x' is there 2",
+    )
     yield "digits", lambda p: p["actions"][0].append("0F" + "9" * 5000), "is no action"
     yield "action", lambda p: p["actions"][0].append("0F0"), "0F0 is there 2 times"
-    yield "precision", lambda p: p.update(precision="8-true"), "precision: '8-true': unknown"
+    yield (
+        "precision",
+        lambda p: p.update(precision="8-true"),
+        "precision: '8-true': unknown",
+    )
 
 
-@pytest.mark.parametrize(("edit", "told"), [(edit, told) for _, edit, told in contradictions()])
+@pytest.mark.parametrize(
+    ("edit", "told"), [(edit, told) for _, edit, told in contradictions()]
+)
 def test_keys_that_contradict_each_other_are_refused(whole, edit, told):
     made = copy.deepcopy(whole)
     edit(made)
@@ -232,7 +318,11 @@ def test_a_thousand_mutated_files_are_read_or_refused_in_a_line(whole):
             path = all_places[rng.integers(len(all_places))]
             try:
                 made = edited(made, path, VALUES[rng.integers(len(VALUES))])
-            except (TypeError, KeyError, IndexError):  # an earlier mutation took its place
+            except (
+                TypeError,
+                KeyError,
+                IndexError,
+            ):  # an earlier mutation took its place
                 continue
         found.append(refused(made))
     assert sum(line is not None for line in found) > 900
@@ -246,12 +336,18 @@ def test_a_cluster_must_be_there_with_the_plan_s_devices(whole):
     names = {f"gpu:{k}": f"cpu:{k}" for k in range(8)}
     here = re.sub("gpu:[0-7]", lambda name: names[name[0]], json.dumps(whole))
     for name in ("auto", "cpu", "cpu:8"):
-        check_cluster(plan_from_data({**json.loads(here), "cluster": name}, "p").file, "p")
+        check_cluster(
+            plan_from_data({**json.loads(here), "cluster": name}, "p").file, "p"
+        )
     with pytest.raises(FormatError, match="cluster 'cpu:7' has no 'cpu:7'"):
-        check_cluster(plan_from_data({**json.loads(here), "cluster": "cpu:7"}, "p").file, "p")
+        check_cluster(
+            plan_from_data({**json.loads(here), "cluster": "cpu:7"}, "p").file, "p"
+        )
     with pytest.raises(FormatError, match="p: cluster: 'toy' is no preset"):
         check_cluster(of(), "p")
-    with pytest.raises(FormatError, match=r"p: cluster_file: none\.yaml: cannot be read"):
+    with pytest.raises(
+        FormatError, match=r"p: cluster_file: none\.yaml: cannot be read"
+    ):
         check_cluster(of(cluster_file="none.yaml"), "p")
     with pytest.raises(
         FormatError, match=r"p: stages\[0\].devices: cluster 'cpu:8' has no 'gpu:0'"

@@ -37,13 +37,17 @@ def test_a_table_without_framework_is_priced_as_plans_in_words_are(tmp_path):
     plans = tmp_path / "plans.csv"
     plans.write_text("pp,dp,microbatch_size,x-a\n2,,2,b\n9,1,1,c\n")
     priced = gnnplace.price_plans("mlp?batch=8", "nvlink-a100-8", plans)
-    (plan,) = gnnplace.plan("mlp?batch=8", "nvlink-a100-8", given="pp=2,microbatch_size=2")
+    (plan,) = gnnplace.plan(
+        "mlp?batch=8", "nvlink-a100-8", given="pp=2,microbatch_size=2"
+    )
     assert priced.answers[0].step_time == plan.step_time
     assert "has 8 devices" in priced.answers[1].reason
 
 
 def test_what_a_framework_does_not_price_is_said():
-    with pytest.raises(InputError, match="--framework nanotron: prices decoders of text"):
+    with pytest.raises(
+        InputError, match="--framework nanotron: prices decoders of text"
+    ):
         gnnplace.price_plans("mlp", "nvlink-a100-8", "dp=2", framework_name="nanotron")
     with pytest.raises(InputError, match="prices decoders of text"):
         gnnplace.price_plans(MODEL, "pcie-t4-4", "dp=2", framework_name="nanotron")
@@ -71,7 +75,10 @@ def test_one_plan_in_words_answers_as_any_plan_does(capsys):
 
 
 def test_costs_show_names_what_is_assumed(capsys):
-    assert run(["costs", "show", "--cluster", "dgx-h100-2x8", "--framework", "nanotron"]) == 0
+    assert (
+        run(["costs", "show", "--cluster", "dgx-h100-2x8", "--framework", "nanotron"])
+        == 0
+    )
     told = capsys.readouterr().out
     assert "servers of 8" in told
     assert "framework nanotron:" in told
@@ -81,14 +88,20 @@ def test_costs_show_names_what_is_assumed(capsys):
 def test_a_kind_without_constants_is_named():
     devices = (Device(name="gpu:0", kind="toaster", memory=1.8e11),)
     with pytest.raises(InputError, match="toaster: has no constants of a step"):
-        gnnplace.price_plans(MODEL, Cluster(devices, (), "x"), "dp=1", framework_name="nanotron")
+        gnnplace.price_plans(
+            MODEL, Cluster(devices, (), "x"), "dp=1", framework_name="nanotron"
+        )
 
 
 def test_captured_launches_of_any_model_wait_for_no_host(tmp_path):
     """An MLP of eight examples waits for launches on an A100; its bytes are the same."""
     plans = tmp_path / "plans.csv"
-    plans.write_text("pp,microbatch_size,cuda_graphs,compile\n1,8,,\n1,8,iteration,\n1,8,,on\n")
-    eager, graphs, fused = gnnplace.price_plans("mlp?batch=8", "nvlink-a100-8", plans).answers
+    plans.write_text(
+        "pp,microbatch_size,cuda_graphs,compile\n1,8,,\n1,8,iteration,\n1,8,,on\n"
+    )
+    eager, graphs, fused = gnnplace.price_plans(
+        "mlp?batch=8", "nvlink-a100-8", plans
+    ).answers
     assert graphs.step_time < 0.9 * eager.step_time
     assert graphs.peak == eager.peak
     assert "priced and run as eager PyTorch" in fused.reason

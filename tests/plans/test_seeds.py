@@ -31,7 +31,11 @@ def chain() -> Chain:
 def test_a_captured_decoder_is_no_slower_than_its_plans_in_words(chain):
     captured = find_plans(chain, DEVICES, SearchOptions(budget=0.0))[0]
     (words,) = gnnplace.plan(
-        MODEL, "nvswitch-h100-8", headroom=None, precision="bf16-mixed", launcher="gnnplace"
+        MODEL,
+        "nvswitch-h100-8",
+        headroom=None,
+        precision="bf16-mixed",
+        launcher="gnnplace",
     )
     assert captured.file.source == words.file.source == "sizes"
     assert captured.file.words is None  # it has the calls that are run
@@ -40,7 +44,11 @@ def test_a_captured_decoder_is_no_slower_than_its_plans_in_words(chain):
 
 def test_seeds_are_plans_of_the_whole_step(chain):
     seeds = seed_drafts(chain, DEVICES)
-    assert len({(seed.size, seed.schedule, seed.stages) for seed in seeds}) == len(seeds) > 1
+    assert (
+        len({(seed.size, seed.schedule, seed.stages) for seed in seeds})
+        == len(seeds)
+        > 1
+    )
     assert all(seed.size * seed.microbatches == 4 for seed in seeds)
 
 
@@ -55,5 +63,7 @@ def test_words_of_launchers_are_searched_for_models_by_their_sizes():
 
 
 def test_layers_of_another_kind_are_not_searched_for_launchers():
-    with pytest.raises(InputError, match="no decoder of text that is known by its sizes"):
+    with pytest.raises(
+        InputError, match="no decoder of text that is known by its sizes"
+    ):
         gnnplace.plan("resnet50", "nvswitch-h100-8", launcher="megatron-lm")

@@ -51,7 +51,9 @@ def test_a_plan_of_training_is_no_forward_pass(tmp_path, plan):
     devices = [[["cpu:0", "cpu:1"]], [["cpu:2", "cpu:3"]]]
     stages = [{**plan.to_data()["stages"][0], "devices": devices, "placements": {}}]
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps({**plan.to_data(), "stages": stages, "microbatch_size": 2}))
+    path.write_text(
+        json.dumps({**plan.to_data(), "stages": stages, "microbatch_size": 2})
+    )
     with pytest.raises(MismatchError, match="2 replicas"):
         gnnplace.read_shard_plan(path)
 
@@ -94,7 +96,9 @@ def test_a_batch_that_cannot_be_cut_has_no_ddp():
     def make():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(8, 32), nn.Linear(32, 8))
-        return Workload("Sequential", model, (torch.randn(3, 8), torch.randn(3, 8)), mse_loss)
+        return Workload(
+            "Sequential", model, (torch.randn(3, 8), torch.randn(3, 8)), mse_loss
+        )
 
     own = make()
     plan = gnnplace.shard(own.model, own.inputs, 2, loss=own.loss, machine=SPLITTING)
@@ -106,7 +110,9 @@ def test_a_batch_that_cannot_be_cut_has_no_ddp():
 def test_a_wrong_gradient_is_seen(monkeypatch):
     monkeypatch.setattr(Parameters, "_sum_over_shards", lambda *_: None)
     spec = "mlp?depth=1&width=64&batch=8"
-    fast = MeshMachine(flops=1.0, bandwidth=1e30)  # along the batch, which sums up gradients
+    fast = MeshMachine(
+        flops=1.0, bandwidth=1e30
+    )  # along the batch, which sums up gradients
     plan = gnnplace.plan_shard(spec, SplitOptions(2), machine=fast)
     run = gnnplace.run_plan(plan, spec, train=0, steps=1)
     assert not run.passed

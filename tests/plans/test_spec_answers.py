@@ -45,8 +45,14 @@ def test_a_published_step_of_fsdp():
 def test_state_is_what_zero_parts():
     """2 + 4 bytes and 12 of the optimizer's over the replicas; DDP's buckets without ZeRO."""
     size = LLAMA.parameters
-    for words, each in (("dp=4,zero=1", 2 + 4 + 12 / 4), ("dp=4", 2 + 4 + 12 + 2), ("dp=1", 18)):
-        assert price(nanotron(), parse_spec(words)).state == pytest.approx(size * each, rel=1e-9)
+    for words, each in (
+        ("dp=4,zero=1", 2 + 4 + 12 / 4),
+        ("dp=4", 2 + 4 + 12 + 2),
+        ("dp=1", 18),
+    ):
+        assert price(nanotron(), parse_spec(words)).state == pytest.approx(
+            size * each, rel=1e-9
+        )
 
 
 def test_torchtitans_pipelines_gather_parameters_once_a_step():
@@ -57,9 +63,13 @@ def test_torchtitans_pipelines_gather_parameters_once_a_step():
     """
     setting = setting_of(LLAMA, preset("dgx-h100-8x8"), framework_name="torchtitan")
     each = "dp=8,pp=4,tp=2,microbatch_size=1,zero=3,batch="
-    few, many = (priced_spec(setting, parse_spec(f"{each}{batch}")) for batch in (64, 256))
+    few, many = (
+        priced_spec(setting, parse_spec(f"{each}{batch}")) for batch in (64, 256)
+    )
     assert few.costs[0].exchanges.scattered > 0
-    assert few.costs[0].exchanges == many.costs[0].exchanges  # however many micro-batches
+    assert (
+        few.costs[0].exchanges == many.costs[0].exchanges
+    )  # however many micro-batches
     assert few.costs[0].gathered == 0.0
     terms, stage = few.costs[0].terms, few.draft.stages[0]
     assert stage.zero == 3
@@ -72,7 +82,9 @@ def test_torchtitans_pipelines_gather_parameters_once_a_step():
 
 
 def test_gradients_in_the_parameters_type_are_half():
-    many, few = (price(nanotron(), parse_spec(f"gradients={g}")).state for g in ("fp32", "same"))
+    many, few = (
+        price(nanotron(), parse_spec(f"gradients={g}")).state for g in ("fp32", "same")
+    )
     assert many - few == pytest.approx(2 * LLAMA.parameters)
 
 
@@ -80,7 +92,9 @@ def test_bytes_of_state_are_those_of_first_and_last_rank():
     answer = price(nanotron(), parse_spec("pp=4,layers=10+8+8+6"))
     each = LLAMA.layer_parameters
     ends, beside = LLAMA.embedding, nanotron().framework.workspace
-    assert answer.state_first == pytest.approx(18 * (10 * each + ends) + beside, rel=1e-3)
+    assert answer.state_first == pytest.approx(
+        18 * (10 * each + ends) + beside, rel=1e-3
+    )
     assert answer.state_last == pytest.approx(18 * (6 * each + ends) + beside, rel=1e-3)
 
 
@@ -112,9 +126,13 @@ def test_tokens_that_are_not_split_pass_norms_and_residuals_on_every_shard():
         gpt, preset("nvswitch-a100-80-8"), framework_name="megatron-deepspeed",
         precision="16-master",
     )  # fmt: skip
-    whole, parted = (layer_passes(setting, 8192, 8, 1, split) for split in (False, True))
+    whole, parted = (
+        layer_passes(setting, 8192, 8, 1, split) for split in (False, True)
+    )
     network, size = setting.framework.network, 2.0 * 8192 * 2048
-    gather, scatter = (network.exchange(op, 8, size, 8) for op in (ALL_GATHER, REDUCE_SCATTER))
+    gather, scatter = (
+        network.exchange(op, 8, size, 8) for op in (ALL_GATHER, REDUCE_SCATTER)
+    )
     more = whole.forward + whole.backward - 4 * network.reduce(8, size, 8)
     less = parted.forward + parted.backward - 6 * gather - 4 * scatter
     bandwidth = 0.75 * figures("a100-80").bandwidth
@@ -129,10 +147,16 @@ def test_an_environment_owns_a_clusters_clock():
         for name in (None, "jean-zay-a100")
     )  # fmt: skip
     shape = (4096, 4096, 4096)
-    ratio = named.framework.kernels.products([shape]) / own.framework.kernels.products([shape])
+    ratio = named.framework.kernels.products([shape]) / own.framework.kernels.products(
+        [shape]
+    )
     assert ratio == pytest.approx(1.18)
     assert named.framework.checks is None
-    assert named.framework.kernels.attention == own.framework.kernels.attention == "products"
+    assert (
+        named.framework.kernels.attention
+        == own.framework.kernels.attention
+        == "products"
+    )
 
 
 @cache
@@ -155,7 +179,9 @@ def test_compiled_layers_take_fewer_bytes(environment, low, high):
     """torchtitan's benchmarks (BSD-3-Clause, llama3_h100_202412): 5,762 tokens/s and GPU, 6,667
     under torch.compile, 1.157 times as many, with norms of several kernels; nothing is fitted."""
     setting = torchtitan(environment)
-    eager, made = (price(setting, parse_spec(f"{PUBLISHED}{w}")) for w in ("", ",compile=on"))
+    eager, made = (
+        price(setting, parse_spec(f"{PUBLISHED}{w}")) for w in ("", ",compile=on")
+    )
     assert low < eager.step_time / made.step_time < high
     assert made.step_time == pytest.approx(
         price(torchtitan(), parse_spec(f"{PUBLISHED},compile=on")).step_time
@@ -165,7 +191,9 @@ def test_compiled_layers_take_fewer_bytes(environment, low, high):
 def test_a_compiled_layer_keeps_one_value_inside_less():
     """The gate's activation, of half values: 2 bytes a token, layer and width inside."""
     words = "dp=8,zero=3,microbatch_size=1,cuda_graphs=off"
-    eager, made = (price(torchtitan(), parse_spec(f"{words}{w}")) for w in ("", ",compile=on"))
+    eager, made = (
+        price(torchtitan(), parse_spec(f"{words}{w}")) for w in ("", ",compile=on")
+    )
     assert eager.allocated - made.allocated == pytest.approx(2 * 8192 * 32 * 14336)
     assert eager.state == made.state
 
@@ -195,7 +223,8 @@ def test_torchtitans_selective_recomputation_keeps_every_other_product():
     """Of a token and layer 4 h + 4 q + 4 k + 2 f bytes (`SelectiveAC`), not 12 h + 4 k + 8 f."""
     words = "dp=8,zero=3,microbatch_size=1,cuda_graphs=off"
     none, kept = (
-        price(torchtitan(), parse_spec(f"{words}{w}")) for w in ("", ",recompute=selective")
+        price(torchtitan(), parse_spec(f"{words}{w}"))
+        for w in ("", ",recompute=selective")
     )
     fewer = 12 * 4096 + 4 * 1024 + 8 * 14336 - (8 * 4096 + 4 * 1024 + 2 * 14336)
     assert none.allocated - kept.allocated == pytest.approx(8192 * 32 * fewer)
@@ -219,7 +248,9 @@ def test_what_is_not_compiled_or_captured_is_refused(name, words, told):
 
 
 def test_experts_and_checks_are_not_captured():
-    sizes = DecoderSizes(8, 1024, 8, 8, 4096, 128, 32000, experts=ExpertLayers(8, 2, 4096))
+    sizes = DecoderSizes(
+        8, 1024, 8, 8, 4096, 128, 32000, experts=ExpertLayers(8, 2, 4096)
+    )
     checked = setting_of(sizes, preset("dgx-h100-2x8"), framework_name="megatron-lm",
                          environment_name="checked-collectives")  # fmt: skip
     plain = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm",
@@ -234,9 +265,15 @@ def test_experts_and_checks_are_not_captured():
     [
         ("tp=3", "32 heads are no multiple of 3 shards"),
         ("dp=32", "has 16 devices"),
-        ("dp=8,microbatch_size=3", "a batch of 256 is no multiple of 8 replicas x 3 examples"),
+        (
+            "dp=8,microbatch_size=3",
+            "a batch of 256 is no multiple of 8 replicas x 3 examples",
+        ),
         ("zero=3,dp=2", "zero=3: nanotron has 0, 1"),
-        ("pp=2,layers=8+8", "2 numbers, one a stage, whose sum is the model's 32 layers"),
+        (
+            "pp=2,layers=8+8",
+            "2 numbers, one a stage, whose sum is the model's 32 layers",
+        ),
         ("dp=2,ep=2", "the model has no experts"),
         ("dp=2,shards=2", "shards: any split"),
         ("microbatch_size=64", "lacks"),
@@ -251,7 +288,10 @@ def test_a_plan_that_cannot_be_says_why(words, told):
 def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     """MooreThreads/SimuMax (Apache-2.0, 4dcaae5): four layers of DeepSeek-V3, ep 8 on 8 B200, took
     0.603 s and 104.3 GiB of 32 examples."""
-    experts, latent = ExpertLayers(256, 8, 2048, 2048, 1), LatentAttention(1536, 512, 64, 128)
+    experts, latent = (
+        ExpertLayers(256, 8, 2048, 2048, 1),
+        LatentAttention(1536, 512, 64, 128),
+    )
     model = DecoderSizes(
         4, 7168, 128, 128, 18432, 4096, 129280, batch=32, own_head_size=192, experts=experts,
         latent=latent,
@@ -263,7 +303,10 @@ def test_experts_are_parted_and_their_bytes_are_those_that_were_measured():
     parted = model.parameters - 3 * model.expert_parameters
     own = 3 * model.expert_parameters / 8  # each device's; all of its state is here
     assert answer.state == pytest.approx(parted * (6 + 12 / 8) + own * 18, rel=1e-3)
-    assert "must divide 256 experts and dp x cp" in price(setting, parse_spec("dp=8,ep=3")).reason
+    assert (
+        "must divide 256 experts and dp x cp"
+        in price(setting, parse_spec("dp=8,ep=3")).reason
+    )
 
 
 @cache
@@ -283,7 +326,10 @@ def servers(*kinds: str) -> Cluster:
 
 def mixed(words: str, *kinds: str) -> PlanAnswer:
     """What a plan of an OPT of 6.7 billion parameters takes on servers of these kinds."""
-    return price(setting_of(MPT, servers(*kinds), framework_name="megatron-lm"), parse_spec(words))
+    return price(
+        setting_of(MPT, servers(*kinds), framework_name="megatron-lm"),
+        parse_spec(words),
+    )
 
 
 def test_a_slower_kind_paces_its_stage():
@@ -297,14 +343,18 @@ def test_a_slower_kind_paces_its_stage():
 
 def test_replicas_wait_for_those_of_a_slower_kind():
     words = "dp=2,tp=8,microbatch_size=4,batch=256"
-    slow, both = (mixed(words, kind, "a100-80").step_time for kind in ("a100-80", "h100"))
+    slow, both = (
+        mixed(words, kind, "a100-80").step_time for kind in ("a100-80", "h100")
+    )
     assert both == pytest.approx(slow, rel=1e-6)
 
 
 def test_every_stage_has_its_own_kinds_memory():
     """26 layers on 80 GB and six on 40 GB fit, and not the other way round."""
     words = "tp=8,pp=2,microbatch_size=16,batch=64,layers=26+6"
-    right, wrong = (mixed(words, *kinds) for kinds in (("h100", "a100"), ("a100", "h100")))
+    right, wrong = (
+        mixed(words, *kinds) for kinds in (("h100", "a100"), ("a100", "h100"))
+    )
     assert right.feasible
     assert right.fits > 0.9
     assert wrong.fits < 0.5
@@ -318,10 +368,15 @@ def test_internevo_parts_the_optimizer_and_hides_its_reductions():
     llama = DecoderSizes(32, 4096, 32, 32, 11008, 2048, 103168, batch=256)
     setting = setting_of(llama, preset("dgx-a100-2x8"), framework_name="internevo")
     words = "dp=16,zero=1,microbatch_size=2"
-    told, bare = (price(setting, parse_spec(words + more)) for more in ("", ",overlap=none"))
+    told, bare = (
+        price(setting, parse_spec(words + more)) for more in ("", ",overlap=none")
+    )
     assert told.state == pytest.approx(llama.parameters * (4 + 12 / 16))
     assert told.step_time < bare.step_time
-    assert "zero=3: internevo has 0, 1" in price(setting, parse_spec("dp=16,zero=3")).reason
+    assert (
+        "zero=3: internevo has 0, 1"
+        in price(setting, parse_spec("dp=16,zero=3")).reason
+    )
 
 
 def test_fsdp_parts_experts_over_fewer_replicas():
@@ -333,7 +388,9 @@ def test_fsdp_parts_experts_over_fewer_replicas():
         4, 4096, 32, 8, 14336, 4096, 32000, batch=16, experts=ExpertLayers(8, 2, 14336)
     )
     setting = setting_of(model, preset("dgx-h100-2x8"), precision="bf16-mixed")
-    alone, apart = (price(setting, parse_spec(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4))
+    alone, apart = (
+        price(setting, parse_spec(f"dp=16,zero=3,ep={ep}")) for ep in (1, 4)
+    )
     experts = 4 * model.expert_parameters
     rest = model.parameters - experts
     assert alone.state == pytest.approx(16 * model.parameters / 16)
@@ -341,13 +398,17 @@ def test_fsdp_parts_experts_over_fewer_replicas():
     rate = min(setting.framework.network.rates["server_links"], 0.9 * 50e9 * 8)
     assert alone.step_time > 0.77 * 8 * experts * 15 / 16 / rate
     assert apart.step_time < alone.step_time
-    moved = 3 * 3 / 4 * 2 * model.expert_parameters  # three layers whose experts are a quarter
+    moved = (
+        3 * 3 / 4 * 2 * model.expert_parameters
+    )  # three layers whose experts are a quarter
     assert alone.allocated - apart.allocated > moved
 
 
 def test_recomputation_trades_bytes_for_seconds():
     kinds = ("none", "block:16", "full")
-    found = [price(nanotron(), PlanSpec(tp=8, microbatch_size=4, recompute=k)) for k in kinds]
+    found = [
+        price(nanotron(), PlanSpec(tp=8, microbatch_size=4, recompute=k)) for k in kinds
+    ]
     seconds, peaks = [a.step_time for a in found], [a.peak for a in found]
     assert seconds == sorted(seconds)
     assert peaks == sorted(peaks, reverse=True)
@@ -357,7 +418,9 @@ def test_more_stages_have_a_longer_bubble():
     """1F1B's (p - 1) / M of the work, and interleaving divides it."""
     setting = setting_of(LLAMA, preset("dgx-h100-2x8"), framework_name="megatron-lm")
     plain, chunks = (
-        price(setting, parse_spec(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")).step_time
+        price(
+            setting, parse_spec(f"pp=8,tp=2,batch=16,layers=equal,schedule={s}")
+        ).step_time
         for s in ("1f1b", "interleaved:4")
     )
     assert 0 < plain - chunks < plain * 7 / 16
@@ -365,8 +428,12 @@ def test_more_stages_have_a_longer_bubble():
 
 def test_zero_parts_over_groups_of_replicas():
     """InternEvo's zero1 of a server: 2 + 2 bytes and an eighth of 12; gathers stay inside."""
-    setting = setting_of(LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo")
-    whole, parted = (price(setting, parse_spec(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8"))
+    setting = setting_of(
+        LLAMA, preset("superpod-a100-80-32x8"), framework_name="internevo"
+    )
+    whole, parted = (
+        price(setting, parse_spec(f"dp=256,zero=1{w}")) for w in ("", ",zero_group=8")
+    )
     assert parted.state == pytest.approx(LLAMA.parameters * (4 + 12 / 8), rel=1e-9)
     assert whole.state == pytest.approx(LLAMA.parameters * (4 + 12 / 256), rel=1e-9)
     hops = (
@@ -379,7 +446,9 @@ def test_hybrid_shards_are_those_of_a_group():
     """512 GPUs in groups of 8: parameters cross no servers, an eighth of gradients do."""
     setting = setting_of(replace(LLAMA, batch=512), preset("dgx-h100-64x8"),
                          framework_name="torchtitan")  # fmt: skip
-    whole, hybrid = (price(setting, parse_spec(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8"))
+    whole, hybrid = (
+        price(setting, parse_spec(f"dp=512,zero=3{w}")) for w in ("", ",zero_group=8")
+    )
     assert hybrid.state == pytest.approx(64 * whole.state)
     assert hybrid.step_time < whole.step_time
 
@@ -387,7 +456,11 @@ def test_hybrid_shards_are_those_of_a_group():
 @pytest.mark.parametrize(
     ("name", "words", "reason"),
     [
-        ("nanotron", "dp=8,zero=1,zero_group=4", "shares over groups with a zero of none"),
+        (
+            "nanotron",
+            "dp=8,zero=1,zero_group=4",
+            "shares over groups with a zero of none",
+        ),
         ("internevo", "dp=8,zero=1,zero_group=3", "must divide 8 replicas"),
         ("internevo", "dp=8,zero_group=4", "shares over groups with a zero of 1"),
     ],

@@ -36,12 +36,15 @@ def test_no_bound_is_above_that_of_what_it_stands_for(
     cluster = resolve_cluster("16xH100")
     on = setting_of(sizes, cluster, framework_name=framework, memory_limit=memory)
     space, draws = SpecSpace(on, sizes.batch, 16), random.Random(framework)
-    pipelines = [group for group in space.groups if group.spec.pp > 1 and group.sums is not None]
+    pipelines = [
+        group for group in space.groups if group.spec.pp > 1 and group.sums is not None
+    ]
     num_rows = 0
     for group in draws.sample(pipelines, 24):
         cuts = pipeline_cuts(on, group.spec.pp)
         numbers = {
-            cut: number for number, cut in enumerate(zip(cuts.schedules, cuts.layers, strict=True))
+            cut: number
+            for number, cut in enumerate(zip(cuts.schedules, cuts.layers, strict=True))
         }
         plain = draws.choice(group.stages_of_zero)
         for family in families_of(group, plain):

@@ -53,7 +53,9 @@ def test_bytes_are_those_of_megatrons_own_tests(words):
 
 def test_attention_in_products_keeps_its_scores():
     """Its golden of one device a replica: 4673 MB unfused, 2712 MB in one kernel."""
-    assert held("dp=8,zero=1", "unfused-attention")[0].allocated == pytest.approx(4.673e9, rel=0.03)
+    assert held("dp=8,zero=1", "unfused-attention")[0].allocated == pytest.approx(
+        4.673e9, rel=0.03
+    )
 
 
 def test_earlier_ranks_keep_more_micro_batches():

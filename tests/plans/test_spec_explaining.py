@@ -57,7 +57,9 @@ def test_what_hosts_take_is_what_a_step_without_them_does_not():
     assert resident["offload"] == 0.0
     assert offloaded["offload"] > 0.0
     names = [name for name in ROW_PARTS if name != "offload"]
-    assert [offloaded[name] for name in names] == pytest.approx([resident[name] for name in names])
+    assert [offloaded[name] for name in names] == pytest.approx(
+        [resident[name] for name in names]
+    )
 
 
 # Where one thing is known to dominate by arithmetic or by how the run was made: bubbles of
@@ -71,8 +73,18 @@ KNOWN = [
     ("nanotron", None, "tp=16,dp=2,microbatch_size=1,batch=32", "shards"),
     ("nanotron", None, "tp=32,microbatch_size=1,batch=16", "shards"),
     ("megatron-lm", None, "tp=16,dp=2,microbatch_size=2,batch=64", "shards"),
-    ("nanotron", "checked-collectives", "tp=8,dp=4,microbatch_size=1,batch=64", "checks"),
-    ("nanotron", "checked-collectives", "tp=4,dp=8,microbatch_size=1,batch=64", "checks"),
+    (
+        "nanotron",
+        "checked-collectives",
+        "tp=8,dp=4,microbatch_size=1,batch=64",
+        "checks",
+    ),
+    (
+        "nanotron",
+        "checked-collectives",
+        "tp=4,dp=8,microbatch_size=1,batch=64",
+        "checks",
+    ),
     ("megatron-lm", None, "dp=4,tp=8,microbatch_size=8,batch=512", "compute"),
     ("torchtitan", None, "dp=32,microbatch_size=2,batch=256,zero=3", "compute"),
 ]
@@ -91,12 +103,17 @@ def test_bubbles_are_those_of_the_formula():
     """Equal stages, no head and no exchanges: (p - 1) / m of the work."""
     own = setting()
     own = replace(own, decoder=replace(own.decoder, vocabulary=1))
-    parts = row_parts(own, parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none"))
+    parts = row_parts(
+        own, parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none")
+    )
     assert parts["bubble"] == pytest.approx(7 / 16 * parts["compute"], rel=0.02)
 
 
 def test_changes_are_what_their_words_take():
-    own, words = setting(), parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=full")
+    own, words = (
+        setting(),
+        parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=full"),
+    )
     changes = row_changes(own, words)
     times = [x.answer.step_time for x in changes]
     assert times == sorted(times)
@@ -117,12 +134,17 @@ def test_waits_hold_launches_too():
 
 
 def test_causes_are_what_the_changed_run_takes_more():
-    own, words = setting(), parse_spec("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1")
+    own, words = (
+        setting(),
+        parse_spec("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1"),
+    )
     step = price(own, words).step_time or 0.0
     parts = row_parts(own, words)
     causes = {x.name: x.seconds for x in row_causes(own, words, parts)}
     again = price(own, replace(words, recompute="full")).step_time or 0.0
-    checked = price(setting(environment_name="checked-collectives"), words).step_time or 0.0
+    checked = (
+        price(setting(environment_name="checked-collectives"), words).step_time or 0.0
+    )
     assert causes["recompute"] == pytest.approx(again - step)
     assert causes["checks"] == pytest.approx(checked - step)
     # Each usual factor is above two, so that at least the part itself is added.

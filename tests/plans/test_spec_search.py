@@ -46,7 +46,10 @@ SERVERS_OF_TWO = Servers(
 
 
 def setting(
-    sizes: DecoderSizes, framework: str, memory: float | None, cluster: str | Cluster = CLUSTER
+    sizes: DecoderSizes,
+    framework: str,
+    memory: float | None,
+    cluster: str | Cluster = CLUSTER,
 ) -> PricingSetting:
     return setting_of(
         sizes, resolve_cluster(cluster), framework_name=framework, memory_limit=memory
@@ -61,7 +64,9 @@ def ways_to_share(
     for zero in traits.zero_stages if replicas > 1 or offload != "none" else (0,):
         groups: list[int | None] = [None]
         if zero in traits.zero_groups and on.cluster.num_devices > server:
-            groups += [group for group in (2, 4) if group < replicas and group <= server]
+            groups += [
+                group for group in (2, 4) if group < replicas and group <= server
+            ]
         overlaps: list[str | None] = [None]
         if on.framework.name == "megatron-lm" and replicas > 1:
             overlaps += ["reduce", "reduce+gather"] if zero else ["reduce"]
@@ -82,9 +87,13 @@ def every_plan(
         if pp > 1:
             chunks = range(2, on.decoder.layers // pp + 1)
             schedules += [
-                name for name in ("gpipe", "zero-bubble", "v") if name in traits.schedules
+                name
+                for name in ("gpipe", "zero-bubble", "v")
+                if name in traits.schedules
             ]
-            schedules += [f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules]
+            schedules += [
+                f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules
+            ]
         sizes = [m for m in (1, 2, 4, 8) if batch // dp % m == 0]
         experts = [ep for ep in powers if on.decoder.experts or ep == 1]
         shared = list(ways_to_share(on, dp * cp, offload))
@@ -98,13 +107,22 @@ def every_plan(
                     microbatch_size=size, batch=batch, schedule=schedule,
                     zero_group=group, overlap=overlap, offload=offload,
                 )  # fmt: skip
-                if schedule.startswith("interleaved") and plan.num_microbatches(batch) % pp:
+                if (
+                    schedule.startswith("interleaved")
+                    and plan.num_microbatches(batch) % pp
+                ):
                     continue
                 most = on.decoder.layers
-                for recompute in ("none", "selective", *(f"block:{k}" for k in range(1, most))):
+                for recompute in (
+                    "none",
+                    "selective",
+                    *(f"block:{k}" for k in range(1, most)),
+                ):
                     answer = price(on, replace(plan, recompute=recompute))
                     if answer.feasible:
-                        found.append((answer.step_time, replace(plan, recompute=recompute)))
+                        found.append(
+                            (answer.step_time, replace(plan, recompute=recompute))
+                        )
                         break  # more is recomputed to no end
                 full = price(on, replace(plan, recompute="full"))
                 if full.feasible:
@@ -151,7 +169,9 @@ def test_with_state_on_the_host_it_is_the_least_too(framework, offload, memory):
     modes = PlanSpec(offload=offload)
     found = search_specs(SpecSpace(on, DENSE.batch, 4, modes))
     assert plans
-    assert found.best[0].seconds == pytest.approx(min(seconds for seconds, _ in plans), rel=1e-9)
+    assert found.best[0].seconds == pytest.approx(
+        min(seconds for seconds, _ in plans), rel=1e-9
+    )
     assert found.best[0].spec.offload == offload
     # Without it nothing fits.
     assert not search_specs(SpecSpace(on, DENSE.batch, 4)).best

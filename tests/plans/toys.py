@@ -62,7 +62,9 @@ def chain(rng, count=5, batch=4, tied=(), attention=0.0):
 
 def cluster(count=4, memory=1e9, bandwidth=50.0, kinds=()):
     kind = [*kinds, *["a100"] * (count - len(kinds))]
-    devices = tuple(Device(name=f"gpu:{i}", kind=kind[i], memory=memory) for i in range(count))
+    devices = tuple(
+        Device(name=f"gpu:{i}", kind=kind[i], memory=memory) for i in range(count)
+    )
     links = tuple(
         Link(source=a.name, target=b.name, latency=1e-3, bandwidth=bandwidth)
         for a in devices
@@ -79,7 +81,9 @@ def all_drafts(model, machine):
     for size in (d for d in range(1, model.batch + 1) if model.batch % d == 0):
         for stages in range(1, min(count, devices) + 1):
             for row in itertools.product(shapes, repeat=stages):
-                if sum(r * t for r, t in row) > devices or any(size % r for r, _ in row):
+                if sum(r * t for r, t in row) > devices or any(
+                    size % r for r, _ in row
+                ):
                     continue
                 first = [0, *itertools.accumulate(r * t for r, t in row)]
                 for cuts in itertools.combinations(range(1, count), stages - 1):

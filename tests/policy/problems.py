@@ -28,7 +28,9 @@ def constrained_problem(seed: int) -> Problem:
     """A small problem of any size with pins, forbids, kinds and memory."""
     rng = np.random.default_rng(seed)
     shape = int(rng.integers(1, 30)), int(rng.integers(1, 5))
-    return random_problem(rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3)))
+    return random_problem(
+        rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3))
+    )
 
 
 def permuted_devices(problem: Problem, permutation: np.ndarray) -> Problem:
@@ -36,9 +38,13 @@ def permuted_devices(problem: Problem, permutation: np.ndarray) -> Problem:
     cluster = problem.cluster
     devices = tuple(cluster.devices[d] for d in permutation)
     index = {device.name: i for i, device in enumerate(devices)}
-    pin = np.array([-1 if d < 0 else index[cluster.devices[d].name] for d in problem.pin], np.int32)
+    pin = np.array(
+        [-1 if d < 0 else index[cluster.devices[d].name] for d in problem.pin], np.int32
+    )
     forbid = None if problem.forbid is None else problem.forbid[:, permutation]
-    return replace(problem, cluster=Cluster(devices, cluster.links), pin=pin, forbid=forbid)
+    return replace(
+        problem, cluster=Cluster(devices, cluster.links), pin=pin, forbid=forbid
+    )
 
 
 def permuted_ops(problem: Problem, permutation: np.ndarray) -> Problem:
@@ -46,12 +52,18 @@ def permuted_ops(problem: Problem, permutation: np.ndarray) -> Problem:
     graph = problem.graph
     place = np.argsort(permutation)
     tensors = [
-        (int(place[graph.producer[k]]), float(graph.size[k]), place[graph.consumers(k)].tolist())
+        (
+            int(place[graph.producer[k]]),
+            float(graph.size[k]),
+            place[graph.consumers(k)].tolist(),
+        )
         for k in range(graph.num_tensors)
     ]
     return replace(
         problem,
-        graph=ComputationGraph.from_tensors([graph.names[i] for i in permutation], tensors),
+        graph=ComputationGraph.from_tensors(
+            [graph.names[i] for i in permutation], tensors
+        ),
         time={kind: seconds[permutation] for kind, seconds in problem.time.items()},
         state=problem.state[permutation],
         phase=problem.phase[permutation],

@@ -68,10 +68,14 @@ def test_the_untrained_control_is_the_policy_that_training_begins_with():
 
 @pytest.mark.timed
 def test_a_budget_is_kept_with_many_ops():
-    problem = with_microbatches(contract.training_chain(num_layers=150, num_devices=4), 8)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=150, num_devices=4), 8
+    )
     warm(["best"])
     result = make_placer("best").place(problem, budget=0.3)
-    assert result.seconds < 0.3 * 1.1 + make_placer("learned").place(problem).seconds + 0.2
+    assert (
+        result.seconds < 0.3 * 1.1 + make_placer("learned").place(problem).seconds + 0.2
+    )
 
 
 def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
@@ -81,7 +85,9 @@ def test_a_policy_of_ones_own_takes_the_place_of_the_packages(tmp_path):
     own = make_placer("learned", checkpoint=str(tmp_path / "policy"))
     assert own.policy is not None
     for part in ("decoder", "refiner"):
-        assert (getattr(own.policy, part) == getattr(policy, part).detach().numpy()).all()
+        assert (
+            getattr(own.policy, part) == getattr(policy, part).detach().numpy()
+        ).all()
     assert own.place(problem).step_time > 0
     with pytest.raises(
         InputError, match="'heft': checkpoint is an option of learned, gnn, best alone"

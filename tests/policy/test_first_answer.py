@@ -32,7 +32,9 @@ def test_a_first_answer_is_what_simulate_says_of_it(path, capfd):
     placement, problem = gnnplace.read_placement_for(str(output), training_chain())
     simulation = gnnplace.simulate(problem, placement)
     assert simulation.feasible
-    assert placement.predicted_step_time == pytest.approx(simulation.step_time, rel=1e-12)
+    assert placement.predicted_step_time == pytest.approx(
+        simulation.step_time, rel=1e-12
+    )
     assert json.loads(output.read_text())["x-mine"] == 1
     assert "first answer (single)" in capfd.readouterr().err
 
@@ -55,7 +57,9 @@ def test_memory_is_kept():
 def test_the_bound_of_a_first_answer_is_one():
     problem = training_chain()
     result = Plain().place(problem)
-    assert 0 < result.lower_bound <= gnnplace.place(problem, placer="single").lower_bound
+    assert (
+        0 < result.lower_bound <= gnnplace.place(problem, placer="single").lower_bound
+    )
 
 
 def test_a_model_has_no_problem_file():

@@ -53,10 +53,13 @@ def test_contract(check):
 def test_every_decode_respects_kinds_pins_and_colocation(seed):
     rng = np.random.default_rng(seed)
     shape = int(rng.integers(1, 30)), int(rng.integers(1, 5))
-    problem = random_problem(rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3)))
+    problem = random_problem(
+        rng, *shape, constrained=True, microbatches=int(rng.integers(1, 3))
+    )
     cannot = rng.random(problem.num_ops) < 0.1
     problem = replace(
-        problem, time=problem.time | {"slow": np.where(cannot, np.inf, problem.time["slow"])}
+        problem,
+        time=problem.time | {"slow": np.where(cannot, np.inf, problem.time["slow"])},
     )
     if not problem.unit_allowed.any(axis=1).all():
         return
@@ -74,7 +77,9 @@ def test_memory_masks_keep_states_within_the_limits(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 25, 4, plain=True)
     room = problem.state.sum() / 4 + problem.state.max()
-    devices = tuple(d.model_copy(update={"memory": room}) for d in problem.cluster.devices)
+    devices = tuple(
+        d.model_copy(update={"memory": room}) for d in problem.cluster.devices
+    )
     problem = replace(problem, cluster=Cluster(devices, problem.cluster.links))
     rollouts = Rollouts(SearchSpace(problem), POLICY)
     for aim in rollouts.aims:
@@ -113,7 +118,9 @@ def test_listing_devices_in_another_order_changes_nothing():
 @given(seed=seeds)
 def test_listing_ops_in_another_order_changes_nothing_but_ties(seed):
     rng = np.random.default_rng(seed)
-    problem = family_problem("layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,)))
+    problem = family_problem(
+        "layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,))
+    )
     permutation = rng.permutation(problem.num_ops)
     other = permuted_ops(problem, permutation)
     a, b = (Rollouts(SearchSpace(p), POLICY) for p in (problem, other))
@@ -177,7 +184,9 @@ def decodes(rollouts, deadline=np.inf):
     return network_decodes(rollouts, load_gnn(), rollouts.aims[0], deadline)
 
 
-def test_the_first_is_greedy_the_others_are_drawn_and_all_have_their_own_score(rollouts):
+def test_the_first_is_greedy_the_others_are_drawn_and_all_have_their_own_score(
+    rollouts,
+):
     found, space = decodes(rollouts), rollouts.space
     episodes = Episodes(space, load_gnn().order)
     greedy = episodes.greedy(episodes.network(load_gnn()))
@@ -185,7 +194,9 @@ def test_the_first_is_greedy_the_others_are_drawn_and_all_have_their_own_score(r
     assert np.array_equal(found[0].unit_device, greedy)
     assert len({one.unit_device.tobytes() for one in found}) > DRAWS // 2
     for one in found:
-        assert space.score(space.spread(one.unit_device), one.order) == pytest.approx(one.score)
+        assert space.score(space.spread(one.unit_device), one.order) == pytest.approx(
+            one.score
+        )
         assert one.aim.order == NAME
 
 
@@ -225,7 +236,9 @@ def test_the_learned_placer_has_them_beside_fewer_of_its_own(rollouts):
     assert [one.score for one in found] == sorted(one.score for one in found)
 
 
-@pytest.mark.parametrize("placer", [untrained(), LearnedPlacer(orders=("upward-rank",))])
+@pytest.mark.parametrize(
+    "placer", [untrained(), LearnedPlacer(orders=("upward-rank",))]
+)
 def test_the_control_and_given_orders_have_none(rollouts, placer):
     assert all(one.aim.order != NAME for one in placer.decodes(rollouts, np.inf))
 
@@ -233,7 +246,9 @@ def test_the_control_and_given_orders_have_none(rollouts, placer):
 @pytest.fixture(scope="module")
 def small():
     """A pipeline below the network's least number of ops."""
-    shape = RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(4,), clusters=("own",))
+    shape = RandomDraws(
+        ops=(40, 60), devices=(4, 4), microbatches=(4,), clusters=("own",)
+    )
     return SearchSpace(family_problem("transformer", 3, shape))
 
 
@@ -246,7 +261,9 @@ def test_a_small_problem_has_cuts_and_decodes_of_the_network_as_starts(small):
     greedy = len(device_limits(small.problem.num_devices)) - 1
     assert len(orders) in (3 + greedy + FIRST_DRAWS, 4 + greedy + FIRST_DRAWS)
     for one in learned.more_starts(rollouts, np.inf, None):
-        assert small.score(small.spread(one.unit_device), one.order) == pytest.approx(one.score)
+        assert small.score(small.spread(one.unit_device), one.order) == pytest.approx(
+            one.score
+        )
 
 
 def test_with_a_budget_the_network_is_not_asked(small):

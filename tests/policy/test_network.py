@@ -22,7 +22,12 @@ from gnnplace.policy.gnn.features import STATIC, message_features
 from gnnplace.policy.gnn.features import static_features as features_of_ops
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.network import PlacementPolicy, read_policy
-from gnnplace.policy.weights import GLOBAL, POLICY_CHECKPOINT, global_features, read_weights
+from gnnplace.policy.weights import (
+    GLOBAL,
+    POLICY_CHECKPOINT,
+    global_features,
+    read_weights,
+)
 from gnnplace.problem import Problem
 from gnnplace.train.data.random_families import RandomDraws
 from gnnplace.train.data.random_families import random_problem as family_problem
@@ -53,7 +58,9 @@ def test_checkpoint_round_trip(tmp_path):
 def test_other_features_are_refused(tmp_path):
     trained_like().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"feature_version": "99"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"feature_version": "99"})
+    )
     with pytest.raises(MismatchError, match="feature_version 99"):
         read_policy(tmp_path)
     with pytest.raises(MismatchError, match="feature_version 99"):
@@ -92,7 +99,9 @@ def test_shipped_checkpoint_is_small_and_loads():
     assert isinstance(read_policy(POLICY_CHECKPOINT), PlacementPolicy)
 
 
-@pytest.mark.parametrize(("kind", "placer"), [(PlacementPolicy, "learned"), (GnnPolicy, "gnn")])
+@pytest.mark.parametrize(
+    ("kind", "placer"), [(PlacementPolicy, "learned"), (GnnPolicy, "gnn")]
+)
 def test_a_saved_policy_has_a_card_that_says_how_to_use_it(tmp_path, kind, placer):
     kind().save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text()
@@ -103,7 +112,9 @@ def test_a_saved_policy_has_a_card_that_says_how_to_use_it(tmp_path, kind, place
 
 def test_the_policy_does_not_import_lightning():
     code = "import sys, gnnplace.policy; print('lightning' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -118,7 +129,10 @@ def static_features(graph: WalkGraph) -> np.ndarray:
 def faster(problem: Problem, factor: float) -> Problem:
     links = tuple(
         link.model_copy(
-            update={"latency": link.latency / factor, "bandwidth": link.bandwidth * factor}
+            update={
+                "latency": link.latency / factor,
+                "bandwidth": link.bandwidth * factor,
+            }
         )
         for link in problem.cluster.links
     )
@@ -174,4 +188,6 @@ def test_features_follow_a_new_listing_of_ops_and_devices():
     np.testing.assert_allclose(
         static_features(plain), static_features(turned), rtol=1e-5, atol=1e-6
     )
-    np.testing.assert_allclose(global_features(plain), global_features(turned), rtol=1e-5)
+    np.testing.assert_allclose(
+        global_features(plain), global_features(turned), rtol=1e-5
+    )

@@ -30,7 +30,10 @@ LATER = 1e12  # of any clock
 def start_of(seed, microbatches=1):
     rng = np.random.default_rng(seed)
     problem = random_problems.random_problem(
-        rng, int(rng.integers(4, 25)), int(rng.integers(2, 5)), microbatches=microbatches
+        rng,
+        int(rng.integers(4, 25)),
+        int(rng.integers(2, 5)),
+        microbatches=microbatches,
     )
     space = SearchSpace(problem)
     rollouts = Rollouts(space, POLICY)
@@ -51,7 +54,9 @@ def searched(seed, habit, moves, heat=0.01):
 def test_the_state_is_what_it_says_and_never_gets_worse(seed):
     space, s, before = searched(seed, Habit(0.2, 0.1), 60)
     assert s.score[0] == pytest.approx(space.score(s.device, s.order), rel=1e-9)
-    assert s.score[1] == pytest.approx(space.score(s.best_device, s.best_order), rel=1e-9)
+    assert s.score[1] == pytest.approx(
+        space.score(s.best_device, s.best_order), rel=1e-9
+    )
     assert s.score[1] <= before
     np.testing.assert_array_equal(space.spread(s.unit_device), s.device)
     assert sorted(s.order.tolist()) == list(range(len(s.order)))
@@ -75,7 +80,9 @@ def test_back_to_best_is_the_best_state():
 
 def anytime_of(family, seed, **options):
     """A search from the best decode, and what that takes."""
-    rollouts = Rollouts(SearchSpace(random_problem(family, seed, RandomDraws(**options))), POLICY)
+    rollouts = Rollouts(
+        SearchSpace(random_problem(family, seed, RandomDraws(**options))), POLICY
+    )
     first = rollouts.greedy()[0]
     return first, Anytime(RefiningPasses(rollouts), first, np.random.default_rng(0))
 
@@ -196,7 +203,10 @@ def made(memory: str, on_groups: bool = True):
         4008,
         CapturedDraws(groups=None, microbatches=(4,), memory=(memory,)),
     )
-    placer, space = LearnedPlacer(trained_like(), on_groups=on_groups), SearchSpace(problem)
+    placer, space = (
+        LearnedPlacer(trained_like(), on_groups=on_groups),
+        SearchSpace(problem),
+    )
     assert problem.num_ops >= 1_000
     assert not searched_alone(space)
     return placer, space, placer.beside(space, np.random.default_rng(0))

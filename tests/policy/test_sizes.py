@@ -31,7 +31,8 @@ def path(tmp_path):
 def test_a_chain_is_cut_and_beats_the_whole_batch(path):
     """Times of a file are divided evenly, so that more micro-batches fill the pipeline better."""
     sizes = try_sizes(
-        SizedModel(path(), None, OPTIONS), partial(gnnplace.place, placer="interleaved", budget=0.0)
+        SizedModel(path(), None, OPTIONS),
+        partial(gnnplace.place, placer="interleaved", budget=0.0),
     )
     chosen = choose(sizes)
     assert [size.microbatches for size in sizes] == [1, 2, 4, 8, 16, 32]
@@ -49,7 +50,8 @@ def test_a_size_that_cannot_be_better_is_not_placed(path, monkeypatch):
         return partial(gnnplace.place, placer="single", budget=0.0)(problem)
 
     monkeypatch.setattr(
-        "gnnplace.policy.sizes.lower_bound", lambda p: np.inf if p.microbatches > 2 else 0.0
+        "gnnplace.policy.sizes.lower_bound",
+        lambda p: np.inf if p.microbatches > 2 else 0.0,
     )
     sizes = try_sizes(SizedModel(path(), None, OPTIONS), place)
     assert placed == [1, 2]
@@ -105,7 +107,9 @@ def test_place_auto_writes_a_placement_that_says_its_size(path, tmp_path, capsys
     data = json.loads((tmp_path / "p.json").read_text())
     assert data["x-capture"]["microbatches"] == gnnplace.placed_microbatches(data) > 1
     assert run(["simulate", path(), output, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["step_time"] == data["predicted_step_time"]
+    assert (
+        json.loads(capsys.readouterr().out)["step_time"] == data["predicted_step_time"]
+    )
 
 
 @pytest.mark.campaign
@@ -121,6 +125,13 @@ def test_demo_auto_shows_sizes_and_measures_the_whole_batch_beside(tmp_path, cap
 
 @pytest.mark.parametrize("count", ["many", "0", "-2"])
 def test_any_other_word_is_refused(path, count, tmp_path, capsys):
-    arguments = ["place", path(), "--microbatches", count, "-o", str(tmp_path / "p.json")]
+    arguments = [
+        "place",
+        path(),
+        "--microbatches",
+        count,
+        "-o",
+        str(tmp_path / "p.json"),
+    ]
     assert run(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -48,7 +48,9 @@ def test_a_large_problem_warms_the_search_on_groups(notes, monkeypatch):
     assert len(warmed) == 2
 
 
-def test_a_small_problem_warms_the_graph_network_without_a_budget_alone(notes, monkeypatch):
+def test_a_small_problem_warms_the_graph_network_without_a_budget_alone(
+    notes, monkeypatch
+):
     asked = []
     monkeypatch.setattr(learned, "_ask", lambda *what: asked.append(what))
     warming.warm(["learned"], num_ops=10, budget=2.0)
@@ -79,7 +81,9 @@ def test_an_unknown_placer_is_no_error_here(notes):
 
 def test_what_is_compiled_is_told(notes, monkeypatch):
     """The kernel stands in a file of its own, so that no earlier run has left it compiled."""
-    (notes / "one_more_kernel.py").write_text("def one_more(values):\n    return values[0] + 1.0\n")
+    (notes / "one_more_kernel.py").write_text(
+        "def one_more(values):\n    return values[0] + 1.0\n"
+    )
     monkeypatch.syspath_prepend(notes)
     one_more = kernel(importlib.import_module("one_more_kernel").one_more)
     lines = []

@@ -19,7 +19,9 @@ from tests.random_problems import random_problem, seeds
 def test_copies_work_bytes_and_state(seed, count):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 12, 2, constrained=True, microbatches=1)
-    phase = np.where(np.diff(problem.graph.successor_offset) == 0, UPDATE, 0).astype(np.int8)
+    phase = np.where(np.diff(problem.graph.successor_offset) == 0, UPDATE, 0).astype(
+        np.int8
+    )
     problem = replace(problem, phase=phase)
     cut = with_microbatches(problem, count)
     updates = int((phase == UPDATE).sum())
@@ -62,10 +64,14 @@ def test_one_is_the_problem_itself_and_twice_is_refused():
 def test_numbers_that_no_batch_is_cut_into_are_refused_on_every_road(count):
     """At once, before an array of so many copies is asked for."""
     for cut in (
-        lambda: with_microbatches(random_problem(np.random.default_rng(0), 5, 2), count),
+        lambda: with_microbatches(
+            random_problem(np.random.default_rng(0), 5, 2), count
+        ),
         lambda: CaptureOptions(microbatches=count),
     ):
-        with pytest.raises(InputError, match=r"microbatches .*whole number from 1 to 4096"):
+        with pytest.raises(
+            InputError, match=r"microbatches .*whole number from 1 to 4096"
+        ):
             cut()
     with pytest.raises(InputError, match="groups"):
         CaptureOptions(groups=0 if count == 10**9 else count)
@@ -85,7 +91,9 @@ def test_turns_order_the_copies_and_change_nothing_else():
     cut = with_microbatches(problem, 3, turns=[(2, 2), (2, 5)])
     extra = set(edges(cut)) - set(edges(plain))
     assert extra == {
-        (f"{names[2]}#{k}", f"{names[other]}#{k + 1}") for k in (0, 1) for other in (2, 5)
+        (f"{names[2]}#{k}", f"{names[other]}#{k + 1}")
+        for k in (0, 1)
+        for other in (2, 5)
     }
     assert set(edges(plain)) <= set(edges(cut))
     assert cut.graph.size.sum() == plain.graph.size.sum()
@@ -93,4 +101,6 @@ def test_turns_order_the_copies_and_change_nothing_else():
 
 def edges(problem):
     graph = problem.graph
-    return [(graph.names[a], graph.names[b]) for a, b in zip(*graph.edges[:2], strict=True)]
+    return [
+        (graph.names[a], graph.names[b]) for a, b in zip(*graph.edges[:2], strict=True)
+    ]

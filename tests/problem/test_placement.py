@@ -52,11 +52,23 @@ def test_a_placement_without_sequence_or_fingerprint_is_fine():
     ("change", "error", "message"),
     [
         ({"device": {"conv": "gpu:0"}}, FormatError, "op 'relu' has no device"),
-        ({"device": {"conv": "gpu:0", "relu": "gpu:5"}}, FormatError, "device.relu: no device"),
+        (
+            {"device": {"conv": "gpu:0", "relu": "gpu:5"}},
+            FormatError,
+            "device.relu: no device",
+        ),
         ({"device": {**GOOD["device"], "x": "gpu:0"}}, FormatError, "device.x: no op"),
         ({"sequence": {"gpu:0": ["conv"]}}, FormatError, "'relu' is missing"),
-        ({"sequence": {"gpu:0": ["conv", "relu", "relu"]}}, FormatError, "'relu' is repeated"),
-        ({"sequence": {"gpu:1": ["conv"], "gpu:0": ["relu"]}}, FormatError, r"gpu:1\[0\]"),
+        (
+            {"sequence": {"gpu:0": ["conv", "relu", "relu"]}},
+            FormatError,
+            "'relu' is repeated",
+        ),
+        (
+            {"sequence": {"gpu:1": ["conv"], "gpu:0": ["relu"]}},
+            FormatError,
+            r"gpu:1\[0\]",
+        ),
         ({"sequence": {"gpu:3": []}}, FormatError, "sequence.gpu:3"),
         ({"fingerprint": "0" * 64}, MismatchError, "fingerprint"),
         ({"seconds": float("nan")}, FormatError, "seconds"),

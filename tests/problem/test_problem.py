@@ -37,7 +37,9 @@ def test_the_fingerprint_covers_structure_and_not_times():
 def test_numbers_whose_sums_are_not_finite_are_refused_in_python_too(value):
     """Where a kernel got such times it looked for ops behind the end of its arrays."""
     problem = random_problem(np.random.default_rng(1), 5, 2)
-    times = {kind: np.full_like(seconds, value) for kind, seconds in problem.time.items()}
+    times = {
+        kind: np.full_like(seconds, value) for kind, seconds in problem.time.items()
+    }
     with pytest.raises(InputError, match=r"ops\[0\].time.* 0 to 1e\+30"):
         replace(problem, time=times)
     with pytest.raises(InputError, match=r"ops\[0\].state"):
@@ -58,7 +60,9 @@ def test_units_are_numbered_as_they_come_and_ops_without_a_class_are_alone():
     names = list("abcdef")
     graph = ComputationGraph.from_tensors(names, [])
     labels = (None, "x", None, "y", "x", "y")
-    problem = build_problem("p", graph, preset("pcie-t4-2"), {"t4": np.ones(6)}, colocate=labels)
+    problem = build_problem(
+        "p", graph, preset("pcie-t4-2"), {"t4": np.ones(6)}, colocate=labels
+    )
     assert problem.unit_of.tolist() == [0, 1, 2, 3, 1, 3]
 
 
@@ -72,7 +76,13 @@ TOY = {
         {"name": "gpu:1", "kind": "h200", "memory": 1.4e11},
     ],
     "links": [
-        {"source": "gpu:0", "target": "gpu:1", "latency": 5e-6, "bandwidth": 1e10, "channel": "p"},
+        {
+            "source": "gpu:0",
+            "target": "gpu:1",
+            "latency": 5e-6,
+            "bandwidth": 1e10,
+            "channel": "p",
+        },
         {"source": "gpu:1", "target": "gpu:0", "latency": 5e-6, "bandwidth": 1e10},
     ],
     "ops": [
@@ -103,7 +113,9 @@ def test_reads_the_documented_example():
 @given(seed=seeds)
 def test_round_trip(seed):
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, 10, 3, constrained=True, microbatches=int(rng.integers(1, 4)))
+    problem = random_problem(
+        rng, 10, 3, constrained=True, microbatches=int(rng.integers(1, 4))
+    )
     data = json.loads(json.dumps(problem_to_data(problem)))
     again = problem_from_data(data)
     assert problem_to_data(again) == data
@@ -114,7 +126,9 @@ def test_round_trip(seed):
 
 def test_files_are_written_whole(tmp_path):
     write_problem(tmp_path / "p.json", problem_from_data(TOY))
-    assert problem_to_data(read_problem(tmp_path / "p.json"))["ops"][0]["state"] == 1048576
+    assert (
+        problem_to_data(read_problem(tmp_path / "p.json"))["ops"][0]["state"] == 1048576
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
 
 
@@ -127,10 +141,16 @@ def test_files_are_written_whole(tmp_path):
         (changed(["ops", 1, "state"], float("inf")), r"ops\[1\].state"),
         (changed(["ops", 1, "name"], "conv"), r"ops\[1\].name: 'conv' is repeated"),
         (changed(["ops", 1, "phase"], "sideways"), r"ops\[1\].phase"),
-        (changed(["ops", 1, "pin"], "gpu:9"), r"ops\[1\].pin: no device is named 'gpu:9'"),
+        (
+            changed(["ops", 1, "pin"], "gpu:9"),
+            r"ops\[1\].pin: no device is named 'gpu:9'",
+        ),
         (changed(["ops", 1, "memory"], 3), r"ops\[1\].memory: unknown key"),
         (changed(["tensors", 0, "bytes"], -4), r"tensors\[0\].bytes"),
-        (changed(["tensors", 0, "consumers"], ["x"]), r"tensors\[0\].consumers\[0\]: no op"),
+        (
+            changed(["tensors", 0, "consumers"], ["x"]),
+            r"tensors\[0\].consumers\[0\]: no op",
+        ),
         (changed(["tensors", 0, "consumers"], ["conv"]), "cycle"),
         (changed(["tensors", 0, "consumers"], ["relu", "relu"]), "repeated"),
         (changed(["tensors", 0, "producer"], "x"), r"tensors\[0\].producer: no op"),
@@ -176,14 +196,18 @@ def test_files_that_are_not_json(tmp_path, text, message):
 
 @pytest.mark.parametrize("kind", ["H200", "h-200", "H 200"])
 def test_a_kind_spelt_otherwise_is_refused(kind):
-    with pytest.raises(FormatError, match=r"devices\[1\].kind: .* but ops have for 'h200'"):
+    with pytest.raises(
+        FormatError, match=r"devices\[1\].kind: .* but ops have for 'h200'"
+    ):
         problem_from_data(changed(["devices", 1, "kind"], kind))
 
 
 def test_all_faults_of_a_file_are_told_at_once():
     data = changed(["ops", 1, "pin"], "gpu:9")
     data["ops"].append({"name": "conv", "time": {"h200": 1.0}})
-    data["tensors"].append({"producer": "norm", "bytes": "2MB", "consumers": ["relu", "loss"]})
+    data["tensors"].append(
+        {"producer": "norm", "bytes": "2MB", "consumers": ["relu", "loss"]}
+    )
     data["links"][0]["target"] = "gpu:2"
     with pytest.raises(FormatError) as raised:
         problem_from_data(data, "p.json")
@@ -194,7 +218,9 @@ def test_all_faults_of_a_file_are_told_at_once():
 
 
 def test_a_file_of_another_kind_is_one_fault():
-    with pytest.raises(FormatError, match="is a gnnplace-plan file; gnnplace-problem is wanted"):
+    with pytest.raises(
+        FormatError, match="is a gnnplace-plan file; gnnplace-problem is wanted"
+    ):
         problem_from_data(TOY | {"format": "gnnplace-plan"})
 
 

@@ -14,7 +14,12 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
-FLAGS += ["--no-first-run", "--disable-extensions", "--hide-scrollbars", "--disable-dev-shm-usage"]
+FLAGS += [
+    "--no-first-run",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--disable-dev-shm-usage",
+]
 
 
 def find_browser() -> str | None:
@@ -45,7 +50,9 @@ class Browser:
         self.events: list[dict[str, Any]] = []
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(t["targetId"] for t in targets if t["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=page, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network"):
             self.call(f"{domain}.enable")
 
@@ -75,17 +82,26 @@ class Browser:
     def _message(self) -> dict[str, Any]:
         end = time.monotonic() + self.timeout
         while b"\0" not in self.rest:
-            ready, _, _ = select.select([self.heard], [], [], max(0.0, end - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.heard], [], [], max(0.0, end - time.monotonic())
+            )
             assert ready, "the browser does not answer"
             self.rest += os.read(self.heard, 1 << 20)
         text, _, self.rest = self.rest.partition(b"\0")
         return json.loads(text)
 
-    def open(self, path: Path, *, width: int = 1400, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, path: Path, *, width: int = 1400, height: int = 900, dark: bool = False
+    ) -> None:
         """Opens a file and waits until it is loaded."""
         look = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[look])
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        size = {
+            "width": width,
+            "height": height,
+            "deviceScaleFactor": 1,
+            "mobile": False,
+        }
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
@@ -102,15 +118,36 @@ class Browser:
     def faults(self) -> list[str]:
         """What the page's script threw or logged as an error."""
         self.run("0")
-        thrown = [e["params"] for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
-        logged = [e["params"] for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]
-        texts = [t["exceptionDetails"].get("exception", {}).get("description", "") for t in thrown]
-        return texts + [str(log["args"]) for log in logged if log["type"] in ("error", "assert")]
+        thrown = [
+            e["params"]
+            for e in self.events
+            if e.get("method") == "Runtime.exceptionThrown"
+        ]
+        logged = [
+            e["params"]
+            for e in self.events
+            if e.get("method") == "Runtime.consoleAPICalled"
+        ]
+        texts = [
+            t["exceptionDetails"].get("exception", {}).get("description", "")
+            for t in thrown
+        ]
+        return texts + [
+            str(log["args"]) for log in logged if log["type"] in ("error", "assert")
+        ]
 
     def fetched(self) -> list[str]:
         """Addresses that the page asked for, but its own."""
-        asked = [e["params"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
-        return [a["request"]["url"] for a in asked if not a["request"]["url"].startswith("file:")]
+        asked = [
+            e["params"]
+            for e in self.events
+            if e.get("method") == "Network.requestWillBeSent"
+        ]
+        return [
+            a["request"]["url"]
+            for a in asked
+            if not a["request"]["url"].startswith("file:")
+        ]
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         """A mouse event, such as ``mousePressed``."""
@@ -129,10 +166,14 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """A picture of the page."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def printed(self, path: Path) -> None:
         """The page on paper, as a PDF."""
-        sheet = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        sheet = self.call(
+            "Page.printToPDF", preferCSSPageSize=True, printBackground=False
+        )
         path.write_bytes(base64.b64decode(sheet["data"]))

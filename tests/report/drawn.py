@@ -9,9 +9,13 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 def tooltips(svg: str) -> list[str]:
     """Of all marks, in the order in which they were drawn."""
-    return [title.text or "" for title in ElementTree.fromstring(svg).iter(f"{SPACE}title")]
+    return [
+        title.text or "" for title in ElementTree.fromstring(svg).iter(f"{SPACE}title")
+    ]
 
 
 def texts(svg: str) -> list[str]:
     """All words and numbers that are seen."""
-    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SPACE}text")]
+    return [
+        text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SPACE}text")
+    ]

@@ -16,7 +16,9 @@ from tests.report.synthetic import layered
 BROWSER = find_browser()
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (apt install chromium)"),
+    pytest.mark.skipif(
+        BROWSER is None, reason="no Chromium is installed (apt install chromium)"
+    ),
 ]
 # Milliseconds that the script takes to draw, and that pass between frames, medians.
 FRAMES = """
@@ -49,7 +51,9 @@ def page(folder: Path, num_ops: int) -> Path:
     simulator, order = Simulator(problem), problem.graph.topological_order
     steps = []
     for name, length in (("long blocks", num_ops // 16), ("short blocks", 50)):
-        device = (np.arange(problem.num_ops) // length % problem.num_devices).astype(np.int32)
+        device = (np.arange(problem.num_ops) // length % problem.num_devices).astype(
+            np.int32
+        )
         steps.append(from_simulation(problem, simulator.run(device, order), name))
     write_placements(folder / "page.html", problem, steps, beside=True)
     return folder / "page.html"
@@ -74,7 +78,9 @@ def browser():
 
 def settled(browser: Browser) -> None:
     """Waits until what was asked for is drawn."""
-    browser.run("new Promise(done => setTimeout(() => requestAnimationFrame(done), 120))")
+    browser.run(
+        "new Promise(done => setTimeout(() => requestAnimationFrame(done), 120))"
+    )
 
 
 def middle_of(browser: Browser, op: str) -> tuple[float, float]:
@@ -105,7 +111,9 @@ def test_search_hover_click_and_keys(browser: Browser, small: Path) -> None:
     assert "encoder.layer.2.mlp.up" in listed
     assert "encoder.layer.20" not in listed
     assert "forward_40" in listed
-    browser.run("choose(view.steps[0], view.steps[0].graph.names.indexOf('forward_33'), true)")
+    browser.run(
+        "choose(view.steps[0], view.steps[0].graph.names.indexOf('forward_33'), true)"
+    )
     settled(browser)
     x, y = middle_of(browser, "forward_33")
     browser.mouse("mouseMoved", x, y)
@@ -115,15 +123,25 @@ def test_search_hover_click_and_keys(browser: Browser, small: Path) -> None:
     browser.click(x, y)
     settled(browser)
     told = browser.run("byId('details').textContent")
-    for part in ("forward_33", "short blocks: device", "why then", "why there", "It starts when"):
+    for part in (
+        "forward_33",
+        "short blocks: device",
+        "why then",
+        "why there",
+        "It starts when",
+    ):
         assert part in told
     browser.run("byId('timeline').focus()")
     browser.key("n")
     settled(browser)
-    assert browser.run("byId('details').querySelector('h3').textContent") == "forward_34"
+    assert (
+        browser.run("byId('details').querySelector('h3').textContent") == "forward_34"
+    )
     browser.key("w")
     settled(browser)
-    assert browser.run("byId('details').querySelector('h3').textContent") == "forward_33"
+    assert (
+        browser.run("byId('details').querySelector('h3').textContent") == "forward_33"
+    )
     browser.key("0")
     settled(browser)
     assert browser.run("view.start") == 0
@@ -133,7 +151,9 @@ def test_wheel_and_drag(browser: Browser, small: Path) -> None:
     """The wheel zooms about the pointer with Ctrl; dragging moves."""
     browser.open(small)
     settled(browser)
-    box = browser.run("(b => [b.left, b.top, b.width])(byId('timeline').getBoundingClientRect())")
+    box = browser.run(
+        "(b => [b.left, b.top, b.width])(byId('timeline').getBoundingClientRect())"
+    )
     x, y = box[0] + box[2] / 2, box[1] + 60
     size = browser.run("view.end - view.start")
     browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-50, modifiers=2)
@@ -168,11 +188,15 @@ def test_dark_light_and_paper(browser: Browser, small: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("num_ops", [10_000, 50_000])
-def test_large_steps_do_not_stutter(browser: Browser, num_ops: int, tmp_path: Path) -> None:
+def test_large_steps_do_not_stutter(
+    browser: Browser, num_ops: int, tmp_path: Path
+) -> None:
     """The script draws two steps in less than three frames of 60 Hz, also on a busy machine."""
     browser.open(page(tmp_path, num_ops))
     settled(browser)
-    [timing] = browser.run("performance.getEntriesByType('navigation').map(one => one.toJSON())")
+    [timing] = browser.run(
+        "performance.getEntriesByType('navigation').map(one => one.toJSON())"
+    )
     print(f"{num_ops} ops twice: loaded after {timing['loadEventEnd']:.0f} ms")
     for name, act in ACTS.items():
         cost, frame = browser.run(f"{FRAMES}({act})")

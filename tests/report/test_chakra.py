@@ -6,7 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    json_format,
+    message_factory,
+)
 
 import gnnplace
 from gnnplace.errors import InputError
@@ -18,7 +23,10 @@ KINDS = {"uint64": 4, "int32": 5, "int64": 3, "double": 1, "bool": 8, "string": 
 SCHEMA = {  # the part of et_def.proto that is written: fields, and whether they are repeated
     "AttributeProto": {
         "name": "string",
-        **{f"{kind}_val": kind for kind in ("double", "int32", "int64", "bool", "string")},
+        **{
+            f"{kind}_val": kind
+            for kind in ("double", "int32", "int64", "bool", "string")
+        },
     },
     "GlobalMetadata": {"version": "string", "attr": "*AttributeProto"},
     "Node": {
@@ -37,7 +45,9 @@ NODES = {"INVALID_NODE": 0, "COMP_NODE": 4, "COMM_SEND_NODE": 5, "COMM_RECV_NODE
 
 @pytest.fixture(scope="module")
 def messages():
-    file = descriptor_pb2.FileDescriptorProto(name="et.proto", package="et", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="et.proto", package="et", syntax="proto3"
+    )
     kinds = file.enum_type.add(name="NodeType")
     for name, number in NODES.items():
         kinds.value.add(name=name, number=number)
@@ -45,7 +55,9 @@ def messages():
         made = file.message_type.add(name=name)
         for number, (field, kind) in enumerate(fields.items(), 1):
             plain = kind.removeprefix("*")
-            own = made.field.add(name=field, number=number, label=3 if kind != plain else 1)
+            own = made.field.add(
+                name=field, number=number, label=3 if kind != plain else 1
+            )
             own.type = KINDS.get(plain, 14 if plain == "NodeType" else 11)
             if plain not in KINDS:
                 own.type_name = f".et.{plain}"
@@ -69,12 +81,18 @@ def test_each_device_has_a_trace_that_protobuf_reads(messages, tmp_path):
         assert json_format.Parse(head, messages["et.GlobalMetadata"]()).version
         mine = [json_format.Parse(line, messages["et.Node"]()) for line in lines]
         known = {node.id for node in mine}
-        assert all(known.issuperset((*node.data_deps, *node.ctrl_deps)) for node in mine)
+        assert all(
+            known.issuperset((*node.data_deps, *node.ctrl_deps)) for node in mine
+        )
         nodes += mine
         for line in map(json.loads, lines):
-            values = {a["name"]: v for a in line["attr"] for k, v in a.items() if k != "name"}
+            values = {
+                a["name"]: v for a in line["attr"] for k, v in a.items() if k != "name"
+            }
             if line["type"] in tags:
-                tags[line["type"]].append([values[f"comm_{n}"] for n in ("src", "dst", "tag")])
+                tags[line["type"]].append(
+                    [values[f"comm_{n}"] for n in ("src", "dst", "tag")]
+                )
     computed = [node for node in nodes if node.type == NODES["COMP_NODE"]]
     assert sorted(node.name for node in computed) == sorted(problem.graph.names)
     assert len({node.id for node in nodes}) == len(nodes)

@@ -46,7 +46,9 @@ def test_words_of_the_picture():
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.7, 1.0, 9.99, 300.0])
 def test_any_scale_has_ticks(scale):
-    [plot] = agreement_plot([FidelityRow("a", predicted=0.9 * scale, measured=scale)], "x").axes
+    [plot] = agreement_plot(
+        [FidelityRow("a", predicted=0.9 * scale, measured=scale)], "x"
+    ).axes
     assert 4 <= np.sum(plot.get_xticks() <= plot.get_xlim()[1]) <= 12
 
 
@@ -61,11 +63,16 @@ def test_the_page_shows_two_placements():
     for name, off in (("heft", 1.1), ("single", 1.6)):
         found = place(problem, placer=name)
         measured = off * found.step_time
-        study.rows.append(FidelityRow(name, predicted=found.step_time, measured=measured))
+        study.rows.append(
+            FidelityRow(name, predicted=found.step_time, measured=measured)
+        )
         study.samples.append(Sample(problem, found.placement, measured, name))
     data = held(_page(study))
     most_off, fastest = "the most off, single", "the fastest, heft"
-    assert [step["name"].rpartition(",")[0] for step in data["steps"]] == [fastest, most_off]
+    assert [step["name"].rpartition(",")[0] for step in data["steps"]] == [
+        fastest,
+        most_off,
+    ]
     assert len(data["graphs"]) == 1
     study.samples.clear()
     assert "<canvas" not in _page(study)

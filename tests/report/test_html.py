@@ -18,7 +18,9 @@ def whole():
         html.heading("deep", level=3),
         html.cards([("<1 s>", "predicted & so on")]),
         html.table(["<name>", "figure"], [["<c>", "1"], ["d", "2"]]),
-        html.table(["n", "f"], [["a", "<w>"]], bars=[html.share(0.5, 0.25)], words=True),
+        html.table(
+            ["n", "f"], [["a", "<w>"]], bars=[html.share(0.5, 0.25)], words=True
+        ),
         html.figure(PICTURE),
         html.footer("'end'"),
     ]
@@ -27,7 +29,9 @@ def whole():
 
 def tree(text):
     """The page as markup, without its scripts, which are none."""
-    return ElementTree.fromstring(re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
+    return ElementTree.fromstring(
+        re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    )
 
 
 def test_a_page_is_well_formed_and_holds_all_in_its_order():
@@ -54,7 +58,9 @@ def test_a_page_is_well_formed_and_holds_all_in_its_order():
 
 def test_a_page_needs_nothing_from_elsewhere_and_may_fetch_nothing():
     text = whole()
-    assert "default-src 'none'" in tree(text).find("head/meta[@http-equiv]").get("content")
+    assert "default-src 'none'" in tree(text).find("head/meta[@http-equiv]").get(
+        "content"
+    )
     plain = text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
     for word in ("http", "url(", "@import", "src=", "import("):
         assert word not in plain

@@ -17,7 +17,12 @@ from tests.report.drawn import texts, tooltips
 def test_the_page_has_every_split() -> None:
     """One row each, also for what does not fit."""
     rows = [*ROWS, row(32, 1, None)]
-    origin = {"step": "predicted", "all_reduce": "predicted", "examples": "given", "epochs": "x"}
+    origin = {
+        "step": "predicted",
+        "all_reduce": "predicted",
+        "examples": "given",
+        "epochs": "x",
+    }
     study = HybridStudy("a <model>", "a <model>", 16, rows, advise(rows), origin)
     text = hybrid_page(study)
     assert text.count("<tr><td>") == len(rows)

@@ -13,7 +13,11 @@ H100 = load_cluster("8xH100")
 
 def test_all_gpus_of_a_cluster_are_paid_for_the_whole_step():
     cost = compute_cost(
-        seconds=36.0, tokens=1_000_000, cluster=H100, prices={"h100": 2.5}, run_tokens=1e12
+        seconds=36.0,
+        tokens=1_000_000,
+        cluster=H100,
+        prices={"h100": 2.5},
+        run_tokens=1e12,
     )
     assert cost.step == pytest.approx(8 * 2.5 * 36 / 3600)
     assert cost.billion_tokens == pytest.approx(1000 * cost.step)
@@ -31,13 +35,20 @@ def test_examples_that_are_no_tokens_cost_by_the_step():
 
 
 def test_large_sums_have_no_cents():
-    cost = PlanCost(step=0.25, billion_tokens=88.336, run=1_325_040.4, kilowatt_hours=None)
+    cost = PlanCost(
+        step=0.25, billion_tokens=88.336, run=1_325_040.4, kilowatt_hours=None
+    )
     words = "$0.25 a step, $88.34 a billion tokens, $1,325,040 for 1.5e+13 tokens"
-    assert cost_lines(cost, 15e12) == [f"  costs {words}, at the prices that were given"]
+    assert cost_lines(cost, 15e12) == [
+        f"  costs {words}, at the prices that were given"
+    ]
 
 
 def test_prices_are_read_by_any_name_of_a_kind():
-    assert read_prices("H100=2.49, A100-80=$1.79", [H100]) == {"h100": 2.49, "a100-80": 1.79}
+    assert read_prices("H100=2.49, A100-80=$1.79", [H100]) == {
+        "h100": 2.49,
+        "a100-80": 1.79,
+    }
 
 
 @pytest.mark.parametrize(

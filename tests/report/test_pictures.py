@@ -36,7 +36,9 @@ PLAIN = (Axis("seconds"), Axis("ratio"))
 
 def wild(axes=PLAIN):
     """A picture whose words are markup, mathematics and quotes."""
-    one = Series("<a> & $b$", [1.0, 10.0, 100.0], [3.0, 2.0, 1.0], told=['"1" <&>', "2", "$3$"])
+    one = Series(
+        "<a> & $b$", [1.0, 10.0, 100.0], [3.0, 2.0, 1.0], told=['"1" <&>', "2", "$3$"]
+    )
     return chart([one], axes, title="t & <t> $x$", note="n 'n'")
 
 
@@ -49,9 +51,16 @@ def test_lines_have_their_numbers_names_and_scales():
     [line] = plot.lines
     assert np.array_equal(line.get_xydata(), [[1.0, 3.0], [10.0, 2.0], [100.0, 1.0]])
     assert (plot.get_xlabel(), plot.get_ylabel()) == ("x", "y")
-    assert (plot.get_xscale(), plot.get_yscale(), plot.get_ylim()) == ("log", "linear", (0.0, 4.0))
+    assert (plot.get_xscale(), plot.get_yscale(), plot.get_ylim()) == (
+        "log",
+        "linear",
+        (0.0, 4.0),
+    )
     assert [text.get_text() for text in plot.get_legend().get_texts()] == ["<a> & $b$"]
-    assert [tick for tick in texts(svg(wild(axes))) if "<" in tick][:2] == ["<1>", "<8>"]
+    assert [tick for tick in texts(svg(wild(axes))) if "<" in tick][:2] == [
+        "<1>",
+        "<8>",
+    ]
 
 
 @pytest.mark.parametrize(("most", "named"), [(20.0, "5"), (1e6, "100000")])
@@ -73,7 +82,10 @@ def test_shades_are_what_intervals_are():
 def test_many_lines_are_told_apart():
     many = [Series(str(k), [0.0, 1.0], [k, k]) for k in range(3 * len(COLOURS))]
     lines = chart(many, PLAIN, title="t").axes[0].lines
-    looks = {(to_hex(one.get_color()), one.get_linestyle(), one.get_marker()) for one in lines}
+    looks = {
+        (to_hex(one.get_color()), one.get_linestyle(), one.get_marker())
+        for one in lines
+    }
     assert len(looks) == len(many)
 
 
@@ -83,8 +95,12 @@ def test_text_is_text_and_tooltips_are_on_their_dots():
     assert {"t & <t> $x$", "n 'n'", "<a> & $b$", "seconds", "ratio"} <= set(texts(text))
     assert tooltips(text) == ['"1" <&>', "2", "$3$"]
     dots = [e for e in ElementTree.fromstring(text).iter(f"{SPACE}use") if len(e)]
-    assert [float(dot.get("x")) for dot in dots] == sorted(float(dot.get("x")) for dot in dots)
-    assert [float(dot.get("y")) for dot in dots] == sorted(float(dot.get("y")) for dot in dots)
+    assert [float(dot.get("x")) for dot in dots] == sorted(
+        float(dot.get("x")) for dot in dots
+    )
+    assert [float(dot.get("y")) for dot in dots] == sorted(
+        float(dot.get("y")) for dot in dots
+    )
 
 
 def test_a_picture_needs_nothing_else_and_is_always_the_same():
@@ -98,7 +114,9 @@ def test_a_picture_needs_nothing_else_and_is_always_the_same():
 
 def test_a_mark_is_a_dot_with_words_on_the_side_that_has_room():
     for x, side in ((1.2, "left"), (9.0, "right")):
-        figure = chart([Series("", [1.0, 10.0], [0.0, 1.0], told=["a", "b"])], PLAIN, title="t")
+        figure = chart(
+            [Series("", [1.0, 10.0], [0.0, 1.0], told=["a", "b"])], PLAIN, title="t"
+        )
         mark(figure, x, 0.5, "here", "what")
         [words] = figure.axes[0].texts
         assert (words.xy, words.get_ha()) == ((x, 0.5), side)
@@ -106,9 +124,14 @@ def test_a_mark_is_a_dot_with_words_on_the_side_that_has_room():
 
 
 def test_a_table_of_shades_has_a_number_in_every_cell_that_is_not_empty():
-    tables = {"one <1>": {"a": [0.0, 1.25], "b": [np.nan, 30.0]}, "two": {"c": [2.0, 3.0]}}
+    tables = {
+        "one <1>": {"a": [0.0, 1.25], "b": [np.nan, 30.0]},
+        "two": {"c": [2.0, 3.0]},
+    }
     figure = heat(tables, ["x", "y"], title="t, %", unit="%", most=20.0)
-    shown = [plot.collections[0].get_array().filled(-1.0).tolist() for plot in figure.axes]
+    shown = [
+        plot.collections[0].get_array().filled(-1.0).tolist() for plot in figure.axes
+    ]
     assert shown == [[[0.0, 1.25], [-1.0, 30.0]], [[2.0, 3.0]]]
     text = svg(figure)
     assert text == svg(figure)
@@ -119,7 +142,9 @@ def test_a_table_of_shades_has_a_number_in_every_cell_that_is_not_empty():
         "c, x: 2.0 %",
         "c, y: 3.0 %",
     ]
-    assert {"x", "y", "a", "b", "c", "one <1>", "two", "t, %", "30.0"} <= set(texts(text))
+    assert {"x", "y", "a", "b", "c", "one <1>", "two", "t, %", "30.0"} <= set(
+        texts(text)
+    )
 
 
 def test_files_are_pictures_or_pages(tmp_path):

@@ -34,12 +34,19 @@ def words(text):
 def test_the_page_has_placers_steps_and_devices(placed, tmp_path):
     """Rows, errors escaped, busy shares, one graph for all steps."""
     problem, result, single = placed
-    rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("</script>")))]
+    rows = [
+        make_row(result),
+        make_row(single),
+        make_row(("exact", InfeasibleError("</script>"))),
+    ]
     steps = [from_simulation(problem, r.simulation, r.placer) for r in (result, single)]
     write_placements(tmp_path / "r.html", problem, steps, rows)
     text = (tmp_path / "r.html").read_text()
     data, seen = held(text), words(text)
-    assert [step["label"] for step in data["steps"]] == ["predicted, heft", "predicted, single"]
+    assert [step["label"] for step in data["steps"]] == [
+        "predicted, heft",
+        "predicted, single",
+    ]
     assert len(data["graphs"]) == 1
     assert "&lt;/script&gt;" in seen
     assert f"{single.step_time / result.step_time:.2f}x" in seen
@@ -54,7 +61,9 @@ def test_two_placements_are_compared(placed):
     text = placements_page(problem, steps, beside=True)
     moved = int(np.sum(single.placement.device != result.placement.device))
     stayed = problem.num_ops - moved
-    said = f"Between single and heft, {moved} ops change their device and {stayed} do not."
+    said = (
+        f"Between single and heft, {moved} ops change their device and {stayed} do not."
+    )
     assert said in words(text)
     assert held(text)["beside"]
 
@@ -73,7 +82,16 @@ def test_the_command_compares_two_files(placed, tmp_path, capsys):
     assert held(text)["beside"]
     write_problem(tmp_path / "q.json", contract.training_chain())
     assert (
-        run(["report", str(tmp_path / "q.json"), *paths[1:], "-o", str(tmp_path / "x.html")]) == 2
+        run(
+            [
+                "report",
+                str(tmp_path / "q.json"),
+                *paths[1:],
+                "-o",
+                str(tmp_path / "x.html"),
+            ]
+        )
+        == 2
     )
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "x.html").exists()

@@ -27,9 +27,13 @@ def test_a_page_has_every_pass_and_every_device(schedule):
     kinds = [graph["kinds"][k] for k in unpacked(graph["kind"], "u1")]
     assert kinds == [_named(name) for name in graph["names"]]
     for rank, (_, sizes) in enumerate(step["memory"]):
-        planned = plan.file.memory[plan.file.stages[rank].rows[0][0]].model_dump().values()
+        planned = (
+            plan.file.memory[plan.file.stages[rank].rows[0][0]].model_dump().values()
+        )
         assert unpacked(sizes, "f4").max() <= sum(planned) * (1 + 1e-6)
-        if schedule == "1f1b":  # with several stages a rank, not all of them are full at once
+        if (
+            schedule == "1f1b"
+        ):  # with several stages a rank, not all of them are full at once
             assert unpacked(sizes, "f4").max() == pytest.approx(sum(planned), rel=1e-6)
     assert text.count('class="share"') == len(plan.file.memory)
     assert "gpu:1" in text
@@ -58,7 +62,9 @@ def test_a_mesh_of_thousands_of_devices_is_not_drawn():
 
 
 def _named(name):
-    return NAMES["end" if name.startswith("end") else next(k for k in name if k in "FIWB")]
+    return NAMES[
+        "end" if name.startswith("end") else next(k for k in name if k in "FIWB")
+    ]
 
 
 def test_a_stage_is_found_by_its_modules():
@@ -73,7 +79,9 @@ def test_a_stage_is_found_by_its_modules():
 
 def test_a_frontier_falls():
     model = chain(np.random.default_rng(1), count=6, batch=8)
-    points = find_plans(model, cluster(4, memory=150.0), SearchOptions(budget=0.0))[0].file.frontier
+    points = find_plans(model, cluster(4, memory=150.0), SearchOptions(budget=0.0))[
+        0
+    ].file.frontier
     assert [b for b, _ in points] == sorted(b for b, _ in points)
     assert [s for _, s in points] == sorted((s for _, s in points), reverse=True)
 
@@ -85,7 +93,16 @@ def test_messages_are_no_passes():
 def test_the_command_line_writes_it(tmp_path, capsys):
     model = "gpt2?layers=2&width=64&heads=4&vocabulary=128&length=32&batch=8"
     plan, first, second = (str(tmp_path / n) for n in ("plan.json", "a.html", "b.html"))
-    arguments = ["plan", model, "--cluster", "nvlink-a100-8", "--budget", "0", "--html", first]
+    arguments = [
+        "plan",
+        model,
+        "--cluster",
+        "nvlink-a100-8",
+        "--budget",
+        "0",
+        "--html",
+        first,
+    ]
     assert run([*arguments, "-o", plan]) == 0
     assert run(["report", plan, "-o", second]) == 0
     assert "Timeline" in (tmp_path / "a.html").read_text()

@@ -60,7 +60,9 @@ def test_mfu_is_half_where_a_step_could_take_half():
 
 
 def test_examples_that_are_no_tokens_are_counted_as_examples():
-    images = file(inputs=[InputEntry(name=None, shape=[64, 3, 8, 8], dtype="float32")], flops=None)
+    images = file(
+        inputs=[InputEntry(name=None, shape=[64, 3, 8, 8], dtype="float32")], flops=None
+    )
     assert images.tokens is None
     assert rates_line(images, 2.0) == "32 examples/s, 4 a device"
     with pytest.raises(InputError, match="no rows of tokens"):
@@ -68,7 +70,9 @@ def test_examples_that_are_no_tokens_are_counted_as_examples():
 
 
 def test_days_and_device_hours_of_a_run():
-    assert run_line(file(), 1.0, 65536 * 86400.0) == ("5.66e+09 tokens: 1 days, 192 device hours")
+    assert run_line(file(), 1.0, 65536 * 86400.0) == (
+        "5.66e+09 tokens: 1 days, 192 device hours"
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,15 +99,23 @@ def test_stages_that_are_alike_are_one_line():
     )
     lines = stage_lines(plan.file)
     assert len(plan.file.stages) == 8
-    assert [line.split(":")[0] for line in lines] == ["  stage 0", "  stages 1 to 6", "  stage 7"]
-    assert lines[1] == "  stages 1 to 6: 1 layers each, 1 x 1 devices from gpu:1 to gpu:6"
+    assert [line.split(":")[0] for line in lines] == [
+        "  stage 0",
+        "  stages 1 to 6",
+        "  stage 7",
+    ]
+    assert (
+        lines[1] == "  stages 1 to 6: 1 layers each, 1 x 1 devices from gpu:1 to gpu:6"
+    )
 
 
 def test_many_stages_that_begin_in_the_middle_of_layers_are_few_lines():
     """The model of 26 layers is captured in 3 s: sixteen stages, cut inside of layers."""
     from gnnplace.report.plans import STAGE_LINES, stage_lines
 
-    model = "hf:gpt2?n_layer=26&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"
+    model = (
+        "hf:gpt2?n_layer=26&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"
+    )
     words = "pp=16,microbatch_size=1"
     (plan,) = gnnplace.plan(model, "dgx-h100-2x8", batch=16, given=words)
     lines = stage_lines(plan.file)

@@ -45,13 +45,17 @@ def test_the_trace_is_what_perfetto_reads(placed):
     events = json.loads(json.dumps(chrome_trace([timeline])))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert len(spans) == problem.num_ops
-    assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(result.step_time * 1e6)
+    assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(
+        result.step_time * 1e6
+    )
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert starts.keys() == ends.keys()
     assert len(starts) == len(timeline.transfers)
     assert all(ends[k]["ts"] >= starts[k]["ts"] for k in starts)
-    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    threads = {
+        e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"
+    }
     assert threads == dict(enumerate(timeline.devices))
     for lane in threads:
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == lane)
@@ -60,7 +64,11 @@ def test_the_trace_is_what_perfetto_reads(placed):
 
 def test_tables_name_speed_ups_and_failures(placed):
     problem, result, single = placed
-    rows = [make_row(result), make_row(single), make_row(("exact", InfeasibleError("no room")))]
+    rows = [
+        make_row(result),
+        make_row(single),
+        make_row(("exact", InfeasibleError("no room"))),
+    ]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(comparison_table(rows, "title"))
     console.print(simulation_table(problem, result.simulation))

@@ -15,7 +15,12 @@ from gnnplace.report.sharding import (
     split_page,
     split_timeline,
 )
-from gnnplace.sharding.answers import SplitOptions, shard_frontier, shard_network, shard_tables
+from gnnplace.sharding.answers import (
+    SplitOptions,
+    shard_frontier,
+    shard_network,
+    shard_tables,
+)
 from tests.report.drawn import texts, tooltips
 from tests.report.embedded import held, instants, unpacked
 from tests.sharding.problems import random_problem, write_files
@@ -29,7 +34,11 @@ def drawn(trades, knee=None):
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_more_memory_is_to_the_right_and_more_time_above(scale):
-    trades = [Trade(9.0 * scale, 1.0, "a <&>"), Trade(4.0, 2.0, "b"), Trade(1.0, 50.0, "c")]
+    trades = [
+        Trade(9.0 * scale, 1.0, "a <&>"),
+        Trade(4.0, 2.0, "b"),
+        Trade(1.0, 50.0, "c"),
+    ]
     figure = drawn(trades, 1)
     [plot] = figure.axes
     stairs, dots, knee = plot.lines
@@ -39,7 +48,9 @@ def test_more_memory_is_to_the_right_and_more_time_above(scale):
     assert plot.get_xscale() == ("linear" if scale == 1 else "log")
     assert not plot.xaxis_inverted()
     assert not plot.yaxis_inverted()
-    assert stairs.get_drawstyle() == "steps-post"  # up to the next memory, the same time
+    assert (
+        stairs.get_drawstyle() == "steps-post"
+    )  # up to the next memory, the same time
     assert stairs.get_xydata().tolist()[:3] == dots.get_xydata().tolist()
     assert stairs.get_xydata().tolist()[3] == [plot.get_xlim()[1], 1.0]
     assert tooltips(svg(figure)) == ["c", "b", "a <&>", "b"]
@@ -51,7 +62,9 @@ def test_one_strategy_is_a_picture_too():
         assert tooltips(svg(drawn([Trade(memory, 0.0, "only")]))) == ["only"]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.2, 3.3), (1e-5, 2e3), (5e9, 9e9)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (3.2, 3.3), (1e-5, 2e3), (5e9, 9e9)]
+)
 def test_all_is_inside_and_some_ticks_are(low, high):
     [plot] = drawn([Trade(high, low, "a"), Trade(low, high, "b")]).axes
     for (left, right), ticks in ((plot.get_xlim(), plot.get_xticks()),):
@@ -74,7 +87,9 @@ def test_the_lane_is_as_long_as_the_split_costs(split):
     spent = np.bincount(step.named.kind, step.finish - step.start, len(DOES))
     parts = tables.setting.parts(result.configuration)
     assert spent == pytest.approx([getattr(parts, name) for name in DOES])
-    assert set(step.named.module) <= {layer.name for layer in tables.setting.network.layers}
+    assert set(step.named.module) <= {
+        layer.name for layer in tables.setting.network.layers
+    }
 
 
 def test_the_page_has_rivals_and_layers(split):

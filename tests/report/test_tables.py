@@ -35,7 +35,9 @@ from tests.plans.toys import chain, cluster
 
 @pytest.fixture(scope="module")
 def results() -> list[object]:
-    return list(gnnplace.compare_intervals(training_chain(), ["single", "heft"], budget=0.3))
+    return list(
+        gnnplace.compare_intervals(training_chain(), ["single", "heft"], budget=0.3)
+    )
 
 
 def test_throughput_is_compared_with_what_others_come_to(results: list[object]) -> None:
@@ -88,13 +90,25 @@ def test_what_does_not_go_together_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_compare_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One object with a row a placer."""
     write_problem(tmp_path / "p.json", training_chain())
-    arguments = ["compare", str(tmp_path / "p.json"), "--objective", "throughput", "--json"]
+    arguments = [
+        "compare",
+        str(tmp_path / "p.json"),
+        "--objective",
+        "throughput",
+        "--json",
+    ]
     assert cli.run([*arguments, "--placers", "single", "--budget", "0.2"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["placer"] for row in rows] == ["throughput", "contiguous-split", "single"]
+    assert [row["placer"] for row in rows] == [
+        "throughput",
+        "contiguous-split",
+        "single",
+    ]
 
 
 def test_every_op_and_second_of_a_placement_is_in_its_table(tmp_path):

@@ -59,7 +59,9 @@ def test_the_page_holds_the_step(step):
     tick = first["tick"]
     assert tick <= 1e-9 * step.step_time
     for name in ("start", "finish"):
-        assert instants(first, first[name]) == pytest.approx(getattr(step, name), abs=tick)
+        assert instants(first, first[name]) == pytest.approx(
+            getattr(step, name), abs=tick
+        )
         moved = instants(first, first["transfers"][name])
         assert moved == pytest.approx(getattr(step.moves, name), abs=tick)
     for (times, sizes), (at, total) in zip(first["memory"], step.memory, strict=True):
@@ -83,7 +85,9 @@ def test_names_cannot_be_taken_for_markup():
     problem = contract.training_chain()
     names = tuple(f"{WILD[i % len(WILD)]} {i}" for i in range(problem.num_ops))
     wild = replace(problem, module=names, graph=replace(problem.graph, names=names))
-    text = viewer([from_simulation(wild, placer("heft").place(wild).simulation, WILD[0])])
+    text = viewer(
+        [from_simulation(wild, placer("heft").place(wild).simulation, WILD[0])]
+    )
     assert [name for name, _ in scripts(text)] == ["data", None]
     data = held(text)
     assert data["graphs"][0]["names"] == list(names)
@@ -123,7 +127,15 @@ def test_scripts_are_small_and_fetch_nothing(name):
     text = path.read_text()
     assert text.startswith("//")
     assert len(text.splitlines()) < 400
-    for word in ("fetch(", "XMLHttpRequest", "import(", "http", "innerHTML", "eval(", "</"):
+    for word in (
+        "fetch(",
+        "XMLHttpRequest",
+        "import(",
+        "http",
+        "innerHTML",
+        "eval(",
+        "</",
+    ):
         assert word not in text
     node = shutil.which("node")
     assert node is None or subprocess.run([node, "--check", str(path)]).returncode == 0
@@ -142,7 +154,10 @@ def test_all_is_inside_and_levels_go_right():
     assert min(drawn.x.min(), drawn.y.min()) >= 0
     assert max(drawn.x.max(), drawn.y.max()) <= 1
     assert (drawn.x[drawn.edges[:, 0]] < drawn.x[drawn.edges[:, 1]]).all()
-    assert len(set(zip(drawn.x.tolist(), drawn.y.tolist(), strict=True))) == problem.num_ops
+    assert (
+        len(set(zip(drawn.x.tolist(), drawn.y.tolist(), strict=True)))
+        == problem.num_ops
+    )
 
 
 def test_what_nobody_could_read_is_not_drawn():
@@ -175,12 +190,16 @@ def test_reasons_name_pins_kinds_forbids_and_classes():
     for op, text in enumerate(told):
         assert ("It may be on" in text) == (not problem.allowed[op].all())
         shared = (
-            problem.colocate[op] is not None and problem.colocate.count(problem.colocate[op]) > 1
+            problem.colocate[op] is not None
+            and problem.colocate.count(problem.colocate[op]) > 1
         )
         assert ("It shares a device with" in text) == shared
     pin = np.where(np.arange(problem.num_ops) == 0, 1, -1).astype(np.int32)
     plain = replace(
-        contract.training_chain(), pin=pin, forbid=None, colocate=(None,) * problem.num_ops
+        contract.training_chain(),
+        pin=pin,
+        forbid=None,
+        colocate=(None,) * problem.num_ops,
     )
     texts, index = place_reasons(plain, "free")
     assert texts[index[0]] == f"It is pinned to {problem.cluster.devices[1].name}."

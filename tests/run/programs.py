@@ -11,7 +11,13 @@ from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.tracing.program.operations import sgd_update
-from gnnplace.tracing.program.program import Program, ProgramInput, ProgramOp, Ref, value_info
+from gnnplace.tracing.program.program import (
+    Program,
+    ProgramInput,
+    ProgramOp,
+    Ref,
+    value_info,
+)
 from gnnplace.tracing.program.structure import program_graph
 
 aten = torch.ops.aten
@@ -35,7 +41,9 @@ class ProgramBuilder:
     def input(self, source: str, kind: str, *shape: int) -> str:
         """Its value name is its kind and source, as in captured programs."""
         name = f"{kind}.{source}"
-        tensor = torch.randn(*shape, generator=self.generator) / max(shape[-1], 1) ** 0.5
+        tensor = (
+            torch.randn(*shape, generator=self.generator) / max(shape[-1], 1) ** 0.5
+        )
         self.inputs[name] = ProgramInput(kind, source, value_info(tensor))
         self.tensors[name] = self.initial[name] = tensor
         return name
@@ -83,7 +91,9 @@ class ProgramBuilder:
         )
 
 
-def two_towers(width: int = 8, batch: int = 4, layers: int = 2, towers: int = 2) -> Program:
+def two_towers(
+    width: int = 8, batch: int = 4, layers: int = 2, towers: int = 2
+) -> Program:
     """Towers of linear layers with relu; the loss is the mean of the sum of their outputs."""
     b = ProgramBuilder()
     tops, names = [], {}
@@ -104,11 +114,20 @@ def two_towers(width: int = 8, batch: int = 4, layers: int = 2, towers: int = 2)
     b.phase = "update"
     for t in range(towers):
         for k in range(layers):
-            b.op(f"update{t}.{k}", sgd_update, f"parameter.w{t}.{k}", [f"gw{t}.{k}"], 0.1, 0.0)
+            b.op(
+                f"update{t}.{k}",
+                sgd_update,
+                f"parameter.w{t}.{k}",
+                [f"gw{t}.{k}"],
+                0.1,
+                0.0,
+            )
     return b.program()
 
 
-def _backward(b: ProgramBuilder, names: dict, total: str, towers: int, layers: int) -> None:
+def _backward(
+    b: ProgramBuilder, names: dict, total: str, towers: int, layers: int
+) -> None:
     b.phase = "backward"
     ones = b.op("ones", aten.full_like.default, total, 1.0 / b.tensors[total].numel())
     for t in range(towers):
@@ -122,10 +141,20 @@ def _backward(b: ProgramBuilder, names: dict, total: str, towers: int, layers: i
                 g = b.op(f"gh{t}.{k}", aten.mm.default, g, w)
 
 
-def cpu_cluster(num_devices: int, latency: float = 5e-6, bandwidth: float = 5e9) -> Cluster:
-    devices = tuple(Device(name=f"cpu:{d}", kind="cpu", memory=1e12) for d in range(num_devices))
+def cpu_cluster(
+    num_devices: int, latency: float = 5e-6, bandwidth: float = 5e9
+) -> Cluster:
+    devices = tuple(
+        Device(name=f"cpu:{d}", kind="cpu", memory=1e12) for d in range(num_devices)
+    )
     links = tuple(
-        Link(source=a.name, target=b.name, latency=latency, bandwidth=bandwidth, sender_busy=True)
+        Link(
+            source=a.name,
+            target=b.name,
+            latency=latency,
+            bandwidth=bandwidth,
+            sender_busy=True,
+        )
         for a in devices
         for b in devices
         if a is not b
@@ -158,13 +187,16 @@ def random_placement(problem: Problem, seed: int, shuffle: bool = True) -> Place
     while ready:
         i = ready.pop(int(rng.integers(len(ready))) if shuffle else 0)
         order.append(i)
-        for j in graph.successor[graph.successor_offset[i] : graph.successor_offset[i + 1]]:
+        for j in graph.successor[
+            graph.successor_offset[i] : graph.successor_offset[i + 1]
+        ]:
             waiting[j] -= 1
             if waiting[j] == 0:
                 ready.append(int(j))
     device = device.astype(np.int32)
     return Placement(
-        device, sequence_from_order(device, np.array(order, np.int32), problem.num_devices)
+        device,
+        sequence_from_order(device, np.array(order, np.int32), problem.num_devices),
     )
 
 

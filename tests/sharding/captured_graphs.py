@@ -36,7 +36,9 @@ def perceptron(batch: int = 8, width: int = 4, hidden: int = 16) -> SplitGraph:
         )
 
     def each(n: int, inputs: int) -> Shape:
-        return Shape((("0", batch), ("1", n)), (("0", "1"),) * inputs, (("0", "1"),), 0.0)
+        return Shape(
+            (("0", batch), ("1", n)), (("0", "1"),) * inputs, (("0", "1"),), 0.0
+        )
 
     ops = (
         SplitOp("up", "linear", product(width, hidden), (0, 1), (2,), "0"),
@@ -85,7 +87,9 @@ def captured_data_parallel(captured: CapturedProblem) -> tuple[int, ...]:
     for value, states in captured.shared.items():
         if captured.graph.values[value].source == PARAMETER:
             whole = (-1,) * len(mesh)
-            chosen.append(states.index((whole, whole)) if (whole, whole) in states else 0)
+            chosen.append(
+                states.index((whole, whole)) if (whole, whole) in states else 0
+            )
         else:
             op, slot = captured.readers[value][0]
             port = captured.ports(op, slot)[chosen[op]]

@@ -18,7 +18,9 @@ def on_processes(count, work):
     """What ``work(rank)`` returns in each of ``count`` processes that form a group."""
     with meeting_place() as place:
         tasks = [
-            Task(f"process {rank}", lambda rank=rank: _in_group(rank, count, place, work))
+            Task(
+                f"process {rank}", lambda rank=rank: _in_group(rank, count, place, work)
+            )
             for rank in range(count)
         ]
         return run_tasks(tasks, timeout=TIMEOUT)

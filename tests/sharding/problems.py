@@ -38,7 +38,9 @@ def random_problem(
         return rng.integers(0, 6, shape).astype(float) if whole else rng.random(shape)
 
     sizes = rng.integers(1, configurations + 1, nodes)
-    pairs = [rng.choice(nodes, 2, replace=False) for _ in range(edges if nodes > 1 else 0)]
+    pairs = [
+        rng.choice(nodes, 2, replace=False) for _ in range(edges if nodes > 1 else 0)
+    ]
     return ShardingProblem(
         "random",
         4,
@@ -77,7 +79,10 @@ def clique(size: int, configurations: int, seed: int = 0) -> ShardingProblem:
         4,
         tuple(f"n{i}" for i in range(size)),
         tuple(rng.random(k) for _ in range(size)),
-        tuple(Edge(u, v, rng.random((k, k))) for u, v in itertools.combinations(range(size), 2)),
+        tuple(
+            Edge(u, v, rng.random((k, k)))
+            for u, v in itertools.combinations(range(size), 2)
+        ),
     )
 
 

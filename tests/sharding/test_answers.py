@@ -7,7 +7,12 @@ import pytest
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.problem.constraints import Constraints, ConstraintWords
-from gnnplace.sharding.answers import SplitOptions, limited_split, shard_network, shard_tables
+from gnnplace.sharding.answers import (
+    SplitOptions,
+    limited_split,
+    shard_network,
+    shard_tables,
+)
 
 
 def test_devices_at_most():
@@ -18,7 +23,10 @@ def test_devices_at_most():
     assert limited_split(few, SplitOptions(devices=1))[0].devices == 1
     assert limited_split(few, SplitOptions(cluster="nvlink-a100-4"))[0].devices == 2
     asked = shard_network(shard_tables("alexnet", options))
-    assert asked.cost == shard_network(shard_tables("alexnet", SplitOptions(devices=2))).cost
+    assert (
+        asked.cost
+        == shard_network(shard_tables("alexnet", SplitOptions(devices=2))).cost
+    )
 
 
 def test_headroom_is_taken_off_the_memory():

@@ -57,7 +57,12 @@ def test_a_linear_layer_split_along_its_outputs():
 
 def test_a_linear_layer_split_along_its_inputs():
     # The output, 8 * 16, all-reduced over 4; the bias (16) is whole on all and summed by them.
-    assert costs(DENSE, **{"in": 4}) == (3 * 256, 1.5 * 128, 1.5 * 16, 128 + 4 * (16 + 16))
+    assert costs(DENSE, **{"in": 4}) == (
+        3 * 256,
+        1.5 * 128,
+        1.5 * 16,
+        128 + 4 * (16 + 16),
+    )
 
 
 def test_a_linear_layer_split_both_ways():
@@ -69,7 +74,12 @@ def test_an_embedding_split_along_its_vocabulary():
     # Devices without a token's row add zeros: the output, 2 * 3 * 8, all-reduced over 4.
     operation = embedding(2, 3, 40, 8)
     compute, reduction, gradient, memory = costs(operation, vocabulary=4)
-    assert (compute, reduction, gradient, memory) == (3 * 48 / 4, 1.5 * 48, 0, 48 + 4 * 80)
+    assert (compute, reduction, gradient, memory) == (
+        3 * 48 / 4,
+        1.5 * 48,
+        0,
+        48 + 4 * 80,
+    )
 
 
 def test_a_loss_split_along_its_vocabulary():
@@ -80,7 +90,9 @@ def test_attention_over_heads_needs_no_reduction_and_over_the_sequence_those_of_
     operation = attention(2, 4, 6, 6, 5)
     assert costs(operation, heads=4)[1] == 0
     assert costs(operation, batch=2, heads=2)[1] == 0
-    assert costs(operation, sequence=2)[1] == 2 * (2 * 6 * 4 * 5)  # 2 (k-1)/k = 1, K and V.
+    assert costs(operation, sequence=2)[1] == 2 * (
+        2 * 6 * 4 * 5
+    )  # 2 (k-1)/k = 1, K and V.
 
 
 def test_a_convolution_split_along_its_height_exchanges_borders():
@@ -117,7 +129,9 @@ def test_configurations():
     rows = configurations(DENSE, 4)
     assert (rows[0] == 1).all()
     assert (rows.prod(axis=1) <= 4).all()
-    assert len(rows) == len(np.unique(rows, axis=0)) == 10  # Exponents of three that sum to 2.
+    assert (
+        len(rows) == len(np.unique(rows, axis=0)) == 10
+    )  # Exponents of three that sum to 2.
     assert (configurations(DENSE, 4, SplitSpace(exactly=True)).prod(axis=1) == 4).all()
     small = linear(2, Dimension("in", 1), Dimension("out", 3))
     assert configurations(small, 4).max(axis=0).tolist() == [2, 1, 2]
@@ -131,7 +145,11 @@ def test_configurations():
     "space", [SplitSpace(), SplitSpace(exactly=True), SplitSpace(powers_of_two=True)]
 )
 def test_data_parallelism_is_in_every_space(space):
-    for operation in (DENSE, embedding(8, 2, 40, 8), convolution(8, 3, 5, (8, 8), (3, 3))):
+    for operation in (
+        DENSE,
+        embedding(8, 2, 40, 8),
+        convolution(8, 3, 5, (8, 8), (3, 3)),
+    ):
         split = configurations(operation, 8, space)[data_parallel(operation, 8, space)]
         assert split.tolist() == [8] + [1] * (len(split) - 1)
 
@@ -145,7 +163,9 @@ def test_equal_layers_share_tables():
 def test_one_device_pays_for_computing_alone():
     network = build_network("alexnet")
     result = best_strategy(sharding_problem(network, 1, UNIT))
-    assert result.cost == pytest.approx(3 * sum(x.operation.flops for x in network.layers))
+    assert result.cost == pytest.approx(
+        3 * sum(x.operation.flops for x in network.layers)
+    )
 
 
 def test_a_stack_of_lstm_layers_is_a_pipeline():
@@ -163,7 +183,9 @@ def test_a_stack_of_lstm_layers_is_a_pipeline():
 
 
 def test_split_experts_get_their_tokens_from_all_devices():
-    shape = TransformerSizes(batch=4, sequence=8, features=6, heads=2, hidden=10, experts=4)
+    shape = TransformerSizes(
+        batch=4, sequence=8, features=6, heads=2, hidden=10, experts=4
+    )
     layers = {layer.name: layer.operation for layer in mixture("m", "x", shape)}
     dispatch, expert = layers["m.dispatch"], layers["m.expert1"]
     assert costs(expert, experts=4)[1:3] == (0, 0)
@@ -182,7 +204,9 @@ def test_a_known_fabric_prices_reductions_and_resharding():
     exchange = Exchange(preset("nvswitch-h100-8"))
     known = Machine(bandwidth=exchange.bandwidth, exchange=exchange)
     plain = Machine(bandwidth=exchange.bandwidth)
-    layer = next(x for x in build_network("alexnet").layers if x.name == "fc8").operation
+    layer = next(
+        x for x in build_network("alexnet").layers if x.name == "fc8"
+    ).operation
     priced, formula = (layer_costs(layer, 8, machine) for machine in (known, plain))
     np.testing.assert_array_equal(priced.compute, formula.compute)
     np.testing.assert_array_equal(priced.gradient == 0, formula.gradient == 0)
@@ -194,7 +218,8 @@ def test_a_known_fabric_prices_reductions_and_resharding():
     eight = Group("nvswitch-h100", None, 1, 8)
     sizes = [4.0 * layer.elements(axes) for axes in layer.parameters]
     expected = sum(
-        min(size / BUCKET, 1.0) * collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
+        min(size / BUCKET, 1.0)
+        * collective(ALL_REDUCE, max(size, BUCKET), eight).seconds
         for size in sizes
     )
     assert priced.gradient[whole] == pytest.approx(expected, rel=1e-9)

@@ -15,10 +15,14 @@ def test_equals_brute_force(seed):
     problem = random_problem(seed, nodes=1 + seed % 6, edges=7)
     found = solve_programme(problem, 20.0)
     assert found.exact
-    assert found.cost == pytest.approx(min(cost for cost, _ in every_point(problem)), abs=1e-6)
+    assert found.cost == pytest.approx(
+        min(cost for cost, _ in every_point(problem)), abs=1e-6
+    )
 
 
-@pytest.mark.parametrize(("name", "devices"), [("alexnet", 4), ("rnnlm", 8), ("gnmt", 4)])
+@pytest.mark.parametrize(
+    ("name", "devices"), [("alexnet", 4), ("rnnlm", 8), ("gnmt", 4)]
+)
 def test_networks_have_the_same_optimum(name, devices):
     problem = sharding_problem(build_network(name), devices)
     found = solve_programme(problem, 60.0)

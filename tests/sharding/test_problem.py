@@ -35,7 +35,10 @@ def changed_arrays(path, change):
 
 
 def test_files_are_read_as_written(path):
-    problem, read = random_problem(1, nodes=3, edges=3, memory=True), read_sharding(path)
+    problem, read = (
+        random_problem(1, nodes=3, edges=3, memory=True),
+        read_sharding(path),
+    )
     assert (read.name, read.devices, read.names) == ("random", 4, problem.names)
     configuration = tuple(len(cost) - 1 for cost in problem.cost)
     assert read.value(configuration) == problem.value(configuration)
@@ -74,8 +77,14 @@ def test_memory_of_edges_alone_counts():
         (lambda d: d["nodes"][2].update(memory="zz"), r"nodes\[2\]\.memory.*'zz'"),
         (lambda d: d["edges"][0].update(u="nobody"), r"edges\[0\]\.u.*'nobody'"),
         (lambda d: d["edges"][1].update(cost="zz"), r"edges\[1\]\.cost.*'zz'"),
-        (lambda d: d["edges"][0].update(v=d["edges"][0]["u"]), r"edges\[0\]\.v.*itself"),
-        (lambda d: d["edges"][0].update(cost=d["nodes"][0]["cost"]), r"edges\[0\]\.cost.*shape"),
+        (
+            lambda d: d["edges"][0].update(v=d["edges"][0]["u"]),
+            r"edges\[0\]\.v.*itself",
+        ),
+        (
+            lambda d: d["edges"][0].update(cost=d["nodes"][0]["cost"]),
+            r"edges\[0\]\.cost.*shape",
+        ),
     ],
 )
 def test_a_fault_is_one_line_with_file_and_key_path(path, change, where):
@@ -90,7 +99,8 @@ def test_private_keys_are_allowed(path):
 
 
 @pytest.mark.parametrize(
-    "value", [np.array([np.nan, 1.0]), np.array([np.inf]), np.zeros(0), np.zeros((1, 1))]
+    "value",
+    [np.array([np.nan, 1.0]), np.array([np.inf]), np.zeros(0), np.zeros((1, 1))],
 )
 def test_node_costs_are_finite_vectors(path, value):
     key = json.loads(path.read_text())["nodes"][0]["cost"]

@@ -20,13 +20,19 @@ def test_the_best_is_not_beaten(name, devices):
     found = random_search(problem, start, seed=0, proposals=2000)
     assert best <= problem.value(found) <= problem.value(start)
     assert best <= problem.value(greedy(problem))
-    assert best <= problem.value(expert(setting, problem)) <= problem.value(start) * (1 + 1e-12)
+    assert (
+        best
+        <= problem.value(expert(setting, problem))
+        <= problem.value(start) * (1 + 1e-12)
+    )
 
 
 def test_experts_split_the_model_and_not_the_convolutions():
     setting = Setting(build_network("alexnet"), 8, Machine())
     words = setting.words(expert(setting, sharding_problem(setting.network, 8)))
-    split = dict(zip((layer.name for layer in setting.network.layers), words, strict=True))
+    split = dict(
+        zip((layer.name for layer in setting.network.layers), words, strict=True)
+    )
     assert split["conv3"] == "batch over 8"
     assert "out over" in split["fc6"]
 
@@ -34,7 +40,9 @@ def test_experts_split_the_model_and_not_the_convolutions():
 def test_experts_of_a_mixture_of_experts_split_the_experts():
     setting = Setting(build_network("moe"), 8, Machine())
     words = setting.words(expert(setting, sharding_problem(setting.network, 8)))
-    split = dict(zip((layer.name for layer in setting.network.layers), words, strict=True))
+    split = dict(
+        zip((layer.name for layer in setting.network.layers), words, strict=True)
+    )
     assert split["block1.mlp.expert1"] == "experts over 8"
     assert split["block0.mlp.mlp1"] == "batch over 8"
 

@@ -14,11 +14,17 @@ from gnnplace.problem import Problem
 class Oracle:
     """One simulated step; see ``step_time``, ``start``, ``finish`` and ``peak_memory``."""
 
-    def __init__(self, problem: Problem, device: list[int], sequence: list[list[int]]) -> None:
+    def __init__(
+        self, problem: Problem, device: list[int], sequence: list[list[int]]
+    ) -> None:
         self.p, self.device, self.sequence = problem, device, sequence
         graph = problem.graph
         self.tensors = [
-            (int(graph.producer[k]), Fraction(graph.size[k]), [int(c) for c in graph.consumers(k)])
+            (
+                int(graph.producer[k]),
+                Fraction(graph.size[k]),
+                [int(c) for c in graph.consumers(k)],
+            )
             for k in range(graph.num_tensors)
         ]
         self.start: dict[int, Fraction] = {}
@@ -34,7 +40,9 @@ class Oracle:
         n, num_devices = self.p.num_ops, self.p.num_devices
         self.free = [Fraction(0)] * num_devices
         self.channel_free: dict[object, Fraction] = {}
-        self.arrival: dict[tuple[int, int], Fraction] = {}  # (tensor, device) -> when it is there
+        self.arrival: dict[
+            tuple[int, int], Fraction
+        ] = {}  # (tensor, device) -> when it is there
         self.next = [0] * num_devices
         self.running: dict[int, int] = {}
         self._start_what_can()
@@ -52,7 +60,9 @@ class Oracle:
         held: set[int] = set()
         while True:
             ends = [
-                (d, op) for d, op in self.running.items() if self.start[op] + self._cost(op) == now
+                (d, op)
+                for d, op in self.running.items()
+                if self.start[op] + self._cost(op) == now
             ]
             if not ends:
                 break
@@ -97,7 +107,9 @@ class Oracle:
                 if not channels:
                     self.no_link = True
                     return
-                begin = max([now, *(self.channel_free.get(c, Fraction(0)) for c in channels)])
+                begin = max(
+                    [now, *(self.channel_free.get(c, Fraction(0)) for c in channels)]
+                )
                 if cluster.sender_busy[d, t]:
                     begin = max(begin, self.free[d])
                 end = begin + size / Fraction(cluster.bandwidth[d, t])
@@ -107,7 +119,9 @@ class Oracle:
                     self.free[d] = end
                 overhead += Fraction(cluster.send_overhead[d, t])
                 self.arrival[k, t] = end + Fraction(cluster.latency[d, t])
-                self.sends.append({"tensor": k, "target": t, "begin": begin, "end": end})
+                self.sends.append(
+                    {"tensor": k, "target": t, "begin": begin, "end": end}
+                )
         self.free[d] += overhead
 
     def _channels(self, d: int, t: int) -> list[object]:
@@ -115,7 +129,11 @@ class Oracle:
         names = [device.name for device in self.p.cluster.devices]
         for link in self.p.cluster.links:
             if (link.source, link.target) == (names[d], names[t]):
-                held = [link.channel] if isinstance(link.channel, str) else list(link.channel or ())
+                held = (
+                    [link.channel]
+                    if isinstance(link.channel, str)
+                    else list(link.channel or ())
+                )
                 return held or [(d, t)]
         return []
 
@@ -124,7 +142,9 @@ class Oracle:
             if d in self.running or d in held or self.next[d] == len(self.sequence[d]):
                 continue
             op = self.sequence[d][self.next[d]]
-            inputs = [k for k, (_, _, consumers) in enumerate(self.tensors) if op in consumers]
+            inputs = [
+                k for k, (_, _, consumers) in enumerate(self.tensors) if op in consumers
+            ]
             if any((k, d) not in self.arrival for k in inputs):
                 continue
             begin = max([self.free[d], *(self.arrival[k, d] for k in inputs)])
@@ -140,7 +160,9 @@ class Oracle:
             here = [c for c in consumers if self.device[c] == d]
             first = min(here, key=self.sequence[d].index)
             if self.device[producer] != d and first == op:
-                total += Fraction(self.p.cluster.receive_overhead[self.device[producer], d])
+                total += Fraction(
+                    self.p.cluster.receive_overhead[self.device[producer], d]
+                )
         return total
 
     @property
@@ -164,8 +186,13 @@ class Oracle:
         for d in range(self.p.num_devices):
             mine = [life for life in lives if life[0] == d]
             state = sum(
-                Fraction(s) for s, x in zip(self.p.state, self.device, strict=True) if x == d
+                Fraction(s)
+                for s, x in zip(self.p.state, self.device, strict=True)
+                if x == d
             )
-            alive = [sum(z for _, b, e, z in mine if b <= t < e) for t in {m[1] for m in mine}]
+            alive = [
+                sum(z for _, b, e, z in mine if b <= t < e)
+                for t in {m[1] for m in mine}
+            ]
             peaks.append(float(state + max([Fraction(0), *alive])))
         return peaks

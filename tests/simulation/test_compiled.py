@@ -21,7 +21,9 @@ def test_an_edge_inside_a_unit_is_left_out_where_a_path_says_the_same():
 
 
 def test_a_message_for_two_ops_of_a_unit_is_for_the_first_of_them():
-    graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 1.0, [1, 2]), (1, 1.0, [2])])
+    graph = ComputationGraph.from_tensors(
+        ["a", "b", "c"], [(0, 1.0, [1, 2]), (1, 1.0, [2])]
+    )
     assert needed(graph, np.array([0, 1, 1], np.int32)).tolist() == [True, False, True]
     assert needed(graph, np.array([0, 1, 2], np.int32)).all()
 
@@ -32,7 +34,9 @@ def test_what_is_left_out_is_what_paths_imply(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, int(rng.integers(2, 90)), 3)
     graph, unit = problem.graph, rng.integers(0, 4, problem.num_ops)
-    paths = nx.transitive_closure_dag(nx.DiGraph(list(zip(*graph.edges[:2], strict=True))))
+    paths = nx.transitive_closure_dag(
+        nx.DiGraph(list(zip(*graph.edges[:2], strict=True)))
+    )
     kept = needed(graph, unit.astype(np.int32)).tolist()
     for k, op in enumerate(graph.consumer.tolist()):
         tensor = int(graph.consumption_tensor[k])
@@ -48,7 +52,9 @@ def test_what_is_left_out_is_what_paths_imply(seed):
 @given(seed=seeds)
 def test_schedules_are_the_same(seed):
     rng = np.random.default_rng(seed)
-    space = SearchSpace(random_problem(rng, 40, 3, microbatches=int(rng.integers(1, 3))))
+    space = SearchSpace(
+        random_problem(rng, 40, 3, microbatches=int(rng.integers(1, 3)))
+    )
     n = space.problem.num_ops
     device = space.spread(rng.integers(3, size=space.problem.num_units))
     priority, whole, few = rng.random(n), np.empty(n), np.empty(n)

@@ -13,7 +13,9 @@ from tests.random_problems import random_order, random_problem, seeds
 def placed(seed: int, num_devices: int, num_ops: int = 14):
     """A simulator, devices, an order that agrees with the graph, and the step time."""
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, num_ops, num_devices, complete=bool(rng.random() < 0.8))
+    problem = random_problem(
+        rng, num_ops, num_devices, complete=bool(rng.random() < 0.8)
+    )
     simulator = Simulator(problem)
     device = rng.integers(0, num_devices, num_ops).astype(np.int32)
     order = random_order(problem, rng)
@@ -40,7 +42,9 @@ def test_what_is_slower_than_the_cut_off_is_cut_off(seed, num_devices, share):
 
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds, num_devices=st.integers(1, 4), share=st.floats(0.5, 1.5))
-def test_the_bound_holds_for_orders_that_contradict_the_graph_too(seed, num_devices, share):
+def test_the_bound_holds_for_orders_that_contradict_the_graph_too(
+    seed, num_devices, share
+):
     simulator, device, order, seconds = placed(seed, num_devices)
     shuffled = np.random.default_rng(seed).permutation(order).astype(np.int32)
     real = simulator.step_time(device, shuffled)

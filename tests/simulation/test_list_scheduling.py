@@ -52,7 +52,8 @@ def test_one_device_takes_the_ready_op_of_highest_priority(seed):
         ready = [
             i
             for i in range(15)
-            if i not in done and set(problem.graph.predecessors(i).tolist()) <= set(done)
+            if i not in done
+            and set(problem.graph.predecessors(i).tolist()) <= set(done)
         ]
         assert op == min(ready, key=lambda i: (-priority[i], i))
         done.append(op)
@@ -64,10 +65,14 @@ def test_no_device_idles_beside_a_ready_op(seed, num_devices):
     """Times of no pattern, so that no two ops finish at once: simulator and scheduler agree."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 20, num_devices, plain=True)
-    problem = replace(problem, time={kind: rng.uniform(0.1, 3.0, 20) for kind in problem.time})
+    problem = replace(
+        problem, time={kind: rng.uniform(0.1, 3.0, 20) for kind in problem.time}
+    )
     simulator = Simulator(problem)
     device = rng.integers(0, num_devices, 20).astype(np.int32)
-    result = simulator.run(device, list_schedule(simulator.compiled, device, rng.random(20)))
+    result = simulator.run(
+        device, list_schedule(simulator.compiled, device, rng.random(20))
+    )
     c = simulator.compiled
     there = np.zeros(20)
     for op in range(20):
@@ -94,10 +99,14 @@ def test_a_device_is_kept_from_its_ops_by_what_it_receives():
     )
     tensors = [(0, 0.0, [1]), (1, 0.0, [2])]
     graph = ComputationGraph.from_tensors(list("abcde"), tensors)
-    problem = build_problem("p", graph, Cluster(devices, links), {"k": [1.0, 1.0, 1.0, 3.0, 1.0]})
+    problem = build_problem(
+        "p", graph, Cluster(devices, links), {"k": [1.0, 1.0, 1.0, 3.0, 1.0]}
+    )
     device = np.array([0, 1, 0, 0, 0], np.int32)
     simulator = Simulator(problem)
-    order = list_schedule(simulator.compiled, device, np.array([5.0, 4.0, 3.0, 2.0, 1.0]))
+    order = list_schedule(
+        simulator.compiled, device, np.array([5.0, 4.0, 3.0, 2.0, 1.0])
+    )
     # c is there at 1 + 4 + 1 = 6 s: after d (1 to 4 s) and e (4 to 5 s), not between them.
     assert order.tolist() == [0, 3, 1, 4, 2]
     assert simulator.step_time(device, order) == 6.0 + 4.0 + 1.0
@@ -122,7 +131,10 @@ def test_only_a_schedule_over_the_limit_is_given_up(seed, share):
     """And one whose devices have more work than that is, whatever the order."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 40, 3)
-    compiled, device = compile_problem(problem), rng.integers(3, size=40).astype(np.int32)
+    compiled, device = (
+        compile_problem(problem),
+        rng.integers(3, size=40).astype(np.int32),
+    )
     priority, whole, cut = rng.random(40), np.empty(40), np.empty(40)
     order = timed_list_schedule(compiled, device, priority, whole, np.inf)
     limit = share * whole.max()
@@ -163,7 +175,9 @@ def test_an_edge_turned_round_twice_is_the_edge(seed):
 
     def edges(p):
         producer = np.empty(len(p.size), int)
-        producer[p.op_tensor] = np.repeat(np.arange(len(p.state)), np.diff(p.op_tensor_offset))
+        producer[p.op_tensor] = np.repeat(
+            np.arange(len(p.state)), np.diff(p.op_tensor_offset)
+        )
         tensor = np.repeat(np.arange(len(p.size)), np.diff(p.consumer_offset))
         return sorted(zip(producer[tensor], p.consumer, p.size[tensor], strict=True))
 

@@ -10,7 +10,13 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.problem import Problem, build_problem
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.problem.placement import Placement, sequence_from_order
-from gnnplace.simulation import Simulator, lower_bounds, merge_sequences, simulate, simulator
+from gnnplace.simulation import (
+    Simulator,
+    lower_bounds,
+    merge_sequences,
+    simulate,
+    simulator,
+)
 from gnnplace.simulation.simulator import KEPT, SimulatedTimeline
 from tests.random_problems import random_order, random_problem, seeds
 from tests.simulation.oracle import Oracle
@@ -24,7 +30,9 @@ def as_if_large(monkeypatch):
 def tight(problem: Problem, memory: float) -> Problem:
     """The same on devices of so many bytes."""
     given = {key: getattr(problem, key) for key in Problem.__match_args__}
-    devices = tuple(d.model_copy(update={"memory": memory}) for d in problem.cluster.devices)
+    devices = tuple(
+        d.model_copy(update={"memory": memory}) for d in problem.cluster.devices
+    )
     return Problem(**given | {"cluster": Cluster(devices, problem.cluster.links)})
 
 
@@ -60,7 +68,9 @@ def test_kept_timelines_say_what_a_simulation_says(seed):
 
 def test_a_placement_is_simulated_once(as_if_large, monkeypatch):
     made, simulate = [], SimulatedTimeline.of
-    monkeypatch.setattr(SimulatedTimeline, "of", lambda *of: made.append(of) or simulate(*of))
+    monkeypatch.setattr(
+        SimulatedTimeline, "of", lambda *of: made.append(of) or simulate(*of)
+    )
     rng = np.random.default_rng(0)
     problem = random_problem(rng, 20, 3)
     simulator, one = Simulator(problem), placed(problem, rng)
@@ -95,7 +105,9 @@ def test_nothing_is_kept_of_a_small_problem():
 
 def chain(num_devices: int = 2, **link: object):
     """a (2 s) -> 8 bytes -> b (3 s) on devices with a 4 B/s, 1 s latency link both ways."""
-    devices = tuple(Device(name=f"d{i}", kind="k", memory=100.0) for i in range(num_devices))
+    devices = tuple(
+        Device(name=f"d{i}", kind="k", memory=100.0) for i in range(num_devices)
+    )
     links = tuple(
         Link(source=a.name, target=b.name, latency=1.0, bandwidth=4.0, **link)
         for a in devices
@@ -104,7 +116,9 @@ def chain(num_devices: int = 2, **link: object):
     )
     graph = ComputationGraph.from_tensors(["a", "b"], [(0, 8.0, [1])])
     state = np.array([10.0, 20.0])
-    return build_problem("chain", graph, Cluster(devices, links), {"k": [2.0, 3.0]}, state=state)
+    return build_problem(
+        "chain", graph, Cluster(devices, links), {"k": [2.0, 3.0]}, state=state
+    )
 
 
 def test_a_transfer_takes_bytes_over_bandwidth_plus_latency():
@@ -126,10 +140,15 @@ def test_one_device_sends_nothing():
 def test_memory_over_the_limit_is_an_answer_that_names_device_and_excess():
     problem = chain()
     tight = Cluster(
-        tuple(Device(name=d.name, kind=d.kind, memory=17.0) for d in problem.cluster.devices),
+        tuple(
+            Device(name=d.name, kind=d.kind, memory=17.0)
+            for d in problem.cluster.devices
+        ),
         problem.cluster.links,
     )
-    problem = build_problem("t", problem.graph, tight, problem.time, state=problem.state)
+    problem = build_problem(
+        "t", problem.graph, tight, problem.time, state=problem.state
+    )
     result = simulate(problem, Placement(np.array([0, 1])))
     assert not result.feasible
     assert result.step_time == 8.0
@@ -138,7 +157,9 @@ def test_memory_over_the_limit_is_an_answer_that_names_device_and_excess():
 
 
 def test_contradicting_sequences_name_the_cycle():
-    graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 1.0, [1]), (1, 1.0, [2])])
+    graph = ComputationGraph.from_tensors(
+        ["a", "b", "c"], [(0, 1.0, [1]), (1, 1.0, [2])]
+    )
     problem = build_problem("p", graph, chain().cluster, {"k": [1.0, 1.0, 1.0]})
     backwards = Placement(np.array([0, 0, 1]), (np.array([1, 0]), np.array([2])))
     with pytest.raises(DeadlockError, match=r"'a'.*'b'|'b'.*'a'"):
@@ -157,12 +178,15 @@ def test_ops_of_no_time_join_the_instant_and_queue_in_op_order():
     """b finishes with c at t=2; its zero-time consumer a (a smaller index) queues before c."""
     devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(3))
     links = tuple(
-        Link(source=s, target="d2", latency=0.0, bandwidth=1.0, channel="bus") for s in ("d0", "d1")
+        Link(source=s, target="d2", latency=0.0, bandwidth=1.0, channel="bus")
+        for s in ("d0", "d1")
     )
     graph = ComputationGraph.from_tensors(
         ["a", "b", "c", "x", "y"], [(1, 0.0, [0]), (0, 5.0, [3]), (2, 7.0, [4])]
     )
-    problem = build_problem("p", graph, Cluster(devices, links), {"k": [0.0, 2.0, 2.0, 1.0, 1.0]})
+    problem = build_problem(
+        "p", graph, Cluster(devices, links), {"k": [0.0, 2.0, 2.0, 1.0, 1.0]}
+    )
     device = np.array([0, 0, 1, 2, 2])
     sequence = (np.array([1, 0]), np.array([2]), np.array([3, 4]))
     result = simulate(problem, Placement(device, sequence))
@@ -182,7 +206,9 @@ def test_a_busy_sender_starts_its_next_op_after_the_copy(busy):
 @given(seed=seeds, num_devices=st.integers(1, 4), num_ops=st.integers(1, 14))
 def test_agrees_with_the_oracle(seed, num_devices, num_ops):
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, num_ops, num_devices, complete=bool(rng.random() < 0.8))
+    problem = random_problem(
+        rng, num_ops, num_devices, complete=bool(rng.random() < 0.8)
+    )
     device = rng.integers(0, num_devices, num_ops).astype(np.int32)
     order = random_order(problem, rng)
     sequence = sequence_from_order(device, order, num_devices)
@@ -192,7 +218,9 @@ def test_agrees_with_the_oracle(seed, num_devices, num_ops):
         assert result.step_time == np.inf
         return
     assert result.step_time == pytest.approx(oracle.step_time, abs=1e-9)
-    assert result.start == pytest.approx([float(oracle.start[i]) for i in range(num_ops)], abs=1e-9)
+    assert result.start == pytest.approx(
+        [float(oracle.start[i]) for i in range(num_ops)], abs=1e-9
+    )
     assert result.peak_memory == pytest.approx(oracle.peak_memory(), abs=1e-9)
 
 
@@ -222,7 +250,9 @@ def test_bounds_hold_and_batches_agree(seed, num_devices):
     devices = np.stack([_colocated(problem, device) for device in devices])
     orders = np.stack([random_order(problem, rng) for _ in range(5)])
     times = simulator.step_times(devices, orders)
-    one_by_one = [simulator.step_time(d, o) for d, o in zip(devices, orders, strict=True)]
+    one_by_one = [
+        simulator.step_time(d, o) for d, o in zip(devices, orders, strict=True)
+    ]
     assert times.tolist() == one_by_one
     bounds = lower_bounds(problem)
     assert times.min() >= bounds.best
@@ -282,7 +312,9 @@ def test_excess_is_that_of_the_exact_peak(seed):
         tuple(d.model_copy(update={"memory": limit}) for d in problem.cluster.devices),
         problem.cluster.links,
     )
-    tight = build_problem("t", problem.graph, cluster, problem.time, state=problem.state)
+    tight = build_problem(
+        "t", problem.graph, cluster, problem.time, state=problem.state
+    )
     device, order = rng.integers(0, 3, 15).astype(np.int32), random_order(tight, rng)
     simulator = Simulator(tight)
     seconds, excess = simulator.excess(device, order)

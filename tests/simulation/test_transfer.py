@@ -20,7 +20,8 @@ def star(**costs: object) -> Cluster:
     """Three devices; d0 sends to both others, at 4 bytes a second and 1 s latency."""
     devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(3))
     links = tuple(
-        Link(source="d0", target=t, latency=1.0, bandwidth=4.0, **costs) for t in ("d1", "d2")
+        Link(source="d0", target=t, latency=1.0, bandwidth=4.0, **costs)
+        for t in ("d1", "d2")
     )
     return Cluster(devices, links)
 
@@ -61,9 +62,18 @@ def test_a_port_is_shared_by_all_peers():
     )
     channel_free, free, _ = queues(links)
     assert transfer.send(links, channel_free, free, 0, 1, 3.0, 0.0) == (0.0, 3.0)
-    assert transfer.send(links, channel_free, free, 1, 0, 1.0, 0.0) == (0.0, 1.0)  # full duplex
-    assert transfer.send(links, channel_free, free, 0, 2, 1.0, 0.0) == (3.0, 4.0)  # out of d0
-    assert transfer.send(links, channel_free, free, 2, 1, 1.0, 0.0) == (3.0, 4.0)  # into d1
+    assert transfer.send(links, channel_free, free, 1, 0, 1.0, 0.0) == (
+        0.0,
+        1.0,
+    )  # full duplex
+    assert transfer.send(links, channel_free, free, 0, 2, 1.0, 0.0) == (
+        3.0,
+        4.0,
+    )  # out of d0
+    assert transfer.send(links, channel_free, free, 2, 1, 1.0, 0.0) == (
+        3.0,
+        4.0,
+    )  # into d1
     # What waits for d1's port has d2's already: first come, first served on each channel.
     assert transfer.send(links, channel_free, free, 2, 0, 1.0, 0.0) == (4.0, 5.0)
 
@@ -82,7 +92,9 @@ def test_a_late_booking_of_the_last_op_is_what_the_simulator_does():
     links = transfer.make_links(star(**COPIER))
     channel_free, free, sent = queues(links)
     arrivals = [
-        transfer.fetch(links, transfer.SendQueues(channel_free, free, sent), 0, 0, t, 8.0, 2.0)
+        transfer.fetch(
+            links, transfer.SendQueues(channel_free, free, sent), 0, 0, t, 8.0, 2.0
+        )
         for t in (1, 2)
     ]
     assert arrivals == [5.0, 7.0]
@@ -100,7 +112,9 @@ def test_a_late_booking_delays_what_the_sender_does_next():
     channel_free, free, sent = queues(links)
     free[0] = 10.0
     assert (
-        transfer.fetch(links, transfer.SendQueues(channel_free, free, sent), 0, 0, 1, 8.0, 2.0)
+        transfer.fetch(
+            links, transfer.SendQueues(channel_free, free, sent), 0, 0, 1, 8.0, 2.0
+        )
         == 5.0
     )
     assert free[0] == 12.5

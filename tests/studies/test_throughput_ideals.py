@@ -23,7 +23,9 @@ def test_ideals_are_all_sets_that_have_their_predecessors(seed: int) -> None:
     count = len(blocks.units)
     closed = 0
     for inside in product((False, True), repeat=count):
-        closed += all(inside[p] for b in range(count) if inside[b] for p in blocks.predecessors[b])
+        closed += all(
+            inside[p] for b in range(count) if inside[b] for p in blocks.predecessors[b]
+        )
     ideals = ideals_of(blocks, 10**6)
     assert ideals is not None
     assert len(ideals.offset) - 1 == closed
@@ -36,7 +38,8 @@ def test_backward_work_stays_with_its_layer() -> None:
     blocks = make_blocks(space)
     assert [len(units) for units in blocks.units] == [1] * 5
     layers = [
-        space.problem.colocate[int(np.argmax(space.problem.unit_of == u[0]))] for u in blocks.units
+        space.problem.colocate[int(np.argmax(space.problem.unit_of == u[0]))]
+        for u in blocks.units
     ]
     assert layers == [f"w{i}" for i in range(5)]
 

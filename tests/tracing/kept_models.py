@@ -97,7 +97,9 @@ def checkpoint_not_reentrant() -> Any:
 def checkpoint_in_autocast() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return checkpoint(functools.partial(_block, model), x, use_reentrant=False).float()
+            return checkpoint(
+                functools.partial(_block, model), x, use_reentrant=False
+            ).float()
 
     return net(middle)
 
@@ -115,7 +117,9 @@ def checkpoint_twice_around() -> Any:
 @case(CHECKPOINTS)
 def checkpoint_of_a_sequence() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
-        layers = nn.Sequential(model.b, nn.Tanh(), model.b, nn.Tanh(), model.b, nn.Tanh())
+        layers = nn.Sequential(
+            model.b, nn.Tanh(), model.b, nn.Tanh(), model.b, nn.Tanh()
+        )
         return checkpoint_sequential(layers, 3, x, use_reentrant=True)
 
     return net(middle)
@@ -126,7 +130,9 @@ def checkpoint_without_an_input_that_needs_a_gradient() -> Any:
     """Reentrant regions give no gradients then; torch warns."""
 
     def forward(model: Net, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(functools.partial(_block, model), x, use_reentrant=True) + model.a(x)
+        return checkpoint(
+            functools.partial(_block, model), x, use_reentrant=True
+        ) + model.a(x)
 
     return net(forward=forward)
 
@@ -158,10 +164,18 @@ def checkpoint_that_saves_products() -> Any:
 def checkpoint_of_hugging_face() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+    sizes = {
+        "n_layer": 2,
+        "n_embd": 16,
+        "n_head": 2,
+        "vocab_size": 50,
+        "n_positions": 16,
+    }
     drops = {"embd_pdrop": 0, "resid_pdrop": 0, "attn_pdrop": 0}
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **drops, **ends, use_cache=False)).train()
+    model = GPT2LMHeadModel(
+        GPT2Config(**sizes, **drops, **ends, use_cache=False)
+    ).train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     words = torch.arange(20).reshape(2, 10)
     return model, {"input_ids": words, "labels": words}
@@ -190,7 +204,9 @@ def forward_pre_hook() -> Any:
 
 @case(MODULE_HOOKS)
 def full_backward_hook() -> Any:
-    return _hooked("register_full_backward_hook", lambda module, into, out: (into[0] * 3,))
+    return _hooked(
+        "register_full_backward_hook", lambda module, into, out: (into[0] * 3,)
+    )
 
 
 @case(MODULE_HOOKS)
@@ -318,7 +334,9 @@ def inference_mode() -> Any:
 
 @case(NO_GRADIENT)
 def straight_through() -> Any:
-    return net(lambda model, x: x + (torch.round(model.b(x)) - x).detach() + model.b(x).data)
+    return net(
+        lambda model, x: x + (torch.round(model.b(x)) - x).detach() + model.b(x).data
+    )
 
 
 FUNCTIONS = "Autograd functions with a backward of their own"
@@ -399,7 +417,11 @@ def buffers_in_place() -> Any:
             model.mean_buffer.mul_(0.9).add_(y.mean(0), alpha=0.1)
         return y * model.count_buffer + model.mean_buffer
 
-    return net(middle, count_buffer=torch.zeros((), dtype=torch.long), mean_buffer=torch.zeros(8))
+    return net(
+        middle,
+        count_buffer=torch.zeros((), dtype=torch.long),
+        mean_buffer=torch.zeros(8),
+    )
 
 
 @case(BUFFERS)
@@ -507,7 +529,9 @@ TIED = "Tied and frozen parameters"
 
 @case(TIED)
 def tied() -> Any:
-    model = net(lambda model, x: functional.linear(torch.tanh(model.b(x)), model.a.weight.t()))
+    model = net(
+        lambda model, x: functional.linear(torch.tanh(model.b(x)), model.a.weight.t())
+    )
     model.c.weight = model.a.weight
     return model
 
@@ -539,7 +563,9 @@ def noise() -> Any:
     return net(middle)
 
 
-OUTPUTS = "Outputs that are dicts, dataclasses, named tuples, with values that are no tensors"
+OUTPUTS = (
+    "Outputs that are dicts, dataclasses, named tuples, with values that are no tensors"
+)
 
 
 @dataclass
@@ -569,7 +595,9 @@ def dict_output() -> Any:
 
 @case(OUTPUTS)
 def named_tuple_output() -> Any:
-    return _wrapped(lambda v: Named(v, 3), lambda out: out.value.pow(2).mean() * out.factor)
+    return _wrapped(
+        lambda v: Named(v, 3), lambda out: out.value.pow(2).mean() * out.factor
+    )
 
 
 MODES = "Decisions on shapes, modes, `requires_grad`, `is_grad_enabled`, `is_compiling`"
@@ -578,7 +606,12 @@ MODES = "Decisions on shapes, modes, `requires_grad`, `is_grad_enabled`, `is_com
 @case(MODES)
 def decisions() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
-        wanted = x.shape[0] > 2 and x.requires_grad and torch.is_grad_enabled() and model.training
+        wanted = (
+            x.shape[0] > 2
+            and x.requires_grad
+            and torch.is_grad_enabled()
+            and model.training
+        )
         if torch.compiler.is_compiling() or torch.compiler.is_exporting() or not wanted:
             return x
         return torch.tanh(model.b(x))
@@ -758,7 +791,9 @@ def tensor_in_place() -> Any:
     return net(middle, mean=torch.zeros(8))
 
 
-PARAMETERS = "Parameters that the forward pass changes: clamped weights, teachers, `max_norm`"
+PARAMETERS = (
+    "Parameters that the forward pass changes: clamped weights, teachers, `max_norm`"
+)
 
 
 @refused(PARAMETERS, "the model changes b.weight in place; only its buffers may change")
@@ -774,7 +809,9 @@ def clamped_weight() -> Any:
 def teacher() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            for old, new in zip(model.teacher.parameters(), model.b.parameters(), strict=True):
+            for old, new in zip(
+                model.teacher.parameters(), model.b.parameters(), strict=True
+            ):
                 old.mul_(0.9).add_(new, alpha=0.1)
         return model.b(x) - model.teacher(x)
 
@@ -798,10 +835,15 @@ def parameter_bound_anew() -> Any:
     return net(middle, bias=nn.Parameter(torch.ones(8)))
 
 
-BUFFER_SHAPES = "Buffers that change their shape, or are bound anew while checkpointing runs again"
+BUFFER_SHAPES = (
+    "Buffers that change their shape, or are bound anew while checkpointing runs again"
+)
 
 
-@refused(BUFFER_SHAPES, "the model binds its buffer 'seen_buffer' to something of another shape")
+@refused(
+    BUFFER_SHAPES,
+    "the model binds its buffer 'seen_buffer' to something of another shape",
+)
 def growing_buffer() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
         model.seen_buffer = torch.cat([model.seen_buffer, x.detach()])
@@ -840,10 +882,15 @@ def boolean_index() -> Any:
 
 @refused(NUMBERS, DECIDED)
 def cumulative_batch_norm() -> Any:
-    return net(lambda model, x: model.norm(model.b(x)), norm=nn.BatchNorm1d(8, momentum=None))
+    return net(
+        lambda model, x: model.norm(model.b(x)), norm=nn.BatchNorm1d(8, momentum=None)
+    )
 
 
-@refused(NUMBERS, "the model asks for a number of a tensor at .*kept_models.py:.* goes on without")
+@refused(
+    NUMBERS,
+    "the model asks for a number of a tensor at .*kept_models.py:.* goes on without",
+)
 def item_with_a_way_out() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
         try:
@@ -901,7 +948,10 @@ def seed_in_forward() -> Any:
 LEFT = "A `backward()` inside the step, hooks behind the accumulation of gradients"
 
 
-@refused(LEFT, r"the model calls backward\(\) at .*kept_models.py:.*; use torch.autograd.grad")
+@refused(
+    LEFT,
+    r"the model calls backward\(\) at .*kept_models.py:.*; use torch.autograd.grad",
+)
 def backward_in_forward() -> Any:
     def middle(model: Net, x: torch.Tensor) -> torch.Tensor:
         y = torch.tanh(model.b(x))

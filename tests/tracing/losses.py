@@ -56,7 +56,10 @@ class Experts(nn.Module):
     def __init__(self, auxiliary: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         torch.manual_seed(5)
-        self.gate, self.experts = nn.Linear(4, 3), nn.ModuleList(nn.Linear(4, 3) for _ in range(3))
+        self.gate, self.experts = (
+            nn.Linear(4, 3),
+            nn.ModuleList(nn.Linear(4, 3) for _ in range(3)),
+        )
         self.auxiliary = auxiliary
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -111,11 +114,15 @@ class Sorted(nn.Module):
         return self.net(x[order])[order.argsort()]
 
 
-def masked(found: torch.Tensor, target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def masked(
+    found: torch.Tensor, target: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     return ((found - target).square().mean(-1) * mask).sum() / mask.sum()
 
 
-def clamped(found: torch.Tensor, target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def clamped(
+    found: torch.Tensor, target: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     return ((found - target).square().mean(-1) * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -131,7 +138,9 @@ def looped(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def clip(towers: Any) -> torch.Tensor:
     left, right = (functional.normalize(tower, dim=-1) for tower in towers)
     scores, own = 5 * left @ right.T, torch.arange(len(left))
-    return functional.cross_entropy(scores, own) + functional.cross_entropy(scores.T, own)
+    return functional.cross_entropy(scores, own) + functional.cross_entropy(
+        scores.T, own
+    )
 
 
 def mined(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -160,38 +169,53 @@ class Rotated(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.filter = net(), nn.Parameter(torch.randn(3, dtype=torch.cfloat))
+        self.layer, self.filter = (
+            net(),
+            nn.Parameter(torch.randn(3, dtype=torch.cfloat)),
+        )
         self.register_buffer("turns", torch.polar(torch.ones(2), torch.arange(2.0)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         turned = torch.view_as_complex(x.unflatten(-1, (2, 2))) * self.turns
         waves = torch.fft.rfft(torch.view_as_real(turned).flatten(-2)) * self.filter
         spectrum = torch.fft.fftn(self.layer(x)[:, None], dim=(-2, -1))
-        return torch.fft.irfft(waves, n=4).sum(-1, keepdim=True) + spectrum.abs().mean(1)
+        return torch.fft.irfft(waves, n=4).sum(-1, keepdim=True) + spectrum.abs().mean(
+            1
+        )
 
 
 WEIGHTS = torch.tensor([1.0, 2.0, 0.5])
 RIGHT: dict[str, Callable[[], Workload]] = {
     "mean": lambda: case(net(), (X, T), functional.mse_loss),
-    "sum over the size": lambda: case(net(), (X, T), lambda o, t: squares(o, t) / len(o)),
+    "sum over the size": lambda: case(
+        net(), (X, T), lambda o, t: squares(o, t) / len(o)
+    ),
     "shares of classes": lambda: case(net(), (X, T.softmax(-1)), nn.CrossEntropyLoss()),
     "mean of each": lambda: case(
-        net(), (X, Y), lambda o, y: functional.cross_entropy(o, y, reduction="none").mean()
+        net(),
+        (X, Y),
+        lambda o, y: functional.cross_entropy(o, y, reduction="none").mean(),
     ),
     "beside an empty cache": lambda: case(
         net(),
         (X, T),
-        lambda o, t: (torch.cat((torch.tensor([]), o[:, None]), -2)[:, 0] - t).square().mean(),
+        lambda o, t: (
+            (torch.cat((torch.tensor([]), o[:, None]), -2)[:, 0] - t).square().mean()
+        ),
     ),
     "triplets given": lambda: case(
-        net(), (WORDS,), lambda o: functional.triplet_margin_loss(o[:, 0], o[:, 1], o[:, 2])
+        net(),
+        (WORDS,),
+        lambda o: functional.triplet_margin_loss(o[:, 0], o[:, 1], o[:, 2]),
     ),
     "router's z": lambda: case(
         Experts(lambda s: s.logsumexp(-1).square().mean()), (X, T), with_auxiliary
     ),
     "l2 beside a mean": lambda: case(Decayed(), (X, T), with_auxiliary),
     "dict": lambda: case(
-        net(), (X, T), lambda o, t: {"loss": functional.mse_loss(o, t), "size": o.square().sum()}
+        net(),
+        (X, T),
+        lambda o, t: {"loss": functional.mse_loss(o, t), "size": o.square().sum()},
     ),
     "complex numbers": lambda: case(Rotated(), (X, T), functional.mse_loss),
     "loop over examples": lambda: case(net(), (X, T), looped),
@@ -201,7 +225,9 @@ REPAIRED: dict[str, Callable[[], Workload]] = {
     "sum": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(reduction="sum")),
     "no loss": lambda: case(net(), (X,), None),
     "sum over a number": lambda: case(net(), (X, T), lambda o, t: squares(o, t) / 8),
-    "l2 beside a sum": lambda: case(Decayed(), (X, T), lambda o, t: squares(o[0], t) + 0.1 * o[1]),
+    "l2 beside a sum": lambda: case(
+        Decayed(), (X, T), lambda o, t: squares(o[0], t) + 0.1 * o[1]
+    ),
     "unequal masks": lambda: case(net(), (X, T, MASK), masked),
     "equal masks": lambda: case(net(), (X, T, torch.ones(BATCH)), masked),
     "clamped count": lambda: case(net(), (X, T, MASK), clamped),
@@ -211,7 +237,9 @@ REPAIRED: dict[str, Callable[[], Workload]] = {
         lambda o, t, m, n: masked(o, t, m) + masked(o, t, n) + squares(o, t),
     ),
     "padding": lambda: case(Tagger(), (WORDS, TAGS), Entropy()),
-    "padding, smoothed": lambda: case(Tagger(), (WORDS, TAGS), Entropy(label_smoothing=0.1)),
+    "padding, smoothed": lambda: case(
+        Tagger(), (WORDS, TAGS), Entropy(label_smoothing=0.1)
+    ),
     "class weights": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(weight=WEIGHTS)),
     "class weights, smoothed": lambda: case(
         Tagger(), (WORDS, TAGS), Entropy(weight=WEIGHTS, label_smoothing=0.1)
@@ -219,7 +247,9 @@ REPAIRED: dict[str, Callable[[], Workload]] = {
     "class weights of a closure": lambda: case(
         net(), (X, Y), lambda o, y: functional.cross_entropy(o, y, weight=WEIGHTS)
     ),
-    "label smoothing": lambda: case(net(), (X, Y), nn.CrossEntropyLoss(label_smoothing=0.1)),
+    "label smoothing": lambda: case(
+        net(), (X, Y), nn.CrossEntropyLoss(label_smoothing=0.1)
+    ),
     "rare ones weigh more": lambda: case(
         net(),
         (X, (T > 0).float()),

@@ -108,7 +108,10 @@ class Keywords(nn.Module):
         self, x: torch.Tensor, *, mask: torch.Tensor | None = None, scale: float = 2.0
     ) -> dict[str, torch.Tensor]:
         y = self.a(x) * scale
-        return {"out": y if mask is None else y * mask, "count": torch.ones(3, dtype=torch.long)}
+        return {
+            "out": y if mask is None else y * mask,
+            "count": torch.ones(3, dtype=torch.long),
+        }
 
 
 class Greedy(nn.Module):

@@ -63,7 +63,9 @@ def run_program(
         return _result(program, values)
 
 
-def _store(values: dict[str, torch.Tensor], names: tuple[str | None, ...], result: Any) -> None:
+def _store(
+    values: dict[str, torch.Tensor], names: tuple[str | None, ...], result: Any
+) -> None:
     items = result if isinstance(result, list | tuple) else (result,)
     for name, item in zip(names, items, strict=False):
         if name is not None:

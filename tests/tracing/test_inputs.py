@@ -73,7 +73,9 @@ def several_kinds(x):
 
 
 def graphs(x):
-    return Batch.from_data_list([Data(x=x, edge_index=torch.tensor([[0], [1]])) for _ in range(2)])
+    return Batch.from_data_list(
+        [Data(x=x, edge_index=torch.tensor([[0], [1]])) for _ in range(2)]
+    )
 
 
 KINDS = {
@@ -100,7 +102,9 @@ def test_an_object_is_built_again_from_other_tensors(kind):
     """Of the same type, with the example's constants; the example stays as it is."""
     example = KINDS[kind](X)
     inputs = as_inputs((example,))
-    doubled = pytree.tree_map(lambda x: x * 2 if isinstance(x, torch.Tensor) else x, inputs)
+    doubled = pytree.tree_map(
+        lambda x: x * 2 if isinstance(x, torch.Tensor) else x, inputs
+    )
     (rebuilt,) = doubled
     assert type(rebuilt) is type(example)
     before, after = leaves_by_path(inputs), leaves_by_path(doubled)
@@ -111,7 +115,10 @@ def test_an_object_is_built_again_from_other_tensors(kind):
         else:
             assert after[path] == leaf
     structure = BatchStructure.of(inputs)
-    assert structure.tensors((KINDS[kind](X + 1),)).keys() == structure.tensors(inputs).keys()
+    assert (
+        structure.tensors((KINDS[kind](X + 1),)).keys()
+        == structure.tensors(inputs).keys()
+    )
 
 
 def test_a_graph_has_its_nodes_first_and_its_own_methods():
@@ -119,9 +126,13 @@ def test_a_graph_has_its_nodes_first_and_its_own_methods():
     (rebuilt,) = pytree.tree_map(lambda x: x, as_inputs((graphs(X),)))
     assert next(iter(leaves_by_path((rebuilt,)))) == "[0].x"
     assert (rebuilt.num_graphs, rebuilt.num_nodes, rebuilt.num_edges) == (2, 6, 2)
-    with pytest.raises(InputError, match="'_slice_dict' of a DataBatch is of type dict"):
+    with pytest.raises(
+        InputError, match="'_slice_dict' of a DataBatch is of type dict"
+    ):
         rebuilt.to_data_list()
-    assert next(iter(leaves_by_path(as_inputs((several_kinds(X),))))) == "[0]['author'].x"
+    assert (
+        next(iter(leaves_by_path(as_inputs((several_kinds(X),))))) == "[0]['author'].x"
+    )
 
 
 def test_lists_are_spread_unless_only_the_whole_fits_the_model():
@@ -156,8 +167,14 @@ def test_a_constant_that_changes_is_refused_by_name(batch, words):
         ({"x": np.ones(3)}, r"batch\['x'\] is a NumPy array \(numpy.ndarray\)"),
         (Record(np.ones(3)), r"batch\[0\].x is a NumPy array"),
         (Record(threading.Lock()), r"batch\[0\].x is of type _thread.lock"),
-        (Record(nn.Linear(1, 1)), r"batch\[0\].x is of type torch.nn.modules.linear.Linear"),
-        (Record(X.to_sparse()), r"batch\[0\].x is no dense tensor \(torch.sparse_coo\)"),
+        (
+            Record(nn.Linear(1, 1)),
+            r"batch\[0\].x is of type torch.nn.modules.linear.Linear",
+        ),
+        (
+            Record(X.to_sparse()),
+            r"batch\[0\].x is no dense tensor \(torch.sparse_coo\)",
+        ),
         (Data(adj_t=X.to_sparse_csr()), "edge_index in place of adj_t"),
         (Record({X}), r"batch\[0\].x is of type set"),
         (torch.nested.nested_tensor([X, X[:1]]), r"batch\[0\] is a nested tensor"),
@@ -174,7 +191,9 @@ def test_what_no_step_can_take_is_refused_with_field_and_type(batch, words):
 def test_an_object_that_holds_itself_is_refused():
     batch = SimpleNamespace(x=X)
     batch.own = batch
-    with pytest.raises(InputError, match=r"batch\[0\].own refers to the SimpleNamespace"):
+    with pytest.raises(
+        InputError, match=r"batch\[0\].own refers to the SimpleNamespace"
+    ):
         as_inputs(batch)
 
 
@@ -184,7 +203,9 @@ class Registered:
 
 
 pytree.register_pytree_node(
-    Registered, lambda r: ([r.x], r.factor), lambda values, factor: Registered(*values, factor)
+    Registered,
+    lambda r: ([r.x], r.factor),
+    lambda values, factor: Registered(*values, factor),
 )
 
 

@@ -62,7 +62,9 @@ def _rows(section: str) -> list[str]:
 
 
 def _input_in_place() -> Any:
-    return net(lambda model, x: torch.tanh(model.b(x)), forward=lambda m, x: m.a(x.mul_(2)))
+    return net(
+        lambda model, x: torch.tanh(model.b(x)), forward=lambda m, x: m.a(x.mul_(2))
+    )
 
 
 def _watching_hook() -> Any:
@@ -86,10 +88,22 @@ def _other_autocast(enabled: bool = True) -> Any:
 
 SAID = {
     "Random numbers of torch": (CASES["dropout"], "1 random op"),
-    "Inputs that the model changes in place": (_input_in_place, "changes its input 0 in place"),
-    "What hooks do beside computing": (_watching_hook, "hooks of module 'b' ran at capture alone"),
-    "Tensors that need a gradient outside of the model": (_outside, "no parameter of the model"),
-    "Autocast for another device": (_other_autocast, r"torch.autocast\('cuda'\) at .*test_kept"),
+    "Inputs that the model changes in place": (
+        _input_in_place,
+        "changes its input 0 in place",
+    ),
+    "What hooks do beside computing": (
+        _watching_hook,
+        "hooks of module 'b' ran at capture alone",
+    ),
+    "Tensors that need a gradient outside of the model": (
+        _outside,
+        "no parameter of the model",
+    ),
+    "Autocast for another device": (
+        _other_autocast,
+        r"torch.autocast\('cuda'\) at .*test_kept",
+    ),
 }
 
 
@@ -145,5 +159,7 @@ def test_wrappers_that_exchange_gradients_are_refused() -> None:
 
 def test_an_optimizer_that_does_not_take_sparse_gradients_is_refused() -> None:
     case = made(CASES["sparse_embedding"])
-    with pytest.raises(CaptureError, match=r"parameter '0\.weight' has a sparse gradient"):
+    with pytest.raises(
+        CaptureError, match=r"parameter '0\.weight' has a sparse gradient"
+    ):
         capture(case.model, case.inputs, loss=case.loss, optimizer="adamw")

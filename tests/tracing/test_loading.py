@@ -53,9 +53,13 @@ def test_zoo_names_with_and_without_prefix() -> None:
     a, b = load("mlp?width=16&depth=1"), load("zoo:mlp?width=16&depth=1")
     assert a.name == b.name == "mlp"
     assert all(
-        torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True)
+        torch.equal(x, y)
+        for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True)
     )
-    assert load("mlp?width=16&depth=1", share=4).inputs[0].shape[0] == zoo.default_batch("mlp") // 4
+    assert (
+        load("mlp?width=16&depth=1", share=4).inputs[0].shape[0]
+        == zoo.default_batch("mlp") // 4
+    )
 
 
 def test_callables(module: str) -> None:
@@ -73,7 +77,9 @@ def test_callables(module: str) -> None:
 
 
 def test_hugging_face(tmp_path: Path) -> None:
-    work = load("hf:gpt2?n_layer=1&n_embd=32&n_head=2&vocab_size=50&batch=4&length=8", share=2)
+    work = load(
+        "hf:gpt2?n_layer=1&n_embd=32&n_head=2&vocab_size=50&batch=4&length=8", share=2
+    )
     assert work.inputs["input_ids"].shape == (2, 8)
     fields = {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 32}
     fields |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50}
@@ -97,21 +103,33 @@ def test_hugging_face(tmp_path: Path) -> None:
         ("hf:gpt2?n_layer=many", "n_layer"),
         ("hf:blip", "no example inputs are known"),
         ("hf:nothing", "no such configuration; nothing is downloaded"),
-        ("hf:meta-llama/Llama-2-8b", "nearest names are .*meta-llama/Llama-2-7b, .* is downloaded"),
-        ("hf:google-bert/bert-bass-cased", "nearest names are google-bert/bert-base-cased"),
+        (
+            "hf:meta-llama/Llama-2-8b",
+            "nearest names are .*meta-llama/Llama-2-7b, .* is downloaded",
+        ),
+        (
+            "hf:google-bert/bert-bass-cased",
+            "nearest names are google-bert/bert-base-cased",
+        ),
         ("hf:Qwen/Qwen3-0.7B", "nearest names are .*Qwen/Qwen3-0.6B"),
         ("hf:.", "the folder has no config.json"),
         ("hf:gpt2?n_layers=3", "no field 'n_layers'"),
         ("no_such_module:f", "cannot import 'no_such_module'"),
         ("own_models:nothing", "no callable 'nothing'"),
         ("own_models:plane", "no callable 'plane'; did you mean 'plain'?"),
-        ("own_models.py", "name the function that builds the model too, as in own_models.py:build"),
+        (
+            "own_models.py",
+            "name the function that builds the model too, as in own_models.py:build",
+        ),
         ("elsewhere/own_models.py:plain", "there is no file 'elsewhere/own_models.py'"),
         ("inceptoin", "did you mean 'inception'?"),
         ("own_models:number", "no callable 'number'"),
         ("own_models:wrong", "must return"),
         ("own_models:sized?heigth=3", "unexpected keyword argument 'heigth'"),
-        ("own_models:failing", r"failing failed: ValueError: no data at .*own_models.py:20"),
+        (
+            "own_models:failing",
+            r"failing failed: ValueError: no data at .*own_models.py:20",
+        ),
     ],
 )
 def test_mistakes_are_named(module: str, spec: str, message: str) -> None:
@@ -192,8 +210,12 @@ def _written(path: Path, value: int, above: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["misc_a.py", "./misc_a.py", "sub/misc_b.py", "code.py"])
-def test_a_file_by_its_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["misc_a.py", "./misc_a.py", "sub/misc_b.py", "code.py"]
+)
+def test_a_file_by_its_path(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = _written(tmp_path / name, 3)
     assert find_callable(name, "build", name)() == 3
@@ -201,7 +223,10 @@ def test_a_file_by_its_path(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_two_files_of_one_name(tmp_path: Path) -> None:
-    first, second = _written(tmp_path / "a/misc_c.py", 1), _written(tmp_path / "b/misc_c.py", 2)
+    first, second = (
+        _written(tmp_path / "a/misc_c.py", 1),
+        _written(tmp_path / "b/misc_c.py", 2),
+    )
     assert find_callable(str(first), "build", "")() == 1
     assert find_callable(str(second), "build", "")() == 2
     assert find_callable(str(first), "build", "")() == 1
@@ -216,7 +241,9 @@ def test_a_file_finds_those_beside_it(tmp_path: Path) -> None:
 def test_a_file_of_a_package(tmp_path: Path) -> None:
     _written(tmp_path / "pack_e/__init__.py", 0)
     _written(tmp_path / "pack_e/layers.py", 7)
-    path = _written(tmp_path / "pack_e/misc.py", 0, "from .layers import build as other")
+    path = _written(
+        tmp_path / "pack_e/misc.py", 0, "from .layers import build as other"
+    )
     found = find_callable(str(path), "other", "")
     assert found() == 7
     assert found.__module__ == "pack_e.layers"
@@ -232,7 +259,9 @@ def test_code_that_fails_is_told_with_its_line(tmp_path: Path) -> None:
 def test_code_that_ends_the_program_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "misc_h.py"
     path.write_text("import sys\ndef build():\n    sys.exit(3)")
-    with pytest.raises(InputError, match=r"build failed: SystemExit: 3 at .*misc_h.py:3"):
+    with pytest.raises(
+        InputError, match=r"build failed: SystemExit: 3 at .*misc_h.py:3"
+    ):
         load(f"{path}:build")
     path.with_name("misc_i.py").write_text("raise SystemExit")
     with pytest.raises(InputError, match=r"cannot import .*: SystemExit: no message"):

@@ -24,8 +24,22 @@ from tests.tracing.straight_run import run_program
 
 # Sizes that keep the suite fast; every architecture of the zoo is there.
 SIZES: dict[str, dict[str, int]] = {
-    "bert": {"batch": 2, "length": 16, "layers": 2, "width": 64, "heads": 2, "vocabulary": 100},
-    "gpt2": {"batch": 2, "length": 16, "layers": 2, "width": 64, "heads": 2, "vocabulary": 100},
+    "bert": {
+        "batch": 2,
+        "length": 16,
+        "layers": 2,
+        "width": 64,
+        "heads": 2,
+        "vocabulary": 100,
+    },
+    "gpt2": {
+        "batch": 2,
+        "length": 16,
+        "layers": 2,
+        "width": 64,
+        "heads": 2,
+        "vocabulary": 100,
+    },
     "inception": {"batch": 4, "size": 16, "width": 8, "depth": 2},
     "mlp": {"batch": 16, "width": 32, "depth": 3},
     "moe": {"batch": 16, "width": 32, "hidden": 64},
@@ -33,7 +47,14 @@ SIZES: dict[str, dict[str, int]] = {
     "seq2seq": {"batch": 4, "length": 2, "vocabulary": 50, "width": 16},
     "small_resnet": {"batch": 4},
     "two_tower": {"batch": 16, "vocabulary": 100, "hidden": 32, "width": 16},
-    "big_lstm": {"batch": 2, "length": 2, "vocabulary": 50, "cells": 32, "samples": 16, "width": 8},
+    "big_lstm": {
+        "batch": 2,
+        "length": 2,
+        "vocabulary": 50,
+        "cells": 32,
+        "samples": 16,
+        "width": 8,
+    },
     "densenet": {"batch": 2, "size": 16, "growth": 4},
     "gnmt": {"batch": 2, "source": 2, "target": 2, "vocabulary": 50, "width": 16},
     "nasnet": {"batch": 2, "size": 16, "width": 4},
@@ -67,7 +88,11 @@ def check(program: Any, truth: Eager, steps: int = 1, rounded: bool = False) -> 
         result = run_program(program, step, result.state)
     assert agree(result.loss, truth.loss, rounded)
     assert set(result.gradients) == set(truth.gradients)
-    wrong = [n for n, g in truth.gradients.items() if not agree(result.gradients[n], g, rounded)]
+    wrong = [
+        n
+        for n, g in truth.gradients.items()
+        if not agree(result.gradients[n], g, rounded)
+    ]
     for kind, tensors in (("parameter", truth.parameters), ("buffer", truth.buffers)):
         for name, tensor in tensors.items():
             ours = result.state.get(f"{kind}.{name}")
@@ -89,11 +114,18 @@ def test_zoo_step_equals_eager(name: str) -> None:
 
     AdamW's first steps are the sign of the gradient: where that is rounded, SGD's are compared.
     """
-    work, optimizer = zoo.build(name, **SIZES[name]), "sgd" if name in ROUNDED else "adamw"
-    program = capture(work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name)
+    work, optimizer = (
+        zoo.build(name, **SIZES[name]),
+        "sgd" if name in ROUNDED else "adamw",
+    )
+    program = capture(
+        work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name
+    )
     truth = eager(work.model, work.inputs, work.loss, steps=2, optimizer=optimizer)
     changed = [n for n in truth.buffers if n in program.buffers]
-    assert len(changed) == 3 * sum(isinstance(m, nn.BatchNorm2d) for m in work.model.modules())
+    assert len(changed) == 3 * sum(
+        isinstance(m, nn.BatchNorm2d) for m in work.model.modules()
+    )
     check(program, truth, steps=2, rounded=name in ROUNDED)
 
 
@@ -170,7 +202,11 @@ def test_dropout_depends_on_op_and_step_alone() -> None:
     again, other = run_program(program, 3), run_program(program, 4)
     assert torch.equal(first.loss, again.loss)
     assert not torch.equal(first.loss, other.loss)
-    names = [op.args[0] for op in program.ops if getattr(op.target, "__name__", "") == "seeded"]
+    names = [
+        op.args[0]
+        for op in program.ops
+        if getattr(op.target, "__name__", "") == "seeded"
+    ]
     assert len(names) == len(set(names)) == 3
 
 
@@ -185,7 +221,9 @@ def test_views_are_flagged_and_aliases_are_gone() -> None:
 
 def test_no_dead_code() -> None:
     program = capture(models.Tied(), (models.batch(),))
-    read = {name for op in program.ops for name in op.reads} | set(program.gradients.values())
+    read = {name for op in program.ops for name in op.reads} | set(
+        program.gradients.values()
+    )
     made = {r for op in program.ops for r in op.results if r is not None}
     assert made <= read | {program.loss}
 
@@ -197,7 +235,9 @@ def test_phases_and_modules() -> None:
     assert phases == sorted(phases, key=["forward", "backward", "update"].index)
     by_name = {op.name: op for op in program.ops}
     assert by_name["convolution"].module == "stem.0.0"
-    convolutions = [op for op in program.ops if op.name.startswith("convolution_backward")]
+    convolutions = [
+        op for op in program.ops if op.name.startswith("convolution_backward")
+    ]
     assert convolutions[-1].module == "stem.0.0"
     assert all(op.phase == "backward" for op in convolutions)
 
@@ -218,7 +258,9 @@ def test_forward_only_returns_what_the_model_returns() -> None:
 
 def test_bfloat16_is_a_choice() -> None:
     model = nn.Linear(8, 8)
-    program = capture(model, (models.batch(),), dtype="bfloat16", optimizer=sgd(momentum=0.9))
+    program = capture(
+        model, (models.batch(),), dtype="bfloat16", optimizer=sgd(momentum=0.9)
+    )
     result = run_program(program)
     assert result.loss.dtype == torch.bfloat16
     assert model.weight.dtype == torch.float32
@@ -267,7 +309,9 @@ peak = int([line for line in lines if line.startswith("VmHWM")][0].split()[1])
 print(json.dumps({"ops": len(program.ops), "bytes": size, "peak": peak * 1024,
                   "initial": len(program.initial)}))
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     found = json.loads(run.stdout.splitlines()[-1])
     assert found["bytes"] > 6.2e9
     assert found["peak"] < 1e9
@@ -278,8 +322,12 @@ print(json.dumps({"ops": len(program.ops), "bytes": size, "peak": peak * 1024,
 def test_a_fake_model_is_captured_in_half_precision_as_a_real_one_is() -> None:
     """`gnnplace capture --fake --dtype bfloat16` failed: `Module.to` swaps fake tensors."""
     made = [load("small_resnet", fake=fake) for fake in (False, True)]
-    real, fake = (capture(w.model, w.inputs, loss=w.loss, dtype="bfloat16") for w in made)
+    real, fake = (
+        capture(w.model, w.inputs, loss=w.loss, dtype="bfloat16") for w in made
+    )
     assert fake.values == real.values
     assert [op.name for op in fake.ops] == [op.name for op in real.ops]
-    assert {i.info.dtype for i in fake.inputs.values() if i.kind == "parameter"} == {torch.bfloat16}
+    assert {i.info.dtype for i in fake.inputs.values() if i.kind == "parameter"} == {
+        torch.bfloat16
+    }
     assert next(made[1].model.parameters()).dtype == torch.float32

@@ -17,7 +17,9 @@ ONES = torch.ones(2, 4)
 
 def test_default_loss() -> None:
     assert default_loss({"loss": ONES.sum(), "logits": ONES}) == ONES.sum()
-    assert default_loss((ONES, torch.ones(2, dtype=torch.long), [ONES])) == 2 * ONES.sum()
+    assert (
+        default_loss((ONES, torch.ones(2, dtype=torch.long), [ONES])) == 2 * ONES.sum()
+    )
     with pytest.raises(InputError, match="give a loss"):
         default_loss(torch.ones(2, dtype=torch.long))
     with pytest.raises(InputError, match=r"or give a loss: lambda output: output\[0\]"):
@@ -45,8 +47,12 @@ def test_lazy_layers_are_initialised_by_the_example() -> None:
 
 def test_a_loss_has_no_parameters_but_those_of_the_model() -> None:
     model, loss = nn.Linear(4, 4), nn.Linear(4, 1)
-    check_loss(nn.Sequential(model, nn.Tanh(), nn.Linear(4, 1).requires_grad_(False)), model)
-    with pytest.raises(UnsupportedError, match="the loss has a parameter 'weight' of its own"):
+    check_loss(
+        nn.Sequential(model, nn.Tanh(), nn.Linear(4, 1).requires_grad_(False)), model
+    )
+    with pytest.raises(
+        UnsupportedError, match="the loss has a parameter 'weight' of its own"
+    ):
         check_loss(loss, model)
 
 
@@ -116,7 +122,9 @@ ALL = {"x": X, "index": INDEX, "y": Y}
         (Batch, of_batch, ALL),
     ],
 )
-def test_every_form_is_the_same_step(model: type[nn.Module], loss: Any, inputs: Any) -> None:
+def test_every_form_is_the_same_step(
+    model: type[nn.Module], loss: Any, inputs: Any
+) -> None:
     torch.manual_seed(0)
     made = model()
     expected = nn.functional.mse_loss(Two.forward(made, X, INDEX), Y)  # type: ignore[arg-type]
@@ -142,5 +150,7 @@ def test_a_tuple_stays_what_the_model_takes() -> None:
 
 
 def test_what_nothing_takes_is_refused_with_the_forms_there_are() -> None:
-    with pytest.raises(InputError, match=r"Two.forward.* cannot take 3 positional.*dict of its"):
+    with pytest.raises(
+        InputError, match=r"Two.forward.* cannot take 3 positional.*dict of its"
+    ):
         arguments(Two(), None, (X, INDEX, Y), {})

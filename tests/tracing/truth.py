@@ -58,7 +58,9 @@ class Reseeded(TorchDispatchMode):
     def begin(self, step: int) -> None:
         self.step, self.position = step, 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if is_random(func, args, kwargs or {}) and self.position < len(self.names):
             torch.manual_seed(op_seed(self.names[self.position], self.step))
             self.position += 1
@@ -82,7 +84,10 @@ class Trained:
 
 
 def trained(
-    case: Case, program: Program, steps: int, around: Callable[[], AbstractContextManager[Any]]
+    case: Case,
+    program: Program,
+    steps: int,
+    around: Callable[[], AbstractContextManager[Any]],
 ) -> Trained:
     """A loop as users write it: zero_grad, forward, backward, step."""
     step, random = StepModule(case.model, case.loss, case.inputs), Reseeded(program)
@@ -93,7 +98,9 @@ def trained(
         random.begin(number)
         with random:
             with around():
-                value = step(*(t if t.requires_grad else t.clone() for t in step.inputs()))
+                value = step(
+                    *(t if t.requires_grad else t.clone() for t in step.inputs())
+                )
             value.backward()
         losses.append(value.detach().clone())
         optimizer.step()
@@ -116,7 +123,9 @@ def differences(
         warnings.simplefilter("ignore")
         case = made(build)
         with around():
-            program = capture(case.model, case.inputs, loss=case.loss, optimizer=sgd(0.05))
+            program = capture(
+                case.model, case.inputs, loss=case.loss, optimizer=sgd(0.05)
+            )
         truth = trained(made(build), program, steps, around)
     found, result = [], None
     for number in range(steps):
@@ -125,9 +134,14 @@ def differences(
         found += _unequal(f"loss of step {number}", loss, truth.losses[number], rounded)
     assert result is not None
     gradients = truth.gradients()
-    found += [f"gradient of {n}: in one alone" for n in gradients.keys() ^ result.gradients.keys()]
+    found += [
+        f"gradient of {n}: in one alone"
+        for n in gradients.keys() ^ result.gradients.keys()
+    ]
     for name in gradients.keys() & result.gradients.keys():
-        found += _unequal(f"gradient of {name}", result.gradients[name], gradients[name], rounded)
+        found += _unequal(
+            f"gradient of {name}", result.gradients[name], gradients[name], rounded
+        )
     first = dict(Trained([], StepModule(case.model, case.loss, case.inputs)).state())
     for name, tensor in truth.state():
         # What no op reads or writes is not part of a program: it must not have changed.
@@ -136,14 +150,18 @@ def differences(
     return found
 
 
-def _unequal(what: str, ours: torch.Tensor, theirs: torch.Tensor, rounded: bool) -> list[str]:
+def _unequal(
+    what: str, ours: torch.Tensor, theirs: torch.Tensor, rounded: bool
+) -> list[str]:
     ours, theirs = (t.to_dense() if t.is_sparse else t for t in (ours, theirs))
     same = ours.shape == theirs.shape and ours.dtype == theirs.dtype
     if same and rounded:
         same = torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     elif same:
         same = torch.equal(ours, theirs)
-    return [] if same else [f"{what}: {ours.flatten()[:3]} is not {theirs.flatten()[:3]}"]
+    return (
+        [] if same else [f"{what}: {ours.flatten()[:3]} is not {theirs.flatten()[:3]}"]
+    )
 
 
 def _name(qualified: str) -> str:

@@ -29,7 +29,11 @@ class Recorder(Callback):
     """
 
     def __init__(self, folder: str, kill_after: int = 0, kill_with: int = 9) -> None:
-        self.folder, self.kill_after, self.kill_with = Path(folder), kill_after, kill_with
+        self.folder, self.kill_after, self.kill_with = (
+            Path(folder),
+            kill_after,
+            kill_with,
+        )
         self.seen: list[list[int]] = []
         self.validated: list[int] = []
 
@@ -55,7 +59,9 @@ class Recorder(Callback):
         found = {
             "seen": self.seen,
             "validated": self.validated,
-            "bar": {key: float(value) for key, value in trainer.progress_bar_metrics.items()},
+            "bar": {
+                key: float(value) for key, value in trainer.progress_bar_metrics.items()
+            },
             "digest": digest(pl_module),
         }
         (self.folder / f"{trainer.global_rank}.json").write_text(json.dumps(found))

@@ -48,7 +48,10 @@ SMALL = [
 
 
 def run(command: str, folder: Path, *more: str, model: str = "Reinforce") -> None:
-    places = [f"--trainer.logger.save_dir={folder}", f"--trainer.default_root_dir={folder}"]
+    places = [
+        f"--trainer.logger.save_dir={folder}",
+        f"--trainer.default_root_dir={folder}",
+    ]
     main([command, f"--model={model}", *SMALL, *places, *more])
 
 
@@ -71,7 +74,9 @@ def test_fit_logs_the_validation_and_exports_the_policy(fitted):
     card = read_card(fitted / "policy")
     assert card is not None
     assert card.complete
-    assert card.parameters == sum(p.numel() for p in read_gnn(fitted / "policy").parameters())
+    assert card.parameters == sum(
+        p.numel() for p in read_gnn(fitted / "policy").parameters()
+    )
     assert "random:layered" in card.trained.families
     assert card.validated.families == ["random:nas", "random:two-tower"]
     assert 0 < card.hours < 1
@@ -86,7 +91,9 @@ def test_the_network_at_the_end_is_saved_beside_the_best(fitted):
 
 def test_every_epoch_is_one_line_outside_a_terminal(fitted):
     with open(next(fitted.rglob("metrics.csv")), newline="") as file:
-        figures = [float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]]
+        figures = [
+            float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]
+        ]
     shown = [f"{figure:.3f}" for figure in figures]
     best = f"{min(figures):.3f}"
     lines = (fitted / "output").read_text().splitlines()
@@ -102,16 +109,23 @@ def test_every_epoch_is_one_line_outside_a_terminal(fitted):
     ]
 
 
-def test_a_checkpoint_of_lightning_is_placed_with_and_exported(fitted, tmp_path, capsys):
+def test_a_checkpoint_of_lightning_is_placed_with_and_exported(
+    fitted, tmp_path, capsys
+):
     path = next(fitted.rglob("last.ckpt"))
     exported = read_gnn(fitted / "policy-last").state_dict()
     for network in (read_gnn(path), make_placer("gnn", checkpoint=str(path)).policy):
         state = network.state_dict()
         assert all(torch.equal(state[name], value) for name, value in exported.items())
-    with pytest.raises(MismatchError, match=r"last\.ckpt: this is a network of --placer gnn; add"):
+    with pytest.raises(
+        MismatchError, match=r"last\.ckpt: this is a network of --placer gnn; add"
+    ):
         make_placer("best", checkpoint=str(path))
     main(["export", str(path), "-o", str(tmp_path / "net")])
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'net'}, a network of --placer gnn\n"
+    assert (
+        capsys.readouterr().out
+        == f"wrote {tmp_path / 'net'}, a network of --placer gnn\n"
+    )
     assert (tmp_path / "net" / "model.safetensors").read_bytes() == (
         fitted / "policy-last" / "model.safetensors"
     ).read_bytes()
@@ -136,7 +150,9 @@ def test_a_checkpoint_without_a_card_exports_none(fitted, tmp_path, capsys):
     assert read_card(tmp_path / "net") is None
 
 
-def test_a_checkpoint_that_would_run_code_or_names_no_network_is_one_line(fitted, tmp_path):
+def test_a_checkpoint_that_would_run_code_or_names_no_network_is_one_line(
+    fitted, tmp_path
+):
     good = torch.load(next(fitted.rglob("last.ckpt")), weights_only=True)
     path = tmp_path / "other.ckpt"
     torch.save(good | {"gnnplace": Path("code")}, path)
@@ -164,7 +180,9 @@ def test_other_commands_log_their_figure_and_export_nothing(tmp_path, command):
 def test_predictions_are_a_table(tmp_path, capsys):
     run("predict", tmp_path)
     told = capsys.readouterr().out.splitlines()[-1]
-    assert told.startswith(f"wrote {tmp_path / 'predictions.csv'}: 2 problems, predicted step over")
+    assert told.startswith(
+        f"wrote {tmp_path / 'predictions.csv'}: 2 problems, predicted step over"
+    )
     with open(tmp_path / "predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["problem"] for row in rows}) == 2
@@ -185,11 +203,20 @@ def test_recipes_parse(capsys):
     [
         ([], "fit, validate, test, predict, sweep"),
         (["bogus"], "train bogus"),
-        (["fit", SMOKE, "--model.hiden=3"], "^--model.hiden: Reinforce has no argument 'hiden'"),
+        (
+            ["fit", SMOKE, "--model.hiden=3"],
+            "^--model.hiden: Reinforce has no argument 'hiden'",
+        ),
         (["fit", SMOKE, "--model.hidden=0"], "^model.hidden: 0 is below 1"),
         (["fit", SMOKE, "--model.start=/nope"], r"^/nope/config\.json: cannot be read"),
-        (["fit", SMOKE, f"--model.start={GNN_CHECKPOINT}"], r"^model\.start .*model\.hidden"),
-        (["fit", SMOKE, "--model.start=shipped"], r"^model\.start shipped: .*model\.hidden"),
+        (
+            ["fit", SMOKE, f"--model.start={GNN_CHECKPOINT}"],
+            r"^model\.start .*model\.hidden",
+        ),
+        (
+            ["fit", SMOKE, "--model.start=shipped"],
+            r"^model\.start shipped: .*model\.hidden",
+        ),
         (["fit", SMOKE, "--data.families=[foo]"], "^family 'foo'"),
         (["fit", SMOKE, "--data.problems=0"], "^data: 0 problems"),
         (["fit", SMOKE, "--trainer.devices=many"], "^trainer: .*devices"),
@@ -206,7 +233,9 @@ def test_bad_input_is_an_error_that_says_where(tmp_path, given, message):
 
 def test_stubs_are_looked_for_where_they_were_without_another_python(monkeypatch):
     found = typeshed_client.get_search_context
-    monkeypatch.setattr(typeshed_client, "get_search_context", found)  # put back at the end
+    monkeypatch.setattr(
+        typeshed_client, "get_search_context", found
+    )  # put back at the end
     asked = found(allow_py_files=True)
     start_no_python()
     monkeypatch.setattr(subprocess, "check_output", None)
@@ -230,7 +259,9 @@ assert issubclass(MeanMetric, Metric)
 
 
 def test_the_parser_imports_no_metrics_until_somebody_asks_for_one():
-    done = subprocess.run([sys.executable, "-c", FIT_HELP], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FIT_HELP], stdout=subprocess.PIPE, check=True
+    )
     assert b"--trainer.max_epochs" in done.stdout
 
 
@@ -240,7 +271,9 @@ def test_a_checkpoint_of_another_kind_or_size_is_one_line(fitted, tmp_path):
     model = Reinforce(hidden=8, layers=1, decoder_hidden=8)
     check_checkpoint(good, model, goes_on=True)
     with pytest.raises(MismatchError, match=r"has shape \[\d+.*trained with$"):
-        check_checkpoint(good, Reinforce(hidden=16, layers=1, decoder_hidden=8), goes_on=True)
+        check_checkpoint(
+            good, Reinforce(hidden=16, layers=1, decoder_hidden=8), goes_on=True
+        )
     with pytest.raises(MismatchError, match=r"is of another model, it (has|lacks) "):
         check_checkpoint(good, Evolution(), goes_on=False)
     bad = str(tmp_path / "bad.ckpt")

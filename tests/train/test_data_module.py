@@ -30,14 +30,18 @@ def test_without_captured_graphs_problems_are_of_the_families_in_turn():
     module = ProblemDataModule(ops=(12, 24), **SMALL)
     family = module.train.draws.families[3]
     expected = random_problem(
-        family, 1_000_003, RandomDraws(ops=(12, 24), clusters=("shared", "own", "mixed"), **SMALL)
+        family,
+        1_000_003,
+        RandomDraws(ops=(12, 24), clusters=("shared", "own", "mixed"), **SMALL),
     )
     assert problem_to_data(module.train.draws.problem(3)) == problem_to_data(expected)
 
 
 def test_a_share_is_drawn_from_captured_graphs_of_the_own_part():
     share = 0.3
-    module = ProblemDataModule(ops=(12, 24), held_out_ops=(12, 24), captured=share, **SMALL)
+    module = ProblemDataModule(
+        ops=(12, 24), held_out_ops=(12, 24), captured=share, **SMALL
+    )
     store = shipped_store()
     parts = {"train": module.train, **module.held_out}
     for part, problems in parts.items():
@@ -104,7 +108,10 @@ class Numbers(Dataset[int]):
 
 def loader(count=7, size=2, *process):
     return ResumableLoader(
-        Numbers(), batch_size=size, sampler=EpochSampler(count, *process), collate_fn=list
+        Numbers(),
+        batch_size=size,
+        sampler=EpochSampler(count, *process),
+        collate_fn=list,
     )
 
 
@@ -129,7 +136,9 @@ def test_processes_share_each_epoch_equally_and_epochs_bring_new_problems(world)
 def test_held_out_problems_are_each_in_one_process(world):
     samplers = [HeldOutSampler(7, rank, world) for rank in range(world)]
     assert sorted(i for sampler in samplers for i in sampler) == list(range(7))
-    assert [len(list(sampler)) for sampler in samplers] == [len(sampler) for sampler in samplers]
+    assert [len(list(sampler)) for sampler in samplers] == [
+        len(sampler) for sampler in samplers
+    ]
 
 
 @pytest.mark.parametrize("kind", [EpochSampler, HeldOutSampler])

@@ -47,10 +47,16 @@ def test_only_the_weights_of_its_part_change(tmp_path, part):
     module = module_of(part=part)
     before = copy.deepcopy(module.policy.state_dict())
     trainer_of(tmp_path, max_epochs=1).fit(module, data_of())
-    changed = {k for k, v in module.policy.state_dict().items() if not torch.equal(v, before[k])}
+    changed = {
+        k
+        for k, v in module.policy.state_dict().items()
+        if not torch.equal(v, before[k])
+    }
     assert changed == {part}
     average = module.average.state_dict()
-    assert all(torch.equal(v, average[k]) for k, v in module.policy.state_dict().items())
+    assert all(
+        torch.equal(v, average[k]) for k, v in module.policy.state_dict().items()
+    )
 
 
 def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
@@ -65,7 +71,9 @@ def test_the_mean_goes_where_the_better_half_is(monkeypatch, tmp_path):
         return ((candidates - start - bottom) ** 2).sum(axis=1)
 
     monkeypatch.setattr(module, "_fitness", fitness)
-    trainer_of(tmp_path, max_epochs=80, limit_val_batches=0).fit(module, data_of(pool=6))
+    trainer_of(tmp_path, max_epochs=80, limit_val_batches=0).fit(
+        module, data_of(pool=6)
+    )
     found = module.policy.refiner.detach().double().numpy() - start
     assert np.abs(found - bottom).max() < 0.1
 

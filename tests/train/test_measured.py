@@ -32,8 +32,15 @@ ROOT = Path(__file__).parents[2]
 
 def chunky():
     families, clusters = random_families.TRAIN, random_families.TRAIN_CLUSTERS
-    sizes = {"ops": (30, 40), "devices": (2, 2), "clusters": clusters[:1], "microbatches": (1,)}
-    return random_families.random_problem(families[0], 3, random_families.RandomDraws(**sizes))
+    sizes = {
+        "ops": (30, 40),
+        "devices": (2, 2),
+        "clusters": clusters[:1],
+        "microbatches": (1,),
+    }
+    return random_families.random_problem(
+        families[0], 3, random_families.RandomDraws(**sizes)
+    )
 
 
 class MadeUp(StepObjective):
@@ -42,7 +49,9 @@ class MadeUp(StepObjective):
     def __init__(self, failing=0):
         self.seed, self.failing, self.asked = 0, failing, []
         self._problem = chunky()
-        factor = np.exp(np.random.default_rng(4).normal(0.1, 0.4, self._problem.num_ops))
+        factor = np.exp(
+            np.random.default_rng(4).normal(0.1, 0.4, self._problem.num_ops)
+        )
         time = {kind: seconds * factor for kind, seconds in self._problem.time.items()}
         self.true = replace(self._problem, time=time)
 
@@ -62,7 +71,9 @@ class MadeUp(StepObjective):
         kinds = [device.kind for device in self.true.cluster.devices]
         ops = {
             name: float(self.true.time[kinds[d]][i])
-            for i, (name, d) in enumerate(zip(self.true.graph.names, placement.device, strict=True))
+            for i, (name, d) in enumerate(
+                zip(self.true.graph.names, placement.device, strict=True)
+            )
         }
         return Measured(seconds, ops=ops)
 
@@ -72,7 +83,11 @@ class MadeUp(StepObjective):
 
 def tuned(folder, objective, measurements=6, **options):
     torch.manual_seed(0)
-    small = {"population": 4, "step_size": 0.3, "effort": Effort(samples=2, moves=60, variants=1)}
+    small = {
+        "population": 4,
+        "step_size": 0.3,
+        "effort": Effort(samples=2, moves=60, variants=1),
+    }
     export = str(folder / "policy")
     module = MeasuredTuning(objective, measurements, export=export, **small, **options)
     trainer = Trainer(
@@ -131,12 +146,16 @@ def test_the_policy_is_changed_and_saved_with_placement_and_table(run):
     rows = list(csv.DictReader((folder / "measured.csv").open()))
     assert len(rows) == 6
     measured = [float(row["measured"]) for row in rows]
-    assert min(measured) == pytest.approx(1e3 * module.posterior.best().measured.seconds, abs=1e-3)
+    assert min(measured) == pytest.approx(
+        1e3 * module.posterior.best().measured.seconds, abs=1e-3
+    )
 
 
 def test_a_worse_policy_is_not_kept(run):
     _, _, module = run
-    assert module._believed(module.kept) <= module._believed(module.average) * (1 + 1e-9)
+    assert module._believed(module.kept) <= module._believed(module.average) * (
+        1 + 1e-9
+    )
 
 
 def test_failures_are_bad_rewards(tmp_path):
@@ -165,7 +184,13 @@ def test_several_at_a_time_are_apart(tmp_path):
 def test_the_same_policy_and_seed_propose_the_same_and_all_can_run():
     problem, policy = chunky(), MeasuredTuning(MadeUp()).policy
     made = [
-        proposals(policy, ("upward-rank",), problem, np.random.default_rng(3), Effort(3, 80, 0))
+        proposals(
+            policy,
+            ("upward-rank",),
+            problem,
+            np.random.default_rng(3),
+            Effort(3, 80, 0),
+        )
         for _ in range(2)
     ]
     assert [p.key for p in made[0]] == [p.key for p in made[1]]
@@ -207,23 +232,35 @@ def runs(folder):
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("again", [(), ("--ckpt_path=last",)], ids=["anew", "checkpoint"])
+@pytest.mark.parametrize(
+    "again", [(), ("--ckpt_path=last",)], ids=["anew", "checkpoint"]
+)
 def test_a_run_that_is_killed_goes_on_and_measures_nothing_twice(tmp_path, again):
     env = os.environ | {"GNNPLACE_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(command(tmp_path), cwd=ROOT, env=env, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(tmp_path), cwd=ROOT, env=env, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 200
     saved = tmp_path / "checkpoints" / "last.ckpt"
-    while not (len(runs(tmp_path)) >= 2 and saved.exists()) and time.monotonic() < deadline:
+    while (
+        not (len(runs(tmp_path)) >= 2 and saved.exists())
+        and time.monotonic() < deadline
+    ):
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
     subprocess.run(
-        command(tmp_path, *again), cwd=ROOT, env=env, check=True, stderr=subprocess.DEVNULL
+        command(tmp_path, *again),
+        cwd=ROOT,
+        env=env,
+        check=True,
+        stderr=subprocess.DEVNULL,
     )
     found = [run for run in runs(tmp_path) if run.outcome.status == "ok"]
     placements = [
-        json.dumps(MeasurementStore(tmp_path / "store.db").placement(r.id)) for r in found
+        json.dumps(MeasurementStore(tmp_path / "store.db").placement(r.id))
+        for r in found
     ]
     assert len(found) == len(set(placements)) == 4
     assert (tmp_path / "placement.json").exists()

@@ -70,8 +70,12 @@ def test_the_own_decode_moves_and_is_told_on_held_out_graphs_too(tmp_path):
         mine, held_out = csv.DictReader(file)
     assert (mine["held_out"], held_out["held_out"]) == ("0", "1")
     assert float(mine["ratio"]) < 0.95
-    assert float(mine["before_ms"]) == float(f"{1e3 * true_seconds(other, other.asked[0]):.4g}")
-    assert float(mine["after_ms"]) == float(f"{1e3 * true_seconds(other, other.asked[-1]):.4g}")
+    assert float(mine["before_ms"]) == float(
+        f"{1e3 * true_seconds(other, other.asked[0]):.4g}"
+    )
+    assert float(mine["after_ms"]) == float(
+        f"{1e3 * true_seconds(other, other.asked[-1]):.4g}"
+    )
     assert len(other.asked) == 2
 
 

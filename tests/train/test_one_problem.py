@@ -61,10 +61,14 @@ def test_a_family_is_read_from_files_by_pattern_and_by_name(family):
 
 
 def test_what_is_held_out_is_validated_on_alone(family):
-    data = ProblemFiles([str(family / "a*.json")], [str(family / "b1.json")], batch_size=2)
+    data = ProblemFiles(
+        [str(family / "a*.json")], [str(family / "b1.json")], batch_size=2
+    )
     data.setup("fit")
     (validated,) = data.val_dataloader()
-    assert [problem_to_data(one.space.problem) for one in validated] == [problem_to_data(small(1))]
+    assert [problem_to_data(one.space.problem) for one in validated] == [
+        problem_to_data(small(1))
+    ]
     assert validated[0].index not in {one.index for one in data.samples}
 
 
@@ -79,20 +83,34 @@ def test_the_network_is_fine_tuned_for_it_from_the_command_line(tmp_path):
     write_json(tmp_path / "problem.json", problem_to_data(small()))
     recipe = Path(__file__).parents[2] / "trainers" / "gnn" / "finetune.yaml"
     given = [f"--data.problem={tmp_path / 'problem.json'}", "--data.steps=2"]
-    given += ["--trainer.max_epochs=1", "--model.samples=4", f"--model.export={tmp_path / 'net'}"]
-    main(["fit", f"--config={recipe}", *given, f"--trainer.default_root_dir={tmp_path}"])
+    given += [
+        "--trainer.max_epochs=1",
+        "--model.samples=4",
+        f"--model.export={tmp_path / 'net'}",
+    ]
+    main(
+        ["fit", f"--config={recipe}", *given, f"--trainer.default_root_dir={tmp_path}"]
+    )
     assert list(tmp_path.rglob("*.ckpt"))
     assert (tmp_path / "net" / "model.safetensors").exists()
     card, shipped = read_card(tmp_path / "net"), read_card(GNN_CHECKPOINT)
-    assert list(card.trained.problems) == [digest(read_problem(tmp_path / "problem.json"))]
+    assert list(card.trained.problems) == [
+        digest(read_problem(tmp_path / "problem.json"))
+    ]
     assert card.trained.families == shipped.trained.families
     assert card.hours > shipped.hours
 
 
 def test_the_network_is_trained_on_a_family_from_the_command_line(family):
     recipe = Path(__file__).parents[2] / "trainers" / "gnn" / "family.yaml"
-    given = [f"--data.problems=[{family}/a*.json]", f"--data.held_out=[{family}/b1.json]"]
+    given = [
+        f"--data.problems=[{family}/a*.json]",
+        f"--data.held_out=[{family}/b1.json]",
+    ]
     given += ["--data.steps=1", "--trainer.max_epochs=1", "--model.samples=4"]
-    given += [f"--model.export={family / 'net'}", f"--trainer.default_root_dir={family}"]
+    given += [
+        f"--model.export={family / 'net'}",
+        f"--trainer.default_root_dir={family}",
+    ]
     main(["fit", f"--config={recipe}", *given])
     assert (family / "net-last" / "model.safetensors").exists()

@@ -35,12 +35,21 @@ def folder(tmp_path, monkeypatch):
 
 
 def commands():
-    text = "".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)).replace("\\\n", "")
+    text = "".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)).replace(
+        "\\\n", ""
+    )
     return [shlex.split(line)[1:] for line in text.splitlines()]
 
 
 def test_the_example_is_clean(folder):
-    ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
+    ruff = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+    ]
     subprocess.run([*ruff, "--ignore", "D107", "mine.py"], check=True)
 
 
@@ -64,7 +73,9 @@ def test_an_encoder_and_an_order_of_one_s_own_train_and_place(folder):
     config = json.loads(Path("policy/config.json").read_text())
     assert config["encoder"] == {"class_path": "mine.Sage", "init_args": {"width": 16}}
     assert config["order"] == "mine:longest_first"
-    subprocess.run([sys.executable, "-m", "gnnplace", *place], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "gnnplace", *place], check=True, capture_output=True
+    )
     placed = json.loads(Path("placement.json").read_text())
     assert placed["placer"] == "gnn"
 

@@ -66,7 +66,9 @@ def records(folder: Path) -> list[dict]:
 
 def ratio(folder: Path) -> float:
     with open(max(folder.rglob("metrics.csv")), newline="") as file:
-        return [float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]][-1]
+        return [
+            float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]
+        ][-1]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,9 @@ def launched(tmp_path_factory):
     return folder
 
 
-def test_two_processes_learn_from_different_problems_and_end_with_the_same_policy(launched):
+def test_two_processes_learn_from_different_problems_and_end_with_the_same_policy(
+    launched,
+):
     first, second = records(launched)
     assert first["digest"] == second["digest"]
     assert first["seen"] == [[0, 2], [4, 6], [8, 10], [12, 14]]
@@ -86,19 +90,29 @@ def test_two_processes_learn_from_different_problems_and_end_with_the_same_polic
 
 
 def test_the_validation_figure_is_that_of_one_process(launched, tmp_path):
-    main(arguments(tmp_path, "validate", f"--ckpt_path={launched / 'checkpoints' / 'last.ckpt'}"))
+    main(
+        arguments(
+            tmp_path,
+            "validate",
+            f"--ckpt_path={launched / 'checkpoints' / 'last.ckpt'}",
+        )
+    )
     assert ratio(tmp_path) == pytest.approx(ratio(launched), rel=1e-6)
 
 
 @pytest.mark.campaign
 def test_torchrun_runs_the_same_recipe_to_the_same_end(launched, tmp_path):
     run(tmp_path, launcher=TORCHRUN)
-    assert [r["digest"] for r in records(tmp_path)] == [r["digest"] for r in records(launched)]
+    assert [r["digest"] for r in records(tmp_path)] == [
+        r["digest"] for r in records(launched)
+    ]
     assert ratio(tmp_path) == ratio(launched)
 
 
 def test_the_progress_bar_shows_the_quality_figure(launched):
-    assert records(launched)[0]["bar"]["val/ratio"] == pytest.approx(ratio(launched), abs=1e-3)
+    assert records(launched)[0]["bar"]["val/ratio"] == pytest.approx(
+        ratio(launched), abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +121,11 @@ def test_the_progress_bar_shows_the_quality_figure(launched):
 )
 def test_every_algorithm_keeps_its_processes_together(tmp_path, model, sizes):
     more = [f"--model={model}", *sizes]
-    more += ["--trainer.devices=2", "--trainer.strategy=ddp_fork", "--trainer.max_epochs=1"]
+    more += [
+        "--trainer.devices=2",
+        "--trainer.strategy=ddp_fork",
+        "--trainer.max_epochs=1",
+    ]
     given = arguments(tmp_path, "fit", *more)
     # In a process of its own: it has to be free of threads, and may hang.
     process = multiprocessing.get_context("fork").Process(target=main, args=(given,))

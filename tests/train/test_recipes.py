@@ -17,7 +17,9 @@ OVERLAYS = sorted((TRAINERS / "orders").glob("*.yaml"))
 
 
 def build(*recipes: Path) -> TrainingCLI:
-    return TrainingCLI([f"--config={path}" for path in recipes], run=False, save_config=False)
+    return TrainingCLI(
+        [f"--config={path}" for path in recipes], run=False, save_config=False
+    )
 
 
 def test_the_shipped_policy_came_from_a_validation_that_fell():
@@ -39,7 +41,9 @@ def test_recipes_build_and_keep_all_in_one_folder(recipe):
     ]
     folders = [logger.save_dir for logger in cli.trainer.loggers]
     folders += [callback.dirpath for callback in cli.trainer.checkpoint_callbacks]
-    assert all(Path(folder).is_relative_to(root.resolve()) for folder in map(_resolve, folders))
+    assert all(
+        Path(folder).is_relative_to(root.resolve()) for folder in map(_resolve, folders)
+    )
     assert _resolve(cli.model.export).is_relative_to(root.resolve())
     assert cli.trainer.num_sanity_val_steps == float("inf")
 
@@ -50,7 +54,9 @@ def _resolve(folder: str) -> Path:
 
 def test_the_default_recipe_stops_early_and_saves_by_epochs_and_by_time():
     trainer = build(TRAINERS / "default.yaml").trainer
-    assert [callback.monitor for callback in trainer.early_stopping_callbacks] == ["val/ratio"]
+    assert [callback.monitor for callback in trainer.early_stopping_callbacks] == [
+        "val/ratio"
+    ]
     timed = [callback._train_time_interval for callback in trainer.checkpoint_callbacks]
     assert sorted(interval is None for interval in timed) == [False, True]
 
@@ -72,7 +78,9 @@ def test_there_is_a_recipe_for_each_order_asked_for():
 
 def ratios(folder):
     with open(next(Path(folder).rglob("metrics.csv")), newline="") as file:
-        return [float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]]
+        return [
+            float(row["val/ratio"]) for row in csv.DictReader(file) if row["val/ratio"]
+        ]
 
 
 def test_the_smoke_recipe_learns_outside_of_a_checkout(tmp_path, monkeypatch):
@@ -81,8 +89,18 @@ def test_the_smoke_recipe_learns_outside_of_a_checkout(tmp_path, monkeypatch):
     Seeds are the recipe's, so that figures are the same each time: 1.96 before, 1.24 behind.
     """
     monkeypatch.chdir(tmp_path)
-    more = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
-    main(["validate", "--config=trainers/smoke.yaml", "--trainer.default_root_dir=before", *more])
+    more = (
+        "--trainer.enable_progress_bar=false",
+        "--trainer.enable_model_summary=false",
+    )
+    main(
+        [
+            "validate",
+            "--config=trainers/smoke.yaml",
+            "--trainer.default_root_dir=before",
+            *more,
+        ]
+    )
     main(["fit", "--config", "trainers/smoke.yaml", *more])
     [before], [start, *learned] = ratios("before"), ratios("runs/smoke")
     assert start == pytest.approx(before, rel=1e-6)
@@ -92,9 +110,13 @@ def test_the_smoke_recipe_learns_outside_of_a_checkout(tmp_path, monkeypatch):
 
 
 def test_every_recipe_is_in_the_wheel():
-    build = tomllib.loads((TRAINERS.parent / "pyproject.toml").read_text())["tool"]["hatch"]
+    build = tomllib.loads((TRAINERS.parent / "pyproject.toml").read_text())["tool"][
+        "hatch"
+    ]
     included = build["build"]["targets"]["wheel"]["force-include"]
-    recipes = {name: inside for name, inside in included.items() if name.startswith("trainers")}
+    recipes = {
+        name: inside for name, inside in included.items() if name.startswith("trainers")
+    }
     assert all(
         inside == outside.replace("trainers", "gnnplace/train/recipes", 1)
         for outside, inside in recipes.items()

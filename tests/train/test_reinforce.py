@@ -55,14 +55,17 @@ def module(**given):
 
 def drawn_lesson(made, one):
     episodes = made.episode(one)
-    return episodes, made.lesson(one, episodes, made.policy.states([episodes.inputs]).detach())
+    return episodes, made.lesson(
+        one, episodes, made.policy.states([episodes.inputs]).detach()
+    )
 
 
 def costs_of(episodes, lesson):
     """What each placement costs for the number of devices that was asked for."""
     return np.array(
         [
-            episodes.seconds(devices) * unevenness(episodes, devices, lesson.drawn.limit)
+            episodes.seconds(devices)
+            * unevenness(episodes, devices, lesson.drawn.limit)
             for devices in lesson.drawn.unit_device
         ]
     )
@@ -71,9 +74,15 @@ def costs_of(episodes, lesson):
 def test_the_baseline_of_a_placement_is_the_mean_of_the_others():
     seconds = np.array([1.0, 2.0, 4.0])
     spread = np.log(seconds).std()
-    expected = np.array([np.log(8) / 2, np.log(4) / 2 - np.log(2), np.log(2) / 2 - np.log(4)])
-    np.testing.assert_allclose(advantages(seconds), (expected / spread).clip(-2, 2), atol=1e-12)
-    np.testing.assert_allclose(advantages(1000 * seconds), advantages(seconds), atol=1e-12)
+    expected = np.array(
+        [np.log(8) / 2, np.log(4) / 2 - np.log(2), np.log(2) / 2 - np.log(4)]
+    )
+    np.testing.assert_allclose(
+        advantages(seconds), (expected / spread).clip(-2, 2), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        advantages(1000 * seconds), advantages(seconds), atol=1e-12
+    )
     assert not advantages(np.ones(4)).any()
 
 
@@ -87,7 +96,10 @@ def test_the_greedy_decode_gains_what_it_is_below_the_draws():
 
 
 def test_the_greedy_decode_is_learned_from_with_its_own_gain():
-    made, one = module(samples=8, kept=4, gradient=0.0, label=0.0, greedy=0.5, moves=0), sample()
+    made, one = (
+        module(samples=8, kept=4, gradient=0.0, label=0.0, greedy=0.5, moves=0),
+        sample(),
+    )
     episodes, lesson = drawn_lesson(made, one)
     greedy = episodes.greedy(episodes.network(made.policy), lesson.drawn.limit)
     assert (lesson.drawn.unit_device[1] == greedy).all()
@@ -136,7 +148,10 @@ def test_the_label_is_the_best_that_was_ever_drawn():
 def test_what_took_less_becomes_more_likely():
     made, one = module(samples=8, kept=4, label=0.0), sample()
     episodes, lesson = drawn_lesson(made, one)
-    assert np.corrcoef(np.log(costs_of(episodes, lesson)[1:]), lesson.weight[1:])[0, 1] < -0.9
+    assert (
+        np.corrcoef(np.log(costs_of(episodes, lesson)[1:]), lesson.weight[1:])[0, 1]
+        < -0.9
+    )
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -231,7 +246,9 @@ def test_a_start_says_sizes_order_and_encoder_itself(tmp_path):
     again = Reinforce(start=str(tmp_path))
     assert isinstance(again.policy.encoder, Encoder)
     assert again.policy.order == "topological"
-    for mine, other in zip(again.policy.parameters(), first.policy.parameters(), strict=True):
+    for mine, other in zip(
+        again.policy.parameters(), first.policy.parameters(), strict=True
+    ):
         assert torch.equal(mine, other)
     with pytest.raises(MismatchError, match=r"model\.encoder; leave these out"):
         Reinforce(start=str(tmp_path), encoder=partial(NullEncoder, hidden=7))
@@ -334,7 +351,12 @@ def test_moves_never_make_a_label_worse_or_go_where_a_unit_may_not_be(seed):
 
 @pytest.mark.parametrize("draw", [1, 2, 3])
 def test_moves_of_clusters_find_what_a_bus_needs(draw):
-    shape = {"ops": (40, 60), "devices": (4, 4), "clusters": ("shared",), "microbatches": (1,)}
+    shape = {
+        "ops": (40, 60),
+        "devices": (4, 4),
+        "clusters": ("shared",),
+        "microbatches": (1,),
+    }
     problem, rng = (
         random_problem("inception", 3, RandomDraws(ccr=4.0, **shape)),
         np.random.default_rng(draw),
@@ -354,7 +376,9 @@ def test_without_moves_a_label_stays():
 @pytest.fixture(scope="module")
 def episodes():
     shape = {"ops": (40, 60), "devices": (4, 4), "microbatches": (1,)}
-    return Episodes(SearchSpace(random_problem("layered", 5, RandomDraws(**shape))), "upward-rank")
+    return Episodes(
+        SearchSpace(random_problem("layered", 5, RandomDraws(**shape))), "upward-rank"
+    )
 
 
 def divided(episodes, shares):

@@ -36,7 +36,9 @@ STEPS += [[14, 15], [16, 17], [18, 19], [20]]
 
 def arguments(folder: Path, *more: str, kill: int = 0, signal: int = 9) -> list[str]:
     folder.mkdir(exist_ok=True)
-    (folder / "recipe.yaml").write_text(RECIPE.format(folder=folder, kill=kill, signal=signal))
+    (folder / "recipe.yaml").write_text(
+        RECIPE.format(folder=folder, kill=kill, signal=signal)
+    )
     smoke = ROOT / "trainers" / "smoke.yaml"
     return ["fit", f"--config={smoke}", f"--config={folder / 'recipe.yaml'}", *more]
 
@@ -68,13 +70,17 @@ def whole(tmp_path_factory):
     return end(folder)
 
 
-def test_a_killed_run_goes_on_from_a_whole_epoch_to_the_same_bits(killed, whole, tmp_path):
+def test_a_killed_run_goes_on_from_a_whole_epoch_to_the_same_bits(
+    killed, whole, tmp_path
+):
     main(arguments(tmp_path, f"--ckpt_path={killed / 'whole-epochs.ckpt'}"))
     assert end(tmp_path)["seen"] == STEPS[4:]
     assert end(tmp_path)["digest"] == whole["digest"]
 
 
-def test_the_last_checkpoint_is_found_by_itself_in_the_middle_of_an_epoch(killed, whole):
+def test_the_last_checkpoint_is_found_by_itself_in_the_middle_of_an_epoch(
+    killed, whole
+):
     main(arguments(killed.parent, "--ckpt_path=last"))
     assert end(killed.parent)["seen"] == STEPS[6:]
     assert end(killed.parent)["digest"] == whole["digest"]

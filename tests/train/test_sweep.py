@@ -14,7 +14,11 @@ import optuna
 import pytest
 import torch
 import yaml
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import TrialState
 
 from gnnplace.errors import FormatError, InputError
@@ -56,7 +60,13 @@ def square(trial):
 
 
 def run(study, trials, objective=square, lines=None):
-    sweep(study, trials, SPACE, objective, (lambda line: None) if lines is None else lines.append)
+    sweep(
+        study,
+        trials,
+        SPACE,
+        objective,
+        (lambda line: None) if lines is None else lines.append,
+    )
 
 
 @pytest.fixture
@@ -130,7 +140,9 @@ def _hang(url, begun):
     run(open_study(url, "s"), 1, hang)
 
 
-def test_the_trial_of_a_killed_worker_is_failed_and_its_values_run_again(url, monkeypatch):
+def test_the_trial_of_a_killed_worker_is_failed_and_its_values_run_again(
+    url, monkeypatch
+):
     monkeypatch.setattr(sweeps, "BEAT", 1)
     monkeypatch.setattr(sweeps, "GRACE", 2)
     begun = FORK.Event()
@@ -175,7 +187,9 @@ def test_an_overlay_reads_lists_back():
     assert yaml.safe_load(overlay(trial)) == {"data": {"init_args": {"ops": [8, 16]}}}
 
 
-@pytest.mark.parametrize("given", ["nonsense", "mysql+nodriver://a:secret@host/db", "/proc/x"])
+@pytest.mark.parametrize(
+    "given", ["nonsense", "mysql+nodriver://a:secret@host/db", "/proc/x"]
+)
 def test_a_storage_that_cannot_be_opened_is_one_line_without_the_password(given):
     with pytest.raises(InputError, match="--storage") as refused:
         open_study(given, "s")
@@ -225,10 +239,18 @@ def test_a_trial_has_one_process(tmp_path):
 
 
 def _sweep(folder: Path) -> None:
-    with open(folder / f"{os.getpid()}.out", "w") as output, contextlib.redirect_stdout(output):
+    with (
+        open(folder / f"{os.getpid()}.out", "w") as output,
+        contextlib.redirect_stdout(output),
+    ):
         main(
             [
-                *("sweep", str(TRAINERS / "smoke.yaml"), "--trials=4", f"--folder={folder}"),
+                *(
+                    "sweep",
+                    str(TRAINERS / "smoke.yaml"),
+                    "--trials=4",
+                    f"--folder={folder}",
+                ),
                 *(f"--space={folder / 'space.yaml'}", *TINY),
             ]
         )
@@ -244,8 +266,14 @@ def test_two_workers_share_a_sweep(tmp_path):
     for worker in workers:
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0, 0]
-    lines = [line for path in tmp_path.glob("*.out") for line in path.read_text().splitlines()]
-    assert {line.split()[1] for line in lines if line.startswith("trial")} >= set("0123")
+    lines = [
+        line
+        for path in tmp_path.glob("*.out")
+        for line in path.read_text().splitlines()
+    ]
+    assert {line.split()[1] for line in lines if line.startswith("trial")} >= set(
+        "0123"
+    )
     with open(tmp_path / "trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert 4 <= len(rows) <= 5  # a worker may have begun one more
@@ -253,7 +281,12 @@ def test_two_workers_share_a_sweep(tmp_path):
 
 
 def test_bad_sweeps_are_refused_before_a_study_is_made(tmp_path):
-    common = ["sweep", RECIPE, f"--folder={tmp_path / 'none'}", "--set=model.hidden=8..9"]
+    common = [
+        "sweep",
+        RECIPE,
+        f"--folder={tmp_path / 'none'}",
+        "--set=model.hidden=8..9",
+    ]
     for more in (["--trials=0"], ["--trials=1", "--set=model.hiden=1..2"]):
         with pytest.raises(Exception, match=r"trials|hiden"):
             main([*common, *more])
@@ -288,7 +321,10 @@ def test_arguments_win_over_the_file_and_short_keys_are_spelled_out(tmp_path):
     path = tmp_path / "space.yaml"
     path.write_text("model.init_args.hidden: 8|16\ndata.seed: 0..3\n")
     space = read_space(str(path), ["model.hidden=32|64"])
-    assert first_values(space) == {"model.init_args.hidden": "32", "data.init_args.seed": "0"}
+    assert first_values(space) == {
+        "model.init_args.hidden": "32",
+        "data.init_args.seed": "0",
+    }
     assert full_key("trainer.max_epochs") == "trainer.max_epochs"
     assert full_key("model.class_path") == "model.class_path"
 

@@ -38,7 +38,9 @@ def place(bench, name):
 
 def test_nothing_happens_before_it_is_asked():
     Workbench(
-        "there is no such model", "no such cluster", store=StoreSettings("/no/such/folder/store.db")
+        "there is no such model",
+        "no such cluster",
+        store=StoreSettings("/no/such/folder/store.db"),
     )
 
 
@@ -55,7 +57,9 @@ def test_placements_are_measured_once_by_each_name(bench):
     assert sorted(r.model for r in runs) == [MODEL, MODEL, "other"]
 
 
-def test_what_is_kept_can_be_executed_and_says_how_it_was_captured(bench, tmp_path, capsys):
+def test_what_is_kept_can_be_executed_and_says_how_it_was_captured(
+    bench, tmp_path, capsys
+):
     path = tmp_path / "p.json"
     bench.keep(path, place(bench, "contiguous"))
     steps = ["--steps", "1", "--no-eager", "--mode", "emulated", "--store", "none"]

@@ -38,18 +38,32 @@ def folder_of(path: Path, fields: dict[str, Any]) -> str:
     [
         (BERT, "BertForSequenceClassification", {"labels": [2]}),
         (BERT, "BertForTokenClassification", {"labels": [2, 8]}),
-        (BERT, "BertForQuestionAnswering", {"start_positions": [2], "end_positions": [2]}),
+        (
+            BERT,
+            "BertForQuestionAnswering",
+            {"start_positions": [2], "end_positions": [2]},
+        ),
         (BERT, "BertForMultipleChoice", {"input_ids": [2, 2, 8], "labels": [2]}),
         (BERT, "BertForNextSentencePrediction", {"labels": [2]}),
         (BERT, "BertForPreTraining", {"labels": [2, 8], "next_sentence_label": [2]}),
         (LLAMA, "LlamaForSequenceClassification", {"labels": [2]}),
         (LLAMA, "LlamaForCausalLM", {"labels": [2, 8]}),
         (
-            {**TINY, "model_type": "vit", "image_size": 16, "patch_size": 8, "num_labels": 5},
+            {
+                **TINY,
+                "model_type": "vit",
+                "image_size": 16,
+                "patch_size": 8,
+                "num_labels": 5,
+            },
             "ViTForImageClassification",
             {"pixel_values": [2, 3, 16, 16], "labels": [2]},
         ),
-        ({**TINY, "model_type": "electra"}, "ElectraForPreTraining", {"labels": [2, 8]}),
+        (
+            {**TINY, "model_type": "electra"},
+            "ElectraForPreTraining",
+            {"labels": [2, 8]},
+        ),
     ],
 )
 def test_a_folder_is_the_class_that_it_names(
@@ -75,7 +89,9 @@ def test_a_classifier_learns_from_what_its_problem_has(
     fields: dict[str, Any], shape: list[int]
 ) -> None:
     sizes = {key: value for key, value in BERT.items() if key != "model_type"} | fields
-    work = hugging_face("bert", 2, 8, architectures="BertForSequenceClassification", **sizes)
+    work = hugging_face(
+        "bert", 2, 8, architectures="BertForSequenceClassification", **sizes
+    )
     assert list(work.inputs["labels"].shape) == shape
     assert work.inputs["labels"].is_floating_point()
     with torch.no_grad():
@@ -97,8 +113,14 @@ def test_letters_are_fewer_than_the_frames_and_none_is_the_blank() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("BertForNothing", "architectures names BertForNothing, which transformers .* not have"),
-        ("RobertaForMaskedLM", "a class of model type 'roberta', and model_type is 'bert'"),
+        (
+            "BertForNothing",
+            "architectures names BertForNothing, which transformers .* not have",
+        ),
+        (
+            "RobertaForMaskedLM",
+            "a class of model type 'roberta', and model_type is 'bert'",
+        ),
         ("TFBertModel", "did you mean 'BertModel'"),
     ],
 )
@@ -109,9 +131,15 @@ def test_a_class_that_cannot_be_is_one_line(name: str, message: str) -> None:
 
 
 def test_a_head_whose_targets_are_not_known_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="no targets are known that ViTForMaskedImageModeling"):
-        hugging_face("vit", architectures=["ViTForMaskedImageModeling"], num_hidden_layers=1)
-    with pytest.raises(InputError, match="no targets are known that GPT2DoubleHeadsModel"):
+    with pytest.raises(
+        InputError, match="no targets are known that ViTForMaskedImageModeling"
+    ):
+        hugging_face(
+            "vit", architectures=["ViTForMaskedImageModeling"], num_hidden_layers=1
+        )
+    with pytest.raises(
+        InputError, match="no targets are known that GPT2DoubleHeadsModel"
+    ):
         hugging_face("gpt2", architectures=["GPT2DoubleHeadsModel"], n_layer=1)
 
 
@@ -121,7 +149,9 @@ def test_a_classifier_is_planned_and_is_no_decoder_of_text(tmp_path: Path) -> No
     assert decoder_of(spec) is None
     plan = plan_model(spec, cpus(2), given="dp=2,microbatch_size=2")[0]
     assert plan.feasible
-    assert any(name.startswith("score") for name in load(spec, fake=True).model.state_dict())
+    assert any(
+        name.startswith("score") for name in load(spec, fake=True).model.state_dict()
+    )
     folder_of(tmp_path, {**fields, "architectures": ["LlamaForCausalLM"]})
     assert decoder_of(spec) is not None
 
@@ -131,8 +161,14 @@ def test_a_classifier_is_planned_and_is_no_decoder_of_text(tmp_path: Path) -> No
     [
         (GPTQ, "gptq, 4 bits"),
         ({"quant_method": "awq", "w_bit": 4}, "awq, 4 bits"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes, 8 bits"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes, 4 bits"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_8bit": True},
+            "bitsandbytes, 8 bits",
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            "bitsandbytes, 4 bits",
+        ),
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
     ],
 )

@@ -30,7 +30,12 @@ def test_a_step_is_what_the_formula_says():
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [("rnn_lm", {}), ("big_lstm", {}), ("searched_rnn", {}), ("highway", {"layers": 2})],
+    [
+        ("rnn_lm", {}),
+        ("big_lstm", {}),
+        ("searched_rnn", {}),
+        ("highway", {"layers": 2}),
+    ],
 )
 def test_words_depend_on_earlier_words_alone(name, sizes):
     work = zoo.build(name, batch=2, length=5, **sizes)
@@ -44,13 +49,17 @@ def test_words_depend_on_earlier_words_alone(name, sizes):
 
 def test_other_cells_are_refused():
     for name in ("rnn_lm", "tagger"):
-        with pytest.raises(InputError, match=f"{name}: cell 'elman': unknown; there are lstm, gru"):
+        with pytest.raises(
+            InputError, match=f"{name}: cell 'elman': unknown; there are lstm, gru"
+        ):
             zoo.build(name, cell="elman")
 
 
 def test_big_lstm_has_the_paper_s_parameters():
     """Embedding and recurrent layers as section 4.2 has them; the state is the projection."""
-    work = zoo.build("big_lstm", batch=2, length=3, vocabulary=100, cells=64, width=16, samples=30)
+    work = zoo.build(
+        "big_lstm", batch=2, length=3, vocabulary=100, cells=64, width=16, samples=30
+    )
     sizes = {name: tuple(value.shape) for name, value in work.model.named_parameters()}
     assert sizes["embedding.weight"] == (100, 16)
     assert sizes["recurrent.weight_ih_l1"] == (4 * 64, 16)

@@ -14,7 +14,9 @@ from gnnplace.zoo.workload import WORKLOADS, find_factory
 
 
 @pytest.mark.parametrize("name", zoo.names())
-def test_a_workload_has_a_finite_loss_and_a_gradient_for_every_parameter(name: str) -> None:
+def test_a_workload_has_a_finite_loss_and_a_gradient_for_every_parameter(
+    name: str,
+) -> None:
     work = zoo.build(name, batch=2)
     step = StepModule(work.model, work.loss, work.inputs)
     loss = step(*step.inputs())

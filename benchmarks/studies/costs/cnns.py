@@ -17,7 +17,12 @@ IMAGE, CLASSES = 224, 1000
 
 
 def convolved(
-    source: int, out: int, window: int = 3, stride: int = 1, groups: int = 1, relu: str = "relu"
+    source: int,
+    out: int,
+    window: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    relu: str = "relu",
 ) -> nn.Sequential:
     """Convolution, batch norm and, unless it is named otherwise, a rectifier."""
     layers: list[nn.Module] = [
@@ -31,17 +36,23 @@ def convolved(
 class Residual(nn.Module):
     """What a body makes, added to its input or to a shortcut."""
 
-    def __init__(self, body: nn.Module, shortcut: nn.Module | None, rectify: bool = True) -> None:
+    def __init__(
+        self, body: nn.Module, shortcut: nn.Module | None, rectify: bool = True
+    ) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
         self.last = nn.ReLU(inplace=True) if rectify else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of images."""
-        return self.last(self.body(x) + (x if self.shortcut is None else self.shortcut(x)))
+        return self.last(
+            self.body(x) + (x if self.shortcut is None else self.shortcut(x))
+        )
 
 
-def resnet(depths: tuple[int, ...], deep: bool, groups: int = 1, width: int = 64) -> nn.Module:
+def resnet(
+    depths: tuple[int, ...], deep: bool, groups: int = 1, width: int = 64
+) -> nn.Module:
     """ResNets, of bottlenecks if deep."""
     stages: list[nn.Module] = []
     source, expansion = 64, 4 if deep else 1
@@ -53,7 +64,10 @@ def resnet(depths: tuple[int, ...], deep: bool, groups: int = 1, width: int = 64
             shortcut = None
             if stride > 1 or source != planes * expansion:
                 shortcut = convolved(source, planes * expansion, 1, stride, relu="")
-            body = [convolved(source, planes, 3, stride), convolved(planes, planes, relu="")]
+            body = [
+                convolved(source, planes, 3, stride),
+                convolved(planes, planes, relu=""),
+            ]
             if deep:
                 body = [
                     convolved(source, inner, 1),
@@ -111,9 +125,19 @@ def vgg(depths: tuple[int, ...], norm: bool) -> nn.Module:
             layers.append(nn.ReLU(inplace=True))
             source = out
         layers.append(nn.MaxPool2d(2))
-    wide = [nn.Linear(512 * 49, 4096), nn.ReLU(True), nn.Dropout(), nn.Linear(4096, 4096)]
+    wide = [
+        nn.Linear(512 * 49, 4096),
+        nn.ReLU(True),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+    ]
     return nn.Sequential(
-        *layers, nn.Flatten(), *wide, nn.ReLU(True), nn.Dropout(), nn.Linear(4096, CLASSES)
+        *layers,
+        nn.Flatten(),
+        *wide,
+        nn.ReLU(True),
+        nn.Dropout(),
+        nn.Linear(4096, CLASSES),
     )
 
 
@@ -122,9 +146,13 @@ class Fire(nn.Module):
 
     def __init__(self, source: int, squeezed: int, out: int) -> None:
         super().__init__()
-        self.squeeze = nn.Sequential(nn.Conv2d(source, squeezed, 1), nn.ReLU(inplace=True))
+        self.squeeze = nn.Sequential(
+            nn.Conv2d(source, squeezed, 1), nn.ReLU(inplace=True)
+        )
         self.one = nn.Sequential(nn.Conv2d(squeezed, out, 1), nn.ReLU(inplace=True))
-        self.three = nn.Sequential(nn.Conv2d(squeezed, out, 3, padding=1), nn.ReLU(inplace=True))
+        self.three = nn.Sequential(
+            nn.Conv2d(squeezed, out, 3, padding=1), nn.ReLU(inplace=True)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of images."""
@@ -134,7 +162,16 @@ class Fire(nn.Module):
 
 def squeezenet(newer: bool) -> nn.Module:
     """SqueezeNet 1.0 or 1.1."""
-    fires = [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)]
+    fires = [
+        (16, 64),
+        (16, 64),
+        (32, 128),
+        (32, 128),
+        (48, 192),
+        (48, 192),
+        (64, 256),
+        (64, 256),
+    ]
     pools = (0, 2, 4) if newer else (0, 3, 7)
     source, window = (64, 3) if newer else (96, 7)
     layers: list[nn.Module] = [nn.Conv2d(3, source, window, 2), nn.ReLU(inplace=True)]
@@ -146,7 +183,9 @@ def squeezenet(newer: bool) -> nn.Module:
     return nn.Sequential(*layers, *last, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def inverted(source: int, out: int, wider: int, window: int, stride: int, relu: str) -> nn.Module:
+def inverted(
+    source: int, out: int, wider: int, window: int, stride: int, relu: str
+) -> nn.Module:
     """Expands, convolves each channel by itself, projects."""
     inner = source * wider
     body = [convolved(source, inner, 1, relu=relu)] if wider > 1 else []
@@ -155,7 +194,9 @@ def inverted(source: int, out: int, wider: int, window: int, stride: int, relu: 
         convolved(inner, out, 1, relu=""),
     ]
     made = nn.Sequential(*body)
-    return Residual(made, None, rectify=False) if stride == 1 and source == out else made
+    return (
+        Residual(made, None, rectify=False) if stride == 1 and source == out else made
+    )
 
 
 def mobilenet() -> nn.Module:
@@ -166,9 +207,16 @@ def mobilenet() -> nn.Module:
     source = 32
     for wider, out, count, stride in blocks:
         for number in range(count):
-            layers.append(inverted(source, out, wider, 3, 1 if number else stride, "relu6"))
+            layers.append(
+                inverted(source, out, wider, 3, 1 if number else stride, "relu6")
+            )
             source = out
-    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, CLASSES)]
+    last = [
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(1280, CLASSES),
+    ]
     return nn.Sequential(*layers, convolved(320, 1280, 1, relu="relu6"), *last)
 
 
@@ -185,9 +233,16 @@ def mnasnet(alpha: float) -> nn.Module:
     for width, window, stride, wider, count in blocks:
         out = _eighths(width * alpha)
         for number in range(count):
-            layers.append(inverted(source, out, wider, window, 1 if number else stride, "relu"))
+            layers.append(
+                inverted(source, out, wider, window, 1 if number else stride, "relu")
+            )
             source = out
-    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, CLASSES)]
+    last = [
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(1280, CLASSES),
+    ]
     return nn.Sequential(*layers, convolved(source, 1280, 1), *last)
 
 
@@ -204,7 +259,9 @@ class Shuffle(nn.Module):
         half, given = out // 2, source if stride > 1 else out // 2
         self.stride = stride
         self.side = (
-            nn.Sequential(convolved(given, given, 3, 2, given, ""), convolved(given, half, 1))
+            nn.Sequential(
+                convolved(given, given, 3, 2, given, ""), convolved(given, half, 1)
+            )
             if stride > 1
             else nn.Identity()
         )
@@ -227,13 +284,20 @@ def shufflenet(*widths: int) -> nn.Module:
     layers: list[nn.Module] = [convolved(3, 24, 3, 2), nn.MaxPool2d(3, 2, 1)]
     source = 24
     for out, count in zip(widths[:3], (4, 8, 4), strict=True):
-        layers += [Shuffle(source if not i else out, out, 1 if i else 2) for i in range(count)]
+        layers += [
+            Shuffle(source if not i else out, out, 1 if i else 2) for i in range(count)
+        ]
         source = out
     last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[3], CLASSES)]
     return nn.Sequential(*layers, convolved(source, widths[3], 1), *last)
 
 
-VGG = {"11": (1, 1, 2, 2, 2), "13": (2,) * 5, "16": (2, 2, 3, 3, 3), "19": (2, 2, 4, 4, 4)}
+VGG = {
+    "11": (1, 1, 2, 2, 2),
+    "13": (2,) * 5,
+    "16": (2, 2, 3, 3, 3),
+    "19": (2, 2, 4, 4, 4),
+}
 NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "resnet18": lambda: resnet((2, 2, 2, 2), False),
     "resnet34": lambda: resnet((3, 4, 6, 3), False),

@@ -76,13 +76,17 @@ class LayerRow:
 @cache
 def data() -> dict[str, Any]:
     """The file of published rows."""
-    text = (files("benchmarks.studies.costs") / "galvatron.json").read_text(encoding="utf-8")
+    text = (files("benchmarks.studies.costs") / "galvatron.json").read_text(
+        encoding="utf-8"
+    )
     return dict(json.loads(text))
 
 
 def layer_rows() -> list[LayerRow]:
     """All published layers with their predictions."""
-    return [_row(profile, *row) for profile in data()["profiles"] for row in profile["rows"]]
+    return [
+        _row(profile, *row) for profile in data()["profiles"] for row in profile["rows"]
+    ]
 
 
 def _row(
@@ -96,7 +100,9 @@ def _row(
     activations = transformer_activations(
         hidden, length, batch, heads=profile["heads"], tensor_parallel=split, **layer
     )
-    held = state_terms(parameters / ways, precision="bf16-mixed", zero=3, replicas=replicas).total
+    held = state_terms(
+        parameters / ways, precision="bf16-mixed", zero=3, replicas=replicas
+    ).total
     return LayerRow(
         profile["name"], ways, bool(shared), positions, batch,
         activations, MEBI * kept, held, MEBI * state,

@@ -29,15 +29,25 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.before, self.between = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.heads, self.joined = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+        self.heads, self.joined = (
+            nn.Linear(HIDDEN, 3 * HIDDEN),
+            nn.Linear(HIDDEN, HIDDEN),
+        )
+        self.up, self.down = (
+            nn.Linear(HIDDEN, 4 * HIDDEN),
+            nn.Linear(4 * HIDDEN, HIDDEN),
+        )
         self.drop = nn.Dropout(0.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of values [batch, positions, hidden]."""
         batch, length, _ = x.shape
-        split = self.heads(self.before(x)).view(batch, length, 3, HEADS, HIDDEN // HEADS)
-        several = split.permute(2, 0, 3, 1, 4).reshape(3, batch * HEADS, length, HIDDEN // HEADS)
+        split = self.heads(self.before(x)).view(
+            batch, length, 3, HEADS, HIDDEN // HEADS
+        )
+        several = split.permute(2, 0, 3, 1, 4).reshape(
+            3, batch * HEADS, length, HIDDEN // HEADS
+        )
         query, key, value = several.unbind(0)
         weights = self.drop(torch.softmax(torch.bmm(query, key.transpose(1, 2)), -1))
         found = torch.bmm(weights, value).view(batch, HEADS, length, -1).transpose(1, 2)
@@ -92,7 +102,8 @@ def _of_batch(batch: int) -> Iterator[LayerTimes]:
             with tf32():
                 seconds = estimated_times(program, gpu).seconds
             ahead, back = (
-                float(seconds[second & (phase == name)].sum()) for name in (FORWARD, BACKWARD)
+                float(seconds[second & (phase == name)].sum())
+                for name in (FORWARD, BACKWARD)
             )
             yield LayerTimes(gpu, batch, ahead, back, *mine[str(batch)])
 

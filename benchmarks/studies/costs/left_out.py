@@ -78,7 +78,9 @@ def points_left_out(tables: CostTables) -> Iterator[Trial]:
 def without(evidence: Evidence, name: str) -> Evidence:
     """Nothing of a GPU or of an op."""
     kept = {
-        relation: tuple(part for part in mine if name not in (part.kind, part.op, part.other))
+        relation: tuple(
+            part for part in mine if name not in (part.kind, part.op, part.other)
+        )
         for relation, mine in evidence.parts.items()
     }
     return Evidence(kept)
@@ -97,18 +99,24 @@ def gpus_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
 def ops_left_out(rows: Mapping[str, Rows]) -> Iterator[Trial]:
     """Every op answered by all others, on all GPUs at once."""
     evidence = gather(rows)
-    for op in sorted({str(name) for mine in rows.values() for name in np.unique(mine.op)}):
+    for op in sorted(
+        {str(name) for mine in rows.values() for name in np.unique(mine.op)}
+    ):
         rest = {kind: mine.take(mine.op != op) for kind, mine in rows.items()}
         rest = {kind: mine for kind, mine in rest.items() if len(mine)}
         # Where the pointwise ops are answered for together, an op's share of that goes too.
         left = gather(rest) if op in POOLED else without(evidence, op)
         tables = CostTables(rest, left.errors())
         asked = {kind: mine.take(mine.op == op) for kind, mine in rows.items()}
-        for kind, name, dtype, mine in _each({k: m for k, m in asked.items() if len(m)}):
+        for kind, name, dtype, mine in _each(
+            {k: m for k, m in asked.items() if len(m)}
+        ):
             yield _trial(OP, kind, name, dtype, mine, tables)
 
 
-def _trial(left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: CostTables) -> Trial:
+def _trial(
+    left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: CostTables
+) -> Trial:
     found = predict(rows, kind, tables, tf32=())  # it was asked for by nobody here
     most = PROVENANCES[int(np.bincount(found.provenance).argmax())]
     off = np.log(rows.seconds / found.seconds)
@@ -117,7 +125,9 @@ def _trial(left_out: str, kind: str, op: str, dtype: str, rows: Rows, tables: Co
 
 def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, str, str, Rows]]:
     for kind, rows in tables.items():
-        for op, dtype in sorted(set(zip(rows.op.tolist(), rows.dtype.tolist(), strict=True))):
+        for op, dtype in sorted(
+            set(zip(rows.op.tolist(), rows.dtype.tolist(), strict=True))
+        ):
             yield kind, op, dtype, rows.take((rows.op == op) & (rows.dtype == dtype))
 
 

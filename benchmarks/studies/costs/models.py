@@ -72,7 +72,10 @@ def language_model(
     if kind == "gpt2":
         fields = {**fields, "n_positions": length}
     if layers:
-        fields = {**fields, "n_layer" if kind == "gpt2" else "num_hidden_layers": layers}
+        fields = {
+            **fields,
+            "n_layer" if kind == "gpt2" else "num_hidden_layers": layers,
+        }
     config = transformers.AutoConfig.for_model(
         kind, attn_implementation=attention, use_cache=False, **fields
     )
@@ -80,7 +83,9 @@ def language_model(
     if kind == "bert" and not training:
         config.is_decoder, how = False, transformers.AutoModelForSequenceClassification
     model = how.from_config(config, attn_implementation=attention)
-    return model.train(training), {"input_ids": torch.zeros(batch, length, dtype=torch.long)}
+    return model.train(training), {
+        "input_ids": torch.zeros(batch, length, dtype=torch.long)
+    }
 
 
 def attention_of_2022(
@@ -116,4 +121,6 @@ def captured(
     """
     spec = f"{__name__}:language_model?name={name}&batch={batch}&length={length}"
     spec += f"&layers={layers}&training={not forward_only}"
-    return capture_model(spec, options=CaptureOptions(forward_only=forward_only), fake=True)
+    return capture_model(
+        spec, options=CaptureOptions(forward_only=forward_only), fake=True
+    )

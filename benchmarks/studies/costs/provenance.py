@@ -75,6 +75,8 @@ def source_row(model: str, kind: str = KIND) -> SourceRow:
 def table_rows(rows: list[SourceRow]) -> Iterator[list[str]]:
     """Cells of the report."""
     for row in rows:
-        counts = [f"{row.counts[name]} ({row.shares[name]:.0%})" for name in PROVENANCES]
+        counts = [
+            f"{row.counts[name]} ({row.shares[name]:.0%})" for name in PROVENANCES
+        ]
         yield [row.model, f"{row.ops}", f"{row.views}", *counts, f"{row.without}",
                f"±{row.error:.0%}"]  # fmt: skip

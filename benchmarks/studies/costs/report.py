@@ -37,7 +37,13 @@ LEFT = {
 
 def page(study: CostStudy) -> str:
     """The whole report."""
-    parts = [HEAD, *_language(study), *_layers(study), *_networks(study), *_trials(study)]
+    parts = [
+        HEAD,
+        *_language(study),
+        *_layers(study),
+        *_networks(study),
+        *_trials(study),
+    ]
     parts += [*_pipelines(study), *_memory(), *_sources(study)]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -63,10 +69,16 @@ def headline(study: CostStudy) -> list[str]:
     if study.layers:
         kinds = {row.gpu for row in study.layers}
         off = _mean([abs(row.off) for row in study.layers])
-        lines.append(f"a layer of OPT-350M on {len(kinds)} kinds of GPUs: {off:.1%} off")
+        lines.append(
+            f"a layer of OPT-350M on {len(kinds)} kinds of GPUs: {off:.1%} off"
+        )
     if study.sources:
-        ops, without = (sum(getattr(row, n) for row in study.sources) for n in ("ops", "without"))
-        lines.append(f"{len(study.sources)} models, {ops} ops: {without} without a time")
+        ops, without = (
+            sum(getattr(row, n) for row in study.sources) for n in ("ops", "without")
+        )
+        lines.append(
+            f"{len(study.sources)} models, {ops} ops: {without} without a time"
+        )
     return lines
 
 
@@ -96,7 +108,11 @@ def _language(study: CostStudy) -> list[str]:
         bare_both = f"{bare.both_off:+.1%}" if bare.sound else "-"
         times = (row.forward, row.measured_forward, row.backward, row.measured_backward)
         cells = [f"{1e3 * seconds:.1f} ms" for seconds in times]
-        off = [f"{row.backward_off:+.1%}", both, f"{bare.backward_off:+.1%}, {bare_both}"]
+        off = [
+            f"{row.backward_off:+.1%}",
+            both,
+            f"{bare.backward_off:+.1%}, {bare_both}",
+        ]
         told = [row.gpu, row.model, f"{row.batch} x {row.length}"]
         rows.append([*told, *cells, *off, f"±{row.error:.0%}"])
     mean = (
@@ -111,7 +127,15 @@ def _language(study: CostStudy) -> list[str]:
 def _layers(study: CostStudy) -> list[str]:
     if not study.layers:
         return []
-    heads = ("GPU", "batch", "forward", "published", "backward", "published", "both off")
+    heads = (
+        "GPU",
+        "batch",
+        "forward",
+        "published",
+        "backward",
+        "published",
+        "both off",
+    )
     rows = []
     for row in sorted(study.layers, key=lambda row: (row.gpu, row.batch)):
         times = (row.forward, row.measured_forward, row.backward, row.measured_backward)
@@ -146,7 +170,13 @@ def _trials(study: CostStudy) -> list[str]:
 def _summaries(trials: list[Trial], by: Callable[[Trial], str], name: str) -> str:
     heads = (name, "tables", "promised", "found, mean", "within the 90 % interval")
     rows = [
-        (one.name, f"{one.pairs}", f"{one.promised:.1%}", f"{one.missed:.1%}", f"{one.covered:.1%}")
+        (
+            one.name,
+            f"{one.pairs}",
+            f"{one.promised:.1%}",
+            f"{one.missed:.1%}",
+            f"{one.covered:.1%}",
+        )
         for one in summaries(trials, by)
     ]
     return _table(heads, rows)
@@ -183,7 +213,15 @@ def _memory() -> list[str]:
          f"{row.state_error:+.1%}")
         for row in layer_rows()
     ]  # fmt: skip
-    layer_heads = ("profile", "ways", "batch", "activations", "published", "error", "states, error")
+    layer_heads = (
+        "profile",
+        "ways",
+        "batch",
+        "activations",
+        "published",
+        "error",
+        "states, error",
+    )
     return ["## Memory\n", "### Peaks of Sailor's pipelines on GH200\n",
             "Slack and the bytes of a process are fitted to these rows; fitted to one model they "
             "predict the other to 1.5 and 2.0 % (`tests/studies/costs/test_sailor.py`). Mean error "
@@ -215,13 +253,19 @@ def step_picture(study: CostStudy) -> Figure:
     series = []
     for name, rows in (("all tables", study.steps), ("own shapes out", study.unseen)):
         told = [
-            f"{row.model}, batch {row.batch}, {row.gpu}: {row.backward_off:+.1%}" for row in rows
+            f"{row.model}, batch {row.batch}, {row.gpu}: {row.backward_off:+.1%}"
+            for row in rows
         ]
         measured = [1e3 * row.measured_backward for row in rows]
         off = [100 * row.backward_off for row in rows]
         series.append(Series(f"backward, {name}", measured, off, told, joined="none"))
-    axes = (Axis("published, ms", logarithmic=True), Axis("predicted less published, %"))
-    return chart(series, axes, title="Training steps of language models on A100-80 and V100")
+    axes = (
+        Axis("published, ms", logarithmic=True),
+        Axis("predicted less published, %"),
+    )
+    return chart(
+        series, axes, title="Training steps of language models on A100-80 and V100"
+    )
 
 
 def network_picture(study: CostStudy) -> Figure:
@@ -232,7 +276,16 @@ def network_picture(study: CostStudy) -> Figure:
         told = [f"{row.network} on {gpu}: {row.off:+.1%}" for row in mine]
         measured = [1e3 * row.measured for row in mine]
         series.append(
-            Series(gpu, measured, [1e3 * row.predicted for row in mine], told, joined="none")
+            Series(
+                gpu,
+                measured,
+                [1e3 * row.predicted for row in mine],
+                told,
+                joined="none",
+            )
         )
-    axes = (Axis("published, ms", logarithmic=True), Axis("predicted, ms", logarithmic=True))
+    axes = (
+        Axis("published, ms", logarithmic=True),
+        Axis("predicted, ms", logarithmic=True),
+    )
     return chart(series, axes, title="Training steps of CNNs, batch 12")

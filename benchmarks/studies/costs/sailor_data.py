@@ -14,5 +14,7 @@ UNSOUND = {("GPT-Neo-2.7", "N4_D4"): "reduction takes the whole step; 26 of 34 l
 @cache
 def data() -> dict[str, Any]:
     """The file of published rows and profiles."""
-    text = (files("benchmarks.studies.costs") / "sailor.json").read_text(encoding="utf-8")
+    text = (files("benchmarks.studies.costs") / "sailor.json").read_text(
+        encoding="utf-8"
+    )
     return dict(json.loads(text))

@@ -73,7 +73,11 @@ def _row(plan: dict[str, Any]) -> MemoryRow:
 
 
 def _stages(plan: dict[str, Any]) -> list[tuple[float, float]]:
-    model, size, count = data()["models"][plan["model"]], plan["microbatch"], len(plan["layers"])
+    model, size, count = (
+        data()["models"][plan["model"]],
+        plan["microbatch"],
+        len(plan["layers"]),
+    )
     microbatches = max(plan["batch"] // (size * plan["replicas"]), 1)
     found, first = [], 0
     for s, layers in enumerate(plan["layers"]):
@@ -90,7 +94,10 @@ def fit(rows: Sequence[MemoryRow]) -> tuple[float, float]:
 
     Which stage is the fullest depends on neither: both are the same for all stages.
     """
-    full = [max(state_terms(n).total + 4.0 * n + kept for n, kept in row.stages) for row in rows]
+    full = [
+        max(state_terms(n).total + 4.0 * n + kept for n, kept in row.stages)
+        for row in rows
+    ]
     published = np.array([row.published for row in rows])
     design = np.stack([np.array(full), np.ones(len(rows))], axis=1) / published[:, None]
     (factor, process), *_ = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)

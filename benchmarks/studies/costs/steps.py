@@ -135,7 +135,9 @@ def language_rows(
         if unseen:
             mine = without_shapes(mine, describe(program).rows)
         times = estimated_times(program, entry["gpu"], mine)
-        forward, backward = (phase_seconds(program, times, p) for p in (FORWARD, BACKWARD))
+        forward, backward = (
+            phase_seconds(program, times, p) for p in (FORWARD, BACKWARD)
+        )
         rows.append(
             StepRow(
                 gpu=entry["gpu"],
@@ -167,7 +169,10 @@ def mean_error(times: KindTimes) -> float:
 
 def without_shapes(tables: CostTables, seen: Rows) -> CostTables:
     """The tables without every row that has an op's name, sizes and bytes, or its transposes'."""
-    shapes = {_shape(sizes, moved) for sizes, moved in zip(seen.sizes, seen.bytes, strict=True)}
+    shapes = {
+        _shape(sizes, moved)
+        for sizes, moved in zip(seen.sizes, seen.bytes, strict=True)
+    }
     kept = {}
     for kind, rows in tables.rows.items():
         mine = zip(rows.sizes, rows.bytes, strict=True)
@@ -187,7 +192,9 @@ def network_rows(progress: Say, tables: CostTables | None = None) -> list[Networ
     """The published steps of convolutional networks."""
     entries = published()["networks"]
     rows = []
-    for name in dict.fromkeys(name for mine in entries["rows"].values() for name in mine):
+    for name in dict.fromkeys(
+        name for mine in entries["rows"].values() for name in mine
+    ):
         progress(name)
         program = _network(name, entries["batch"])
         for gpu, measured in entries["rows"].items():
@@ -197,7 +204,9 @@ def network_rows(progress: Say, tables: CostTables | None = None) -> list[Networ
                 if gpu in entries["copied"]:
                     before += entries["batch"] * IMAGE / PAGEABLE
                 seconds = before + float(times.seconds.sum())
-                rows.append(NetworkRow(gpu, name, seconds, measured[name], mean_error(times)))
+                rows.append(
+                    NetworkRow(gpu, name, seconds, measured[name], mean_error(times))
+                )
     return rows
 
 
@@ -206,7 +215,9 @@ def zeroing(program: Program, kind: str) -> float:
 
     `zero_grad` did so until PyTorch 2.0, by an op for each parameter that Python calls.
     """
-    sizes = [program.values[op.reads[0]].bytes for op in program.ops if op.phase == UPDATE]
+    sizes = [
+        program.values[op.reads[0]].bytes for op in program.ops if op.phase == UPDATE
+    ]
     kernel = SHORTEST + EAGER.gap + np.array(sizes) / figures(kind).bandwidth
     return float(np.maximum(kernel, EAGER.forward).sum())
 

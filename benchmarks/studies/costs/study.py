@@ -19,7 +19,12 @@ from benchmarks.studies.costs.left_out import (
     points_left_out,
 )
 from benchmarks.studies.costs.provenance import SourceRow, source_rows
-from benchmarks.studies.costs.steps import NetworkRow, StepRow, language_rows, network_rows
+from benchmarks.studies.costs.steps import (
+    NetworkRow,
+    StepRow,
+    language_rows,
+    network_rows,
+)
 from gnnplace.costs.tables import shipped
 from gnnplace.files import write_text
 
@@ -73,7 +78,13 @@ def study_costs(
         OP: list(ops_left_out(tables.rows)),
     }
     study = CostStudy(
-        steps, unseen, networks, trials, _pipelines(), source_rows(progress), layer_times()
+        steps,
+        unseen,
+        networks,
+        trials,
+        _pipelines(),
+        source_rows(progress),
+        layer_times(),
     )
     if output is not None:
         write_study(study, Path(output))

@@ -115,9 +115,13 @@ class Following(Rollouts):
     def follow(self, weights: NDArray[np.float32]) -> None:
         """Makes the order of these weights of ``PRIORITIES``."""
         graph = self.graph.graph
-        first = np.argsort(-(self.priorities @ weights.astype(np.float64)), kind="stable")
+        first = np.argsort(
+            -(self.priorities @ weights.astype(np.float64)), kind="stable"
+        )
         self.orders_made["topological"] = np.asarray(
-            kernels.least_first(graph.successor_offset, graph.successor, first.astype(np.int32))
+            kernels.least_first(
+                graph.successor_offset, graph.successor, first.astype(np.int32)
+            )
         )
 
     @cached_property
@@ -132,9 +136,16 @@ class Following(Rollouts):
             depth_first_rank(g, w.cost, w.edge_cost),
             depth_first_post(g)[::-1],
         )
-        columns: list[NDArray[Any]] = [w.up, w.down, *(-place_in(order) for order in orders)]
+        columns: list[NDArray[Any]] = [
+            w.up,
+            w.down,
+            *(-place_in(order) for order in orders),
+        ]
         columns += [np.log(w.cost.clip(1e-9)), np.diff(g.successor_offset)]
-        columns += [np.diff(g.predecessor_offset), made - np.bincount(g.consumer, taken, g.num_ops)]
+        columns += [
+            np.diff(g.predecessor_offset),
+            made - np.bincount(g.consumer, taken, g.num_ops),
+        ]
         table = np.stack(columns, axis=1).astype(np.float64)
         return np.asarray((table - table.mean(axis=0)) / table.std(axis=0).clip(1e-12))
 
@@ -149,4 +160,8 @@ def place_in(order: IntArray) -> FloatArray:
 def start_weights(order: str, policy: PolicyWeights) -> FloatArray:
     """The policy's own weights, and upward rank for a learned order."""
     own = policy.decoder.astype(np.float64)
-    return np.concatenate([own, np.eye(1, len(PRIORITIES))[0]]) if order == LEARNED else own
+    return (
+        np.concatenate([own, np.eye(1, len(PRIORITIES))[0]])
+        if order == LEARNED
+        else own
+    )

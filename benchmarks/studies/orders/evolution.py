@@ -74,7 +74,9 @@ def train_order(
     for generation in range(1, generations + 1):
         batch = [problems[i] for i in rng.choice(used, min(BATCH, used), replace=False)]
         members = [search.ask() for _ in range(POPULATION)]
-        found = fitness(np.array([log_seconds(batch, order, m / unit) for m in members]))
+        found = fitness(
+            np.array([log_seconds(batch, order, m / unit) for m in members])
+        )
         search.tell(list(zip(members, found.tolist(), strict=True)))
         average = DECAY * average + (1.0 - DECAY) * search.mean
         if generation % EVERY == 0:
@@ -90,7 +92,9 @@ def fitness(logs: FloatArray) -> FloatArray:
     return np.asarray((logs - np.median(logs, axis=0)).clip(-MOST, MOST).mean(axis=1))
 
 
-def log_seconds(problems: list[OneOrder], order: str, weights: FloatArray) -> FloatArray:
+def log_seconds(
+    problems: list[OneOrder], order: str, weights: FloatArray
+) -> FloatArray:
     """Log step time of one decode of each problem."""
     return np.log([one.one(order, weights) for one in problems])
 
@@ -105,7 +109,10 @@ def units_of(problems: list[OneOrder], order: str, start: FloatArray) -> FloatAr
 
 def _deviations(one: OneOrder, order: str, start: FloatArray) -> FloatArray:
     """Features of candidates less their decision's mean. [candidates, F]"""
-    rollouts, aim = one.rollouts(order, start), aim_of(order, one.space.problem.num_devices)
+    rollouts, aim = (
+        one.rollouts(order, start),
+        aim_of(order, one.space.problem.num_devices),
+    )
     seen = rollouts.watch(aim, rollouts.walk(aim).unit_device)
     allowed = seen.allowed[..., None]
     mean = (seen.features * allowed).sum(axis=1, keepdims=True)

@@ -33,7 +33,11 @@ from numpy.typing import NDArray
 from benchmarks.studies.orders.decoding import OneOrder
 from benchmarks.studies.orders.evolution import STEP_SIZE, units_of
 from benchmarks.studies.orders.folder import rows_of_folder
-from benchmarks.studies.orders.improvement_report import PAPER_ORDERS, Table, improvement_report
+from benchmarks.studies.orders.improvement_report import (
+    PAPER_ORDERS,
+    Table,
+    improvement_report,
+)
 from benchmarks.studies.orders.networks import rounded
 from benchmarks.studies.orders.problems import DATASETS, NETWORKS, SEARCHED
 from gnnplace.bench.rows import append, identity, now, provenance
@@ -79,10 +83,13 @@ def equal_devices(kind: str, *, bandwidth: float, latency: float) -> Cluster:
         latency: Seconds of a message beside its bytes.
     """
     devices = tuple(
-        Device(name=f"gpu:{index}", kind=kind, memory=MEMORY) for index in range(NUM_DEVICES)
+        Device(name=f"gpu:{index}", kind=kind, memory=MEMORY)
+        for index in range(NUM_DEVICES)
     )
     names = [device.name for device in devices]
-    return Cluster(devices, all_pairs(names, bandwidth=bandwidth, latency=latency), kind)
+    return Cluster(
+        devices, all_pairs(names, bandwidth=bandwidth, latency=latency), kind
+    )
 
 
 @cache
@@ -120,7 +127,9 @@ class OneGraph:
         self.rollouts = ImprovingRollouts(space, policy, Improvement(1))
         self.start_weights = policy.decoder.astype(np.float64)
         # The same spreads for all orders: those of the candidates of one constructed placement.
-        self.units = units_of([OneOrder(space, policy)], "upward-rank", self.start_weights)
+        self.units = units_of(
+            [OneOrder(space, policy)], "upward-rank", self.start_weights
+        )
 
     def run(self, order: str, seed: int, walks: int) -> Iterator[float]:
         """Yield the step time of the best placement after each generation, in seconds.
@@ -132,14 +141,19 @@ class OneGraph:
         """
         aim = Aim(order, self.rollouts.space.problem.num_devices)
         search = SepCMA(
-            self.start_weights * self.units, STEP_SIZE, population_size=POPULATION, seed=seed
+            self.start_weights * self.units,
+            STEP_SIZE,
+            population_size=POPULATION,
+            seed=seed,
         )
         best = self.rollouts.finish(aim, Walked(self.rollouts.get_start()))
         for _ in range(walks // POPULATION):
             start, outcomes = best, []
             for _ in range(POPULATION):
                 member = search.ask()
-                self.rollouts.weights = np.ascontiguousarray(member / self.units, np.float32)
+                self.rollouts.weights = np.ascontiguousarray(
+                    member / self.units, np.float32
+                )
                 device = self.rollouts.improve_once(aim, start.unit_device)
                 placement = self.rollouts.finish(aim, Walked(device))
                 outcomes.append((member, float(np.log(placement.score))))
@@ -182,7 +196,9 @@ class ImprovementStudy:
                         self._run_order(machine, order, seed, graphs)
                 self.say(f"{machine}: seed {seed} of {seeds} done")
 
-    def _run_order(self, machine: str, order: str, seed: int, graphs: list[OneGraph]) -> None:
+    def _run_order(
+        self, machine: str, order: str, seed: int, graphs: list[OneGraph]
+    ) -> None:
         """Add the rows of an order and a seed: one run of every graph."""
         begin = time.thread_time()
         curves = [list(graph.run(order, seed, max(MARKS))) for graph in graphs]
@@ -197,7 +213,13 @@ class ImprovementStudy:
         return any(identity(row) == identity(cell) for row in self.rows)
 
     def _add(
-        self, machine: str, placer: str, seed: int, walks: int, one: list[float], begin: float
+        self,
+        machine: str,
+        placer: str,
+        seed: int,
+        walks: int,
+        one: list[float],
+        begin: float,
     ) -> None:
         """Append a row; its seconds are the processor's since ``begin``, for all walks of a run."""
         cell = {"problem": machine, "placer": placer, "seed": seed, "budget": walks}
@@ -239,7 +261,9 @@ def study_improvement(
     names = tuple(name for name in orders.split(",") if name) or STUDIED
     for name in names:
         if name not in FIXED_ORDERS:
-            raise InputError(f"order {name!r}: unknown; orders: {', '.join(FIXED_ORDERS)}")
+            raise InputError(
+                f"order {name!r}: unknown; orders: {', '.join(FIXED_ORDERS)}"
+            )
     if seeds < 1:
         raise InputError("study: one seed at least")
     study = ImprovementStudy(Path(folder), progress)

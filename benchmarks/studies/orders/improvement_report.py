@@ -65,19 +65,29 @@ class Table:
     def log_ratios(self, machine: str, walks: int) -> FloatArray:
         """Return log step times over one device's, for seeds that all orders have. [O, S, P]"""
         orders = self.orders(machine)
-        seeds = [{row["seed"] for row in self._rows_of(machine, order, walks)} for order in orders]
+        seeds = [
+            {row["seed"] for row in self._rows_of(machine, order, walks)}
+            for order in orders
+        ]
         common = sorted(set.intersection(*seeds)) if seeds else []
         if not common:
             raise InputError("study: nothing to report; run it first")
-        seconds = [[self._cell(machine, order, seed, walks) for seed in common] for order in orders]
+        seconds = [
+            [self._cell(machine, order, seed, walks) for seed in common]
+            for order in orders
+        ]
         return np.log(np.array(seconds)) - np.log(self.rival(machine, "single"))
 
     def _rows_of(self, machine: str, placer: str, walks: int) -> list[dict[str, Any]]:
         wanted = (machine, placer, walks)
-        return [r for r in self.rows if (r["problem"], r["placer"], r["budget"]) == wanted]
+        return [
+            r for r in self.rows if (r["problem"], r["placer"], r["budget"]) == wanted
+        ]
 
     def _cell(self, machine: str, placer: str, seed: int, walks: int) -> FloatArray:
-        rows = [row for row in self._rows_of(machine, placer, walks) if row["seed"] == seed]
+        rows = [
+            row for row in self._rows_of(machine, placer, walks) if row["seed"] == seed
+        ]
         if not rows:
             raise InputError(f"study: no row of {placer} on {machine}; run it first")
         return np.array(rows[-1]["one"])
@@ -159,7 +169,8 @@ def _paper_orders(table: Table, machines: Sequence[str]) -> list[str]:
                 values = logs[:, :, families == family]
                 found = ranking(values, names)
                 worst = ratio_interval(
-                    values[int(found.means.argmax())] - values[int(found.means.argmin())]
+                    values[int(found.means.argmax())]
+                    - values[int(found.means.argmin())]
                 )
                 ties = ", ".join(order for order in found.alike if order != found.best)
                 where = f"{machine}, {walks} walks, {family}"
@@ -198,7 +209,9 @@ def _dependence(table: Table, machines: Sequence[str]) -> list[str]:
                 losses = Losses(names, tuple(families[members].tolist()), values)
                 shares = ["-"] * 4  # every run came to the same under all orders
                 if np.ptp(values, axis=0).any():
-                    shares = [f"{share:.0%}" for share in shares_of_variance(losses).values()]
+                    shares = [
+                        f"{share:.0%}" for share in shares_of_variance(losses).values()
+                    ]
                 means = values.mean(axis=(1, 2))
                 worst = ratio_interval(values[means.argmax()] - values[means.argmin()])
                 gain = worth(losses, one_a_family(losses), one_for_all(losses))

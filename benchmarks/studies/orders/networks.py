@@ -75,7 +75,13 @@ OWN_GROUPS = (120, 160, 200, 240)  # of the graphs that a family is learned from
 OWN_SHARE = 8  # first training over that on one family, in steps
 SMALL: dict[str, Any] = {"samples": 24, "kept": 6}  # draws of each problem
 BATCH = 4  # problems a step: many small steps
-CLUSTERS = ("nvlink-v100-4", "pcie-v100-4", "nvlink-a100-4", "pcie-t4-4", "mixed-v100-t4-4")
+CLUSTERS = (
+    "nvlink-v100-4",
+    "pcie-v100-4",
+    "nvlink-a100-4",
+    "pcie-t4-4",
+    "mixed-v100-t4-4",
+)
 
 
 @dataclass
@@ -102,7 +108,9 @@ class NetworkStudy:
         for name in RIVALS:
             self._add_once(PRETRAINED, name, 0, partial(_by_placer, name))
         for seed, order in product(range(seeds), orders):
-            self._add_once(PRETRAINED, order, seed, partial(self._pretrained, order, seed))
+            self._add_once(
+                PRETRAINED, order, seed, partial(self._pretrained, order, seed)
+            )
         for seed, order in product(range(seeds), orders):
             self._add_once(OWN, order, seed, partial(self._own, order, seed))
 
@@ -116,12 +124,16 @@ class NetworkStudy:
 
     def _trained(self, order: str, seed: int, family: str | None = None) -> GnnPolicy:
         """The network of an order and a seed, trained further on a family if one is given."""
-        folder = self.folder / "networks" / f"{order}-{seed}{f'-{family}' if family else ''}"
+        folder = (
+            self.folder / "networks" / f"{order}-{seed}{f'-{family}' if family else ''}"
+        )
         if not (folder / "config.json").exists():
             begin = time.perf_counter()
             module, data, steps = self._training(order, seed, family)
             save_whole(fitted(module, data, steps, seed), folder)
-            self.say(f"{folder.name}: {steps} steps in {time.perf_counter() - begin:.0f} s")
+            self.say(
+                f"{folder.name}: {steps} steps in {time.perf_counter() - begin:.0f} s"
+            )
         return read_gnn(folder)
 
     def _training(
@@ -136,7 +148,9 @@ class NetworkStudy:
             )
         steps = max(1, self.steps // OWN_SHARE)
         start = str(self.folder / "networks" / f"{order}-{seed}")
-        module = Reinforce(order=order, steps=steps, start=start, learning_rate=5e-4, **SMALL)
+        module = Reinforce(
+            order=order, steps=steps, start=start, learning_rate=5e-4, **SMALL
+        )
         return module, FewProblems(own_problems(family), steps, BATCH), steps
 
     def _add_once(
@@ -145,7 +159,13 @@ class NetworkStudy:
         cell = {"problem": part, "placer": placer, "seed": seed, "budget": self.steps}
         if any(identity(row) == identity(cell) for row in self.rows):
             return
-        row = {"study": "orders", **cell, "when": now(), "one": seconds(), **provenance()}
+        row = {
+            "study": "orders",
+            **cell,
+            "when": now(),
+            "one": seconds(),
+            **provenance(),
+        }
         append(self.folder / FILE, row)
         self.rows.append(row)
         self.say(f"{part}, {placer}, seed {seed}: done")
@@ -188,7 +208,9 @@ def study_network_orders(
     progress(f"{study.folder / REPORT}: written")
 
 
-def fitted(module: Reinforce, data: LightningDataModule, steps: int, seed: int) -> GnnPolicy:
+def fitted(
+    module: Reinforce, data: LightningDataModule, steps: int, seed: int
+) -> GnnPolicy:
     """The moving average of a network after so many steps."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(seed)
@@ -230,7 +252,11 @@ def own_problems(family: str) -> list[Problem]:
     """The problems of a family to learn from: its graphs of even number, in several sizes."""
     store, cluster = find_dataset(family, Path(__file__).parents[1]), preset(CLUSTER)
     graphs = [store.graph(name) for name in store.names[::2]]
-    return [dataset_problem(g, cluster, groups=groups) for groups in OWN_GROUPS for g in graphs]
+    return [
+        dataset_problem(g, cluster, groups=groups)
+        for groups in OWN_GROUPS
+        for g in graphs
+    ]
 
 
 @cache
@@ -249,7 +275,9 @@ def _graphs_of(family: str) -> int:
     return len(find_dataset(family, Path(__file__).parents[1]).names)
 
 
-def _by_network(networks: Sequence[GnnPolicy], spaces: list[list[SearchSpace]]) -> list[float]:
+def _by_network(
+    networks: Sequence[GnnPolicy], spaces: list[list[SearchSpace]]
+) -> list[float]:
     """Predicted seconds of one greedy decode of each problem, a network a family."""
     placers = [GnnPlacer(network) for network in networks]
     return [

@@ -41,7 +41,8 @@ class Table:
         found = [
             row["one"]
             for row in sorted(self.rows, key=lambda row: int(row["seed"]))
-            if (row["problem"], row["placer"], row["budget"]) == (part, placer, self.steps)
+            if (row["problem"], row["placer"], row["budget"])
+            == (part, placer, self.steps)
         ]
         return np.array(found)
 
@@ -69,7 +70,9 @@ class Table:
         if part == PRETRAINED:
             return np.asarray(every)
         families = np.array(self.families)
-        return np.concatenate([every[families == f][1::2] for f in dict.fromkeys(self.families)])
+        return np.concatenate(
+            [every[families == f][1::2] for f in dict.fromkeys(self.families)]
+        )
 
 
 def networks_report(table: Table) -> str:
@@ -100,7 +103,9 @@ def _table(table: Table, part: str) -> list[str]:
         f"| decided by | seeds | {' | '.join(families)} | all |",
         "|---|---:|" + "---:|" * (len(families) + 1),
     ]
-    entries = [(f"`gnn`, {order}", table.seconds(part, order)) for order in table.orders(part)]
+    entries = [
+        (f"`gnn`, {order}", table.seconds(part, order)) for order in table.orders(part)
+    ]
     rivals = [name for name in RIVALS if len(table.seconds(PRETRAINED, name))]
     entries += [(f"`{name}`", table.rival(part, name)[None]) for name in rivals]
     of = np.array(table.families_of(part))
@@ -121,8 +126,13 @@ def _rankings(table: Table, part: str) -> list[str]:
     orders = table.orders(part)
     seeds = min(len(table.seconds(part, order)) for order in orders)
     logs = np.log(np.stack([table.seconds(part, order)[:seeds] for order in orders]))
-    losses = Losses(tuple(orders), tuple(table.families_of(part)), logs - logs.min(axis=(0, 1)))
-    lines = ["| family | best order | surely | cannot be told apart |", "|---|---|---:|---|"]
+    losses = Losses(
+        tuple(orders), tuple(table.families_of(part)), logs - logs.min(axis=(0, 1))
+    )
+    lines = [
+        "| family | best order | surely | cannot be told apart |",
+        "|---|---|---:|---|",
+    ]
     for family in dict.fromkeys(table.families):
         lines.append(_ranked(family, losses.of_family(family), orders))
     return lines

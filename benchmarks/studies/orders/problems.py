@@ -153,7 +153,9 @@ def drawn(
         problem = random_families.random_problem(
             family,
             seed,
-            random_families.RandomDraws(ops=ops, clusters=clusters, microbatches=(share,)),
+            random_families.RandomDraws(
+                ops=ops, clusters=clusters, microbatches=(share,)
+            ),
         )
         if not SearchSpace(problem).memory_matters:
             return problem
@@ -164,13 +166,19 @@ def drawn(
 def _store_of(family: str) -> tuple[CapturedStore, tuple[str, ...]]:
     """The store that has a family, and the names of its graphs."""
     others = [name for names in DATASETS.values() for name in names]
-    having = [r for r in others if family in {model.family for model in recipe(r).models}]
+    having = [
+        r for r in others if family in {model.family for model in recipe(r).models}
+    ]
     name = having[0] if having else STORE.name
     store = find_dataset(name, Path(__file__).parents[1])
-    return store, tuple(n for n in store.names if store.graph(n).origin["family"] == family)
+    return store, tuple(
+        n for n in store.names if store.graph(n).origin["family"] == family
+    )
 
 
-def training_problems(seed: int, count: int, family: str | None = None) -> list[Problem]:
+def training_problems(
+    seed: int, count: int, family: str | None = None
+) -> list[Problem]:
     """Problems to train on, of the seen families in turn, on the clusters of training.
 
     Args:

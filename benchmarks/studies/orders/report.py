@@ -34,7 +34,9 @@ ONE, BEST_SIZE = "one", "best_size"
 UNTRAINED = -1
 NOISE = "noise"
 DARKEST = 20.0  # percent above the best from which on a shade is no darker
-REFERENCE = "upward-rank"  # what orders are told against: the one that the package tries first
+REFERENCE = (
+    "upward-rank"  # what orders are told against: the one that the package tries first
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +86,27 @@ def parts_of(rows: Sequence[dict[str, Any]], generations: int) -> list[Part]:
     found = [_part(name, rows, generations_of(name, generations)) for name in PARTS]
     complete = [part for part in found if part is not None]
     if not complete:
-        raise InputError("study: nothing to report; run it first, with the same --generations")
+        raise InputError(
+            "study: nothing to report; run it first, with the same --generations"
+        )
     return complete
 
 
 def _part(name: str, rows: Sequence[dict[str, Any]], generations: int) -> Part | None:
-    mine = {(r["placer"], r["seed"]): r for r in rows if r["problem"] == name and r["placer"]}
-    mine = {k: r for k, r in mine.items() if k[1] == UNTRAINED or r["budget"] == generations}
+    mine = {
+        (r["placer"], r["seed"]): r
+        for r in rows
+        if r["problem"] == name and r["placer"]
+    }
+    mine = {
+        k: r for k, r in mine.items() if k[1] == UNTRAINED or r["budget"] == generations
+    }
     described = [r for r in rows if r["problem"] == name and not r["placer"]]
     every = sorted({seed for _, seed in mine if seed != UNTRAINED})
     begun = {order for order, seed in mine if seed != UNTRAINED}
-    orders = tuple(order for order in STUDIED if order in begun and (order, UNTRAINED) in mine)
+    orders = tuple(
+        order for order in STUDIED if order in begun and (order, UNTRAINED) in mine
+    )
     seeds = tuple(s for s in every if all((order, s) in mine for order in orders))
     if not described or not seeds:
         return None
@@ -103,7 +115,8 @@ def _part(name: str, rows: Sequence[dict[str, Any]], generations: int) -> Part |
         for what in (ONE, BEST_SIZE)
     }
     untrained = {
-        what: np.array([mine[o, UNTRAINED][what] for o in orders]) for what in (ONE, BEST_SIZE)
+        what: np.array([mine[o, UNTRAINED][what] for o in orders])
+        for what in (ONE, BEST_SIZE)
     }
     return Part(name, orders, seeds, described[0]["problems"], trained, untrained)
 
@@ -138,7 +151,9 @@ def text_of(interval: Interval, form: str = ".3f") -> str:
 
 def _by_order(parts: Sequence[Part]) -> list[str]:
     lines = ["## Every order over all families", ""]
-    lines += ["Geometric mean of step time over the least of all orders and seeds with one decode"]
+    lines += [
+        "Geometric mean of step time over the least of all orders and seeds with one decode"
+    ]
     lines += ["(with the best number of devices: over the least of those).", ""]
     for part in parts:
         losses, sizes = part.losses(), part.losses(BEST_SIZE)
@@ -157,7 +172,12 @@ def _by_order(parts: Sequence[Part]) -> list[str]:
         ]
         count, seeds = len(part.problems), len(part.seeds)
         lines += [f"**{part.name}**: {count} problems, {seeds} seeds.", ""]
-        heads = ("order", "one decode, trained", "untrained", "best number of devices, trained")
+        heads = (
+            "order",
+            "one decode, trained",
+            "untrained",
+            "best number of devices, trained",
+        )
         lines += _table(heads, rows)
         auto = np.log([entry["auto"] for entry in part.problems]) - best
         told = text_of(ratio_interval(auto[None]))
@@ -182,18 +202,24 @@ def _by_family(part: Part) -> list[str]:
     return [*lines, *_table((*heads, "cannot be told apart from the best"), rows)]
 
 
-def _family_row(family: str, found: Ranking, values: FloatArray, part: Part) -> list[str]:
+def _family_row(
+    family: str, found: Ranking, values: FloatArray, part: Part
+) -> list[str]:
     best, common = part.orders.index(found.best), _reference(part)
     gain = ratio_interval(values[best] - values[common])
     others = [order for order in found.alike if order != found.best]
-    told = ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")
+    told = ", ".join(others[:6]) + (
+        f" and {len(others) - 6} more" if len(others) > 6 else ""
+    )
     return [
         family,
         str(found.count),
         found.best,
         f"{found.surely:.0%}",
         f"{np.exp(found.means[best]):.3f}",
-        "the same" if best == common else text_of(gain) + (" " + NOISE if gain.high >= 1 else ""),
+        "the same"
+        if best == common
+        else text_of(gain) + (" " + NOISE if gain.high >= 1 else ""),
         told or "none",
     ]
 
@@ -203,16 +229,31 @@ def _by_cluster(parts: Sequence[Part]) -> list[str]:
     rows = []
     for part in parts:
         names = np.array([entry["cluster"] for entry in part.problems])
-        shares = np.array([entry["features"]["microbatches"] for entry in part.problems])
-        groups = {f"cluster {name}": names == name for name in dict.fromkeys(names.tolist())}
+        shares = np.array(
+            [entry["features"]["microbatches"] for entry in part.problems]
+        )
+        groups = {
+            f"cluster {name}": names == name for name in dict.fromkeys(names.tolist())
+        }
         groups |= {"one micro-batch": shares == 1, "four micro-batches": shares > 1}
         for name, mine in groups.items():
             if mine.any():
                 found = ranking(part.losses().values[:, :, mine], part.orders)
                 alike = ", ".join(order for order in found.alike if order != found.best)
-                row = [f"{part.name}, {name}", str(found.count), found.best, f"{found.surely:.0%}"]
+                row = [
+                    f"{part.name}, {name}",
+                    str(found.count),
+                    found.best,
+                    f"{found.surely:.0%}",
+                ]
                 rows.append([*row, alike or "none"])
-    heads = ("problems of", "count", "best order", "surely", "cannot be told apart from it")
+    heads = (
+        "problems of",
+        "count",
+        "best order",
+        "surely",
+        "cannot be told apart from it",
+    )
     return [*lines, *_table(heads, rows)]
 
 
@@ -227,7 +268,9 @@ def _dependence(parts: Sequence[Part]) -> list[str]:
         row = [part.name, *(f"{share:.0%}" for share in shares.values())]
         rows.append([*row, text_of(gain, "+.2f") if gain else "-", f"{least:+.2f}"])
     heads = ("problems", "order", "order x family", "order x problem", "seed")
-    lines += _table((*heads, "an order a family, %", "the best of each problem, %"), rows)
+    lines += _table(
+        (*heads, "an order a family, %", "the best of each problem, %"), rows
+    )
     return [
         *lines,
         "Shares of the variance of log step times within problems. Then what choosing an order for",
@@ -261,7 +304,9 @@ def _behind(part: Part, orders: Sequence[str]) -> dict[str, list[float]]:
     losses, table = part.losses(), {}
     for family in dict.fromkeys(part.families):
         means = losses.of_family(family).mean(axis=(1, 2))
-        behind = dict(zip(part.orders, 100 * np.expm1(means - means.min()), strict=True))
+        behind = dict(
+            zip(part.orders, 100 * np.expm1(means - means.min()), strict=True)
+        )
         table[family] = [float(behind.get(order, np.nan)) for order in orders]
     return table
 

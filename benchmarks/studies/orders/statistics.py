@@ -67,7 +67,9 @@ def resampled_means(values: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Mean loss of each order on resampled problems and seeds. [RESAMPLES, O]"""
     _, seeds, problems = values.shape
     by_seed = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
-    by_problem = rng.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
+    by_problem = (
+        rng.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES) / problems
+    )
     return np.einsum("bs,osp,bp->bo", by_seed, values, by_problem, optimize=True)
 
 
@@ -80,14 +82,18 @@ def ranking(values: FloatArray, orders: Sequence[str], seed: int = 0) -> Ranking
     alike = [o for o in np.argsort(means, kind="stable") if low[o] <= 0.0]
     alike = [best, *(o for o in alike if o != best)]
     surely = float((drawn.argmin(axis=1) == best).mean())
-    return Ranking(orders[best], means, surely, tuple(orders[o] for o in alike), values.shape[2])
+    return Ranking(
+        orders[best], means, surely, tuple(orders[o] for o in alike), values.shape[2]
+    )
 
 
 def ratio_interval(values: FloatArray, seed: int = 0) -> Interval:
     """Geometric mean of exp(values) with its interval over problems and seeds. [S, P]"""
     drawn = resampled_means(values[None], np.random.default_rng(seed))[:, 0]
     low, high = np.exp(np.quantile(drawn, ENDS))
-    return Interval(float(np.exp(values.mean())), float(low), float(high), values.shape[1])
+    return Interval(
+        float(np.exp(values.mean())), float(low), float(high), values.shape[1]
+    )
 
 
 def shares_of_variance(losses: Losses) -> dict[str, float]:
@@ -114,7 +120,9 @@ def shares_of_variance(losses: Losses) -> dict[str, float]:
     return {name: value / total for name, value in parts.items()}
 
 
-def worth(losses: Losses, choice: Choice, rival: Choice, seed: int = 0) -> Interval | None:
+def worth(
+    losses: Losses, choice: Choice, rival: Choice, seed: int = 0
+) -> Interval | None:
     """What one way of choosing an order is worth over another, on what neither has seen.
 
     Args:
@@ -170,7 +178,9 @@ def one_a_family(losses: Losses) -> Choice:
     def choose(values: FloatArray, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         result = np.full(len(names), values.mean(axis=1).argmin())
         for family in dict.fromkeys(names[rows].tolist()):
-            result[names == family] = values[:, names[rows] == family].mean(axis=1).argmin()
+            result[names == family] = (
+                values[:, names[rows] == family].mean(axis=1).argmin()
+            )
         return result
 
     return choose

@@ -83,9 +83,13 @@ class Plan:
     def __post_init__(self) -> None:
         unknown = [order for order in self.orders if order not in STUDIED]
         if unknown:
-            raise InputError(f"order {unknown[0]!r}: unknown; orders: {', '.join(STUDIED)}")
+            raise InputError(
+                f"order {unknown[0]!r}: unknown; orders: {', '.join(STUDIED)}"
+            )
         if min(self.seeds, default=0) < 0 or self.generations < 1 or self.pool < 8:
-            raise InputError("study: seeds from 0, one generation, eight problems: give no less")
+            raise InputError(
+                "study: seeds from 0, one generation, eight problems: give no less"
+            )
 
 
 @dataclass
@@ -121,7 +125,9 @@ class Study:
             self._problems(part)
             for order in plan.orders:
                 start = start_weights(order, self.policy)
-                self._evaluate(part, order, UNTRAINED, 0, dict.fromkeys(families(part), start))
+                self._evaluate(
+                    part, order, UNTRAINED, 0, dict.fromkeys(families(part), start)
+                )
         for number, seed in enumerate(plan.seeds):
             for order, part in product(plan.orders, plan.parts):
                 budget = generations_of(part, plan.generations)
@@ -132,7 +138,9 @@ class Study:
             self.say(f"seed {seed}: done, {number + 1} of {len(plan.seeds)}")
 
     def _check_version(self) -> None:
-        versions = {str(row.get("feature_version", FEATURE_VERSION)) for row in self.rows}
+        versions = {
+            str(row.get("feature_version", FEATURE_VERSION)) for row in self.rows
+        }
         others = versions - {FEATURE_VERSION}
         if others:
             raise MismatchError(
@@ -140,27 +148,43 @@ class Study:
                 f"gnnplace has {FEATURE_VERSION}; give another folder, or --report alone"
             )
 
-    def find(self, problem: str, placer: str, seed: int, budget: float) -> dict[str, Any] | None:
+    def find(
+        self, problem: str, placer: str, seed: int, budget: float
+    ) -> dict[str, Any] | None:
         """The row of a cell, if it is there."""
-        wanted = identity({"problem": problem, "placer": placer, "seed": seed, "budget": budget})
+        wanted = identity(
+            {"problem": problem, "placer": placer, "seed": seed, "budget": budget}
+        )
         return next((row for row in self.rows if identity(row) == wanted), None)
 
-    def _add(self, problem: str, placer: str, seed: int, budget: float, found: Any) -> None:
+    def _add(
+        self, problem: str, placer: str, seed: int, budget: float, found: Any
+    ) -> None:
         cell = {"problem": problem, "placer": placer, "seed": seed, "budget": budget}
         row = {"study": "orders", **cell, "when": now(), **found, **provenance()}
         append(self.folder / FILE, row)
         self.rows.append(row)
 
-    def _weights(self, part: str, order: str, seed: int, plan: Plan) -> dict[str, FloatArray]:
+    def _weights(
+        self, part: str, order: str, seed: int, plan: Plan
+    ) -> dict[str, FloatArray]:
         """The weights for each family of a part."""
         if part == OWN:
-            return {name: self._train(order, seed, plan, name) for name in families(part)}
+            return {
+                name: self._train(order, seed, plan, name) for name in families(part)
+            }
         return dict.fromkeys(families(part), self._train(order, seed, plan))
 
-    def _train(self, order: str, seed: int, plan: Plan, family: str | None = None) -> FloatArray:
+    def _train(
+        self, order: str, seed: int, plan: Plan, family: str | None = None
+    ) -> FloatArray:
         """The weights that an order and a seed end with, trained on all families or on one."""
         name = TRAINING if family is None else f"{TRAINING} {family}"
-        generations = plan.generations if family is None else generations_of(OWN, plan.generations)
+        generations = (
+            plan.generations
+            if family is None
+            else generations_of(OWN, plan.generations)
+        )
         row = self.find(name, order, seed, generations)
         if row is not None:
             return np.array(row["weights"])
@@ -169,10 +193,16 @@ class Study:
         trained = train_order(pool, order, start, generations, seed)
         weights = [round(w, 5) for w in trained.weights.tolist()]
         curve = [round(c, 5) for c in trained.curve]
-        found: dict[str, Any] = {"weights": weights, "curve": curve, "decodes": trained.decodes}
+        found: dict[str, Any] = {
+            "weights": weights,
+            "curve": curve,
+            "decodes": trained.decodes,
+        }
         found |= {"feature_version": FEATURE_VERSION}
         self._add(name, order, seed, generations, found | {"seconds": trained.seconds})
-        self.say(f"{name}, seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s")
+        self.say(
+            f"{name}, seed {seed}, {order}: {min(curve):+.4f} in {trained.seconds:.0f} s"
+        )
         return np.array(weights)
 
     def _pool(self, seed: int, size: int, family: str | None) -> list[OneOrder]:
@@ -180,11 +210,18 @@ class Study:
         if (seed, family) not in self.pools:
             count = size if family is None else max(8, round(OWN_POOL * size))
             drawn = training_problems(seed, count, family)
-            self.pools[seed, family] = [OneOrder(SearchSpace(p), self.policy) for p in drawn]
+            self.pools[seed, family] = [
+                OneOrder(SearchSpace(p), self.policy) for p in drawn
+            ]
         return self.pools[seed, family]
 
     def _evaluate(
-        self, part: str, order: str, seed: int, budget: float, weights: Mapping[str, FloatArray]
+        self,
+        part: str,
+        order: str,
+        seed: int,
+        budget: float,
+        weights: Mapping[str, FloatArray],
     ) -> None:
         """Adds the row of a part, with the weights for each family, unless it is there."""
         if self.find(part, order, seed, budget) is not None:
@@ -200,7 +237,9 @@ class Study:
             "one": [round_sig(one.one(order, w)) for one, w in entrants],
             "best_size": [round_sig(one.best_size(order, w)) for one, w in entrants],
         }
-        self._add(part, order, seed, budget, found | {"seconds": time.thread_time() - begin})
+        self._add(
+            part, order, seed, budget, found | {"seconds": time.thread_time() - begin}
+        )
 
     def _study_problems(self, part: str) -> list[StudyProblem]:
         if part not in self.parts:
@@ -213,8 +252,12 @@ class Study:
         if self.find(part, "", 0, 0) is not None:
             return
         begin = time.thread_time()
-        entries = [described(entry, self.policy) for entry in self._study_problems(part)]
-        self._add(part, "", 0, 0, {"problems": entries, "seconds": time.thread_time() - begin})
+        entries = [
+            described(entry, self.policy) for entry in self._study_problems(part)
+        ]
+        self._add(
+            part, "", 0, 0, {"problems": entries, "seconds": time.thread_time() - begin}
+        )
 
 
 def study_orders(

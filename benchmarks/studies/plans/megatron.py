@@ -91,16 +91,25 @@ class Megatron:
     host: Host = HOST
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Costs of every segment; see `plans.segments.chain.CostSource`."""
         shards = math.prod(axes)
-        found, alone = (self.source.costs([kind], t, examples, choice) for t in (axes, (1,)))
+        found, alone = (
+            self.source.costs([kind], t, examples, choice) for t in (axes, (1,))
+        )
         if found is None or alone is None:
             return None
         names = ("forward", "backward", "weights", "saved", "working", "parameters")
         inside = self.layers > 0
-        split = {n: np.where(inside, getattr(found, n), getattr(alone, n) / shards) for n in names}
+        split = {
+            n: np.where(inside, getattr(found, n), getattr(alone, n) / shards)
+            for n in names
+        }
         host, each = self.host, self.each
         waiting = host.waiting * np.log2(shards) / each
         forward = np.maximum(split["forward"], host.forward / each) + waiting
@@ -126,7 +135,9 @@ def gpt(
     chain = chain_of(
         TrainingJob(name, batch=batch, precision="16-master", optimizer="adam"), cluster
     )
-    inside = np.array([any(".h." in m for m in s.modules) for s in chain.segments], dtype=float)
+    inside = np.array(
+        [any(".h." in m for m in s.modules) for s in chain.segments], dtype=float
+    )
     head = 6.0 * VOCABULARY * hidden * length
     source = Megatron(chain, inside, float(inside.sum()) / layers, head, host)
     return replace(chain, source=source, _known={})
@@ -163,5 +174,7 @@ def runs(most: int = 512) -> list[Run]:
         fits = [p for p in plans if p.feasible] or plans
         best = min(fits, key=lambda p: p.step_time)
         plan = f"{words}{best.file.microbatch_size}"
-        found.append(Run(f"GPT {size}B, {devices} A100", plan, best.step_time, seconds_of(row)))
+        found.append(
+            Run(f"GPT {size}B, {devices} A100", plan, best.step_time, seconds_of(row))
+        )
     return found

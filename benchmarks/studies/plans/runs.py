@@ -70,7 +70,9 @@ def summary(runs: Sequence[Run]) -> Summary:
     several = [own for own in questions(runs).values() if len(own) > 1]
     regrets = [regret(own) for own in several]
     ranks = [
-        float(spearmanr([r.predicted for r in own], [r.published for r in own]).statistic)
+        float(
+            spearmanr([r.predicted for r in own], [r.published for r in own]).statistic
+        )
         for own in several
         if len(own) > 2
     ]
@@ -82,7 +84,9 @@ def summary(runs: Sequence[Run]) -> Summary:
         float(np.mean(ranks)) if ranks else float("nan"),
         float(np.mean(regrets)) if several else float("nan"),
         max(regrets, default=float("nan")),
-        float(np.mean([regret(own, 3) for own in several])) if several else float("nan"),
+        float(np.mean([regret(own, 3) for own in several]))
+        if several
+        else float("nan"),
         float(np.mean([_random(own) for own in several])) if several else float("nan"),
     )
 
@@ -102,4 +106,6 @@ def regret(runs: Sequence[Run], tried: int = 1) -> float:
 
 
 def _random(runs: Sequence[Run]) -> float:
-    return float(np.mean([r.published for r in runs]) / min(r.published for r in runs) - 1.0)
+    return float(
+        np.mean([r.published for r in runs]) / min(r.published for r in runs) - 1.0
+    )

@@ -28,7 +28,13 @@ from gnnplace.plans.order.timing import timed
 from gnnplace.plans.plan import MemoryEntry, Plan, PlanFile, StageEntry
 from gnnplace.plans.search.draft import realized
 from gnnplace.plans.search.stage import Pricer
-from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts, SplitChoice
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    Chain,
+    Segment,
+    SegmentCosts,
+    SplitChoice,
+)
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.presets import preset
 
@@ -49,7 +55,11 @@ class Profile:
     count: int
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Costs of every layer; None where there is no profile of that micro-batch."""
         content = data()
@@ -94,7 +104,13 @@ def given(plan: dict[str, Any]) -> Plan:
     cluster, layers = cluster_of(plan["nodes"]), plan["layers"]
     shards = [SHARDS] * len(layers)
     return plan_of(
-        cluster, layers, shards, plan["replicas"], plan["microbatch"], batch, plan["model"]
+        cluster,
+        layers,
+        shards,
+        plan["replicas"],
+        plan["microbatch"],
+        batch,
+        plan["model"],
     )
 
 
@@ -115,7 +131,10 @@ def plan_of(
     """
     stages, layer, device = [], 0, 0
     for count, own in zip(layers, shards, strict=True):
-        rows = [[[f"gpu:{device + own * r + k}" for k in range(own)]] for r in range(replicas)]
+        rows = [
+            [[f"gpu:{device + own * r + k}" for k in range(own)]]
+            for r in range(replicas)
+        ]
         names = [f"layer{k}" for k in range(layer, layer + count)]
         stages.append(StageEntry(modules=names, members=names, devices=rows))
         layer, device = layer + count, device + own * replicas
@@ -135,7 +154,9 @@ def plan_of(
         stages=stages,
         ranks=list(ranks),
         actions=words(with_messages(orders, ranks)),
-        memory={name: nothing for stage in stages for row in stage.rows for name in row},
+        memory={
+            name: nothing for stage in stages for row in stage.rows for name in row
+        },
     )
     return Plan(file)
 
@@ -153,7 +174,9 @@ def predict(plan: dict[str, Any]) -> float:
     """Seconds of a step of a published plan, which has the keys of ``data()["plans"]``."""
     seconds = seconds_of(chain_of(plan), cluster_of(plan["nodes"]), given(plan))
     if seconds is None:
-        raise InputError(f"{plan['model']} {plan['name']}: no profile of its micro-batch")
+        raise InputError(
+            f"{plan['model']} {plan['name']}: no profile of its micro-batch"
+        )
     return seconds
 
 

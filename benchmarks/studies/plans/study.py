@@ -68,7 +68,9 @@ def study_plans(
 
 def headline(study: PlanStudy) -> list[str]:
     """A line a source."""
-    return [f"{TITLES[name]}: {_words(found)}" for name, found in study.summaries.items()]
+    return [
+        f"{TITLES[name]}: {_words(found)}" for name, found in study.summaries.items()
+    ]
 
 
 def _words(found: Summary) -> str:
@@ -95,11 +97,20 @@ def page(study: PlanStudy) -> str:
         f"and the head's products, where they are not split, {1e15 * host.head:.2f} s more a "
         "PFLOP.\n"
     )
-    parts = ["# Published runs as given plans\n", "Made by `benchmarks.studies plans -o FOLDER`.\n"]
+    parts = [
+        "# Published runs as given plans\n",
+        "Made by `benchmarks.studies plans -o FOLDER`.\n",
+    ]
     parts += [_table(heads, cells), fitted]
     for name in ("sailor", "megatron"):
         rows = [
-            (r.question, r.plan, f"{r.predicted:.3f}", f"{r.published:.3f}", f"{r.error:+.1%}")
+            (
+                r.question,
+                r.plan,
+                f"{r.predicted:.3f}",
+                f"{r.published:.3f}",
+                f"{r.error:+.1%}",
+            )
             for r in study.runs[name]
         ]
         columns = ("question", "plan", "predicted s", "published s", "error")
@@ -109,7 +120,13 @@ def page(study: PlanStudy) -> str:
 
 def _cells(title: str, found: Summary) -> Sequence[str]:
     if not found.questions:
-        return (title, str(found.runs), f"{found.error:.1%}", f"{found.bias:.3f}", *["–"] * 6)
+        return (
+            title,
+            str(found.runs),
+            f"{found.error:.1%}",
+            f"{found.bias:.3f}",
+            *["–"] * 6,
+        )
     return (
         title, str(found.runs), f"{found.error:.1%}", f"{found.bias:.3f}", str(found.questions),
         f"{found.rank:.2f}", f"{found.regret:.2%}", f"{found.worst:.1%}", f"{found.three:.2%}",

@@ -71,8 +71,12 @@ def rows() -> tuple[Row, ...]:
     data = (files("benchmarks.studies.plans") / "vtrain.csv.gz").read_bytes()
     found = []
     for line in list(csv.reader(io.StringIO(gzip.decompress(data).decode())))[1:]:
-        devices, batch, size, hidden, _, layers, _, t, d, p = (int(x) for x in line[:10])
-        found.append(Row(devices, batch, size, hidden, layers, t, d, p, float(line[10]) / 1e3))
+        devices, batch, size, hidden, _, layers, _, t, d, p = (
+            int(x) for x in line[:10]
+        )
+        found.append(
+            Row(devices, batch, size, hidden, layers, t, d, p, float(line[10]) / 1e3)
+        )
     return tuple(found)
 
 
@@ -92,7 +96,9 @@ def chain_of(row: Row, host: Host) -> Chain:
     """The model of a row, at its batch."""
     chain = captured(row.hidden, row.layers)
     assert isinstance(chain.source, Megatron)
-    return replace(chain, batch=row.batch, source=replace(chain.source, host=host), _known={})
+    return replace(
+        chain, batch=row.batch, source=replace(chain.source, host=host), _known={}
+    )
 
 
 def runs(given: Sequence[Row], host: Host = HOST) -> list[Run]:

@@ -30,7 +30,9 @@ BLOCKING, SWAPPED, REBALANCED = 570, (669, 670), 904
 def machine() -> Cluster:
     """48 servers of Jean Zay; of links what the first GPU sees is all that is asked."""
     inner = ServerGroup("a100-80", 8, "nvswitch-a100").cluster()
-    many = tuple(inner.devices[0].model_copy(update={"name": f"gpu:{i}"}) for i in range(48 * 8))
+    many = tuple(
+        inner.devices[0].model_copy(update={"name": f"gpu:{i}"}) for i in range(48 * 8)
+    )
     outer = tuple(
         Link(source="gpu:0", target=f"gpu:{i}", latency=17e-6, bandwidth=CARD * 0.9)
         for i in range(8, len(many))
@@ -42,7 +44,15 @@ def machine() -> Cluster:
 def setting(hidden: int, layers: int, heads: int, half: str) -> PricingSetting:
     """A model on it, in float16 or bfloat16 over float32 copies."""
     decoder = DecoderSizes(
-        layers, hidden, heads, heads, 4 * hidden, LENGTH, VOCABULARY, gated=False, tied=True
+        layers,
+        hidden,
+        heads,
+        heads,
+        4 * hidden,
+        LENGTH,
+        VOCABULARY,
+        gated=False,
+        tied=True,
     )
     return setting_of(
         decoder,
@@ -71,7 +81,9 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     hidden, late = int(row["hidden"]), line >= REBALANCED
     if hidden % int(heads) or dp * tp * pp != gpus:
         return None
-    own = setting(hidden, int(layers), int(heads), "bf16-master" if late else "16-master")
+    own = setting(
+        hidden, int(layers), int(heads), "bf16-master" if late else "16-master"
+    )
     words = PlanSpec(
         dp=dp, tp=tp, pp=pp, microbatch_size=size, batch=batch - batch % (dp * size),
         zero=int(row["zero"]), recompute="full", gradients="fp32" if late else "same",

@@ -39,7 +39,9 @@ def machine(kind: str, servers: int) -> Cluster:
 def setting(kind: str, servers: int, sizes: tuple[int, ...]) -> PricingSetting:
     """A model on a machine; sizes are width, layers, heads, words, feed-forward and length."""
     hidden, layers, heads, words, inside, length = sizes
-    decoder = DecoderSizes(layers, hidden, heads, heads, inside, length, words, False, True)
+    decoder = DecoderSizes(
+        layers, hidden, heads, heads, inside, length, words, False, True
+    )
     return setting_of(decoder, machine(kind, servers), precision="bf16-mixed")
 
 
@@ -53,7 +55,9 @@ def outcomes(folder: Path) -> list[Outcome]:
 def presumed(ran: Outcome) -> Outcome:
     """The plan of a row that recomputes, without: presumed too large."""
     words = replace(ran.plan, recompute="none")
-    return replace(ran, plan=words, answer=price(ran.setting, words), seconds=None, ran=False)
+    return replace(
+        ran, plan=words, answer=price(ran.setting, words), seconds=None, ran=False
+    )
 
 
 def outcome(row: dict[str, str]) -> Outcome:

@@ -82,12 +82,18 @@ def outcome(row: dict[str, str], least: float = np.inf) -> Outcome | None:
     def count(name: str, otherwise: int = 1) -> int:
         return int(number(row.get(name, "")) or otherwise)
 
-    tp, pp, cp = (count(f"{n}-model-parallel-size") for n in ("tensor", "pipeline", "context"))
+    tp, pp, cp = (
+        count(f"{n}-model-parallel-size") for n in ("tensor", "pipeline", "context")
+    )
     cp = count("context-parallel-size")
     dp = count("dp_derived", 0)
     if not dp or row["num-layers"] == "":
         return None
-    hidden, heads, layers = count("hidden-size"), count("num-attention-heads"), count("num-layers")
+    hidden, heads, layers = (
+        count("hidden-size"),
+        count("num-attention-heads"),
+        count("num-layers"),
+    )
     pad, gated = MULTIPLE * tp, row.get("swiglu") == "True"
     inside = int(8 * hidden / 3 / 64) * 64 if gated else 4 * hidden
     sizes = (

@@ -60,11 +60,23 @@ def outcomes(_: Path) -> list[Outcome]:
 
 
 def held(
-    sizes: DecoderSizes, gpus: int, tp: int, pp: int, layers: tuple[int, ...] | None, giga: int
+    sizes: DecoderSizes,
+    gpus: int,
+    tp: int,
+    pp: int,
+    layers: tuple[int, ...] | None,
+    giga: int,
 ) -> Outcome:
     """Bytes that a run of four micro-batches of an example held."""
     words = PlanSpec(
-        tp=tp, pp=pp, layers=layers, microbatch_size=1, batch=4, zero=1, recompute="full", sp=False
+        tp=tp,
+        pp=pp,
+        layers=layers,
+        microbatch_size=1,
+        batch=4,
+        zero=1,
+        recompute="full",
+        sp=False,
     )
     own = replace(setting(-(-gpus // 8)), decoder=sizes)
     return Outcome(
@@ -73,7 +85,9 @@ def held(
     )  # fmt: skip
 
 
-def outcome(gpus: int, tp: int, group: int, told: tuple[int, int, str], rate: float) -> Outcome:
+def outcome(
+    gpus: int, tp: int, group: int, told: tuple[int, int, str], rate: float
+) -> Outcome:
     """A row."""
     size, count, again = told
     dp = gpus // tp

@@ -107,7 +107,9 @@ def _distance(row: Outcome) -> float:
 def _weighted_tenths(families: list[FloatArray]) -> FloatArray:
     """Return the tenth and ninetieth percentile of rows, each family of one weight. [2]"""
     values = np.concatenate(families)
-    weights = np.concatenate([np.full(len(family), 1 / len(family)) for family in families])
+    weights = np.concatenate(
+        [np.full(len(family), 1 / len(family)) for family in families]
+    )
     order = np.argsort(values)
     weights = weights[order]
     places = (np.cumsum(weights) - weights / 2) / weights.sum()

@@ -55,7 +55,10 @@ def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSett
 
     def scaled(values: Mapping[str, float]) -> dict[str, float]:
         kind = framework.kernels.kind
-        own = {name: factors.get(f"{name}.{kind}", factors.get(name, 1.0)) for name in values}
+        own = {
+            name: factors.get(f"{name}.{kind}", factors.get(name, 1.0))
+            for name in values
+        }
         return {name: value * own[name] for name, value in values.items()}
 
     def again(constants: ConstantSet) -> ConstantSet:
@@ -75,7 +78,9 @@ def varied(setting: PricingSetting, factors: Mapping[str, float]) -> PricingSett
     return replace(setting, framework=moved)
 
 
-def priced_by(outcomes: Sequence[Outcome], factors: Mapping[str, float]) -> list[Outcome]:
+def priced_by(
+    outcomes: Sequence[Outcome], factors: Mapping[str, float]
+) -> list[Outcome]:
     """Rows priced again with constants multiplied."""
     known = {id(o.sizes): o.sizes for o in outcomes}
     own = {key: varied(setting, factors) for key, setting in known.items()}
@@ -102,7 +107,12 @@ def fitted(name: str, outcomes: Sequence[Outcome]) -> dict[str, float]:
         return np.log(np.array([o.answer.step_time for o in priced]) / seconds)
 
     found = least_squares(
-        residuals, np.zeros(len(names)), loss="soft_l1", f_scale=SOFT, diff_step=0.02, max_nfev=6
+        residuals,
+        np.zeros(len(names)),
+        loss="soft_l1",
+        f_scale=SOFT,
+        diff_step=0.02,
+        max_nfev=6,
     )
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
@@ -132,14 +142,21 @@ def peaks_left_out(name: str, outcomes: Sequence[Outcome]) -> list[float]:
         moved = dict(zip(BYTES[name], np.exp(factors).tolist(), strict=True))
         settings = {id(o.sizes): varied(o.sizes, moved) for o in rows}
         peaks = [
-            max(rank.reserved for rank in rank_bytes(priced_spec(settings[id(o.sizes)], o.plan)))
+            max(
+                rank.reserved
+                for rank in rank_bytes(priced_spec(settings[id(o.sizes)], o.plan))
+            )
             for o in rows
         ]
-        return np.log([peak / (o.peak or 1.0) for peak, o in zip(peaks, rows, strict=True)])
+        return np.log(
+            [peak / (o.peak or 1.0) for peak, o in zip(peaks, rows, strict=True)]
+        )
 
     errors: list[float] = []
     for model in sorted({o.model for o in own}):
-        rest, left = ([o for o in own if (o.model == model) is mine] for mine in (False, True))
+        rest, left = (
+            [o for o in own if (o.model == model) is mine] for mine in (False, True)
+        )
         found = least_squares(
             lambda x, rest=rest: logs(rest, x), np.zeros(len(BYTES[name])), loss="soft_l1",
             f_scale=SOFT, diff_step=0.02, max_nfev=6,

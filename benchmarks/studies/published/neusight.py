@@ -64,12 +64,20 @@ def rows(path: Path) -> Iterator[Outcome]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         layers = int(content["num_layer"])
-        ahead, back = (1e-3 * float(content[name]) for name in ("fw_latency", "bwall_latency"))
+        ahead, back = (
+            1e-3 * float(content[name]) for name in ("fw_latency", "bwall_latency")
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: cannot be read: {error}") from None
-    inference, length, batch = found["what"] == "inf", int(found["length"]), int(found["batch"])
+    inference, length, batch = (
+        found["what"] == "inf",
+        int(found["length"]),
+        int(found["batch"]),
+    )
     fused = found["fused"] is not None
-    forward, backward = passes(found["model"], batch, length, inference, layers, kind, fused)
+    forward, backward = passes(
+        found["model"], batch, length, inference, layers, kind, fused
+    )
     if not inference and ahead > SHARE * back:
         ahead = forward = 0.0
     seconds = forward + backward
@@ -81,19 +89,37 @@ def rows(path: Path) -> Iterator[Outcome]:
 
 
 def passes(
-    model: str, batch: int, length: int, inference: bool, layers: int, kind: str, fused: bool
+    model: str,
+    batch: int,
+    length: int,
+    inference: bool,
+    layers: int,
+    kind: str,
+    fused: bool,
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass on a kind of GPU, as the third layer goes on."""
-    few, more = (phases(model, batch, length, inference, count, kind, fused) for count in LAYERS)
-    first, second = (a + (layers - LAYERS[0]) * (b - a) for a, b in zip(few, more, strict=True))
+    few, more = (
+        phases(model, batch, length, inference, count, kind, fused) for count in LAYERS
+    )
+    first, second = (
+        a + (layers - LAYERS[0]) * (b - a) for a, b in zip(few, more, strict=True)
+    )
     return first, second
 
 
 @cache
 def phases(
-    model: str, batch: int, length: int, inference: bool, layers: int, kind: str, fused: bool
+    model: str,
+    batch: int,
+    length: int,
+    inference: bool,
+    layers: int,
+    kind: str,
+    fused: bool,
 ) -> tuple[float, float]:
     """Seconds of the forward and the backward pass of so many layers."""
     program = captured(model, batch, length, inference, layers)
     times = estimated_times(program, kind, compiled=fused)
-    return phase_seconds(program, times, FORWARD), phase_seconds(program, times, BACKWARD)
+    return phase_seconds(program, times, FORWARD), phase_seconds(
+        program, times, BACKWARD
+    )

@@ -160,22 +160,35 @@ def fitting(outcomes: Sequence[Outcome]) -> tuple[float, float, int, float, floa
     """What share is rightly said to fit or not: of all, near the limit; how many; of what ran, of
     what did not."""
     own = [o for o in outcomes if o.ran is not None and o.answer.fits is not None]
-    right = np.array([((o.answer.fits or 0.0) >= 0.5) == o.ran for o in own], dtype=float)
+    right = np.array(
+        [((o.answer.fits or 0.0) >= 0.5) == o.ran for o in own], dtype=float
+    )
     peaks = np.array([o.answer.peak or 0.0 for o in own]) / GIBIBYTE
     near = (LIMIT[0] < peaks) & (peaks < LIMIT[1])
     ran = np.array([bool(o.ran) for o in own], dtype=bool)
 
     def part(chosen: np.ndarray) -> float:
-        return float(right[chosen].mean()) if len(own) and chosen.any() else float("nan")
+        return (
+            float(right[chosen].mean()) if len(own) and chosen.any() else float("nan")
+        )
 
     whole = np.ones(len(own), dtype=bool)
-    return part(whole), part(near) if len(own) else np.nan, len(own), part(ran), part(~ran)
+    return (
+        part(whole),
+        part(near) if len(own) else np.nan,
+        len(own),
+        part(ran),
+        part(~ran),
+    )
 
 
 def coverage(outcomes: Sequence[Outcome]) -> float:
     """The share of published steps inside of their intervals."""
     own = timed(outcomes)
-    inside = [(o.answer.low or 0.0) <= (o.seconds or 0.0) <= (o.answer.high or np.inf) for o in own]
+    inside = [
+        (o.answer.low or 0.0) <= (o.seconds or 0.0) <= (o.answer.high or np.inf)
+        for o in own
+    ]
     return float(np.mean(inside)) if own else float("nan")
 
 

@@ -26,7 +26,13 @@ from benchmarks.distill_sailor import KINDS, MODELS, layers_of, optimizer, read
 from benchmarks.studies.plans.sailor import NAMELESS, plan_of, seconds_of
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.errors import FormatError
-from gnnplace.plans.segments.chain import FASTEST, Chain, Segment, SegmentCosts, SplitChoice
+from gnnplace.plans.segments.chain import (
+    FASTEST,
+    Chain,
+    Segment,
+    SegmentCosts,
+    SplitChoice,
+)
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import PlanAnswer
 from gnnplace.problem.cluster import Cluster, Device, Link
@@ -56,7 +62,11 @@ class ProfiledLayers:
     model: str
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Costs of every layer; None where there is no profile of that kind, shards and size."""
         content = profile(self.folder, self.model, NAMES[kind], str(axes[0]))
@@ -91,7 +101,9 @@ def updating(folder: Path, name: str) -> dict[str, float]:
 @cache
 def bandwidths(folder: Path) -> dict[str, dict[str, Any]]:
     """Fits and most bytes a second between servers of one kind, by how many of its GPUs send."""
-    found: dict[str, dict[str, Any]] = read(folder / "network/network_coeffs_all_homo.json.gz")
+    found: dict[str, dict[str, Any]] = read(
+        folder / "network/network_coeffs_all_homo.json.gz"
+    )
     return found["inter"]
 
 
@@ -108,7 +120,9 @@ def outcomes(folder: Path) -> list[Outcome]:
     """
     own = folder / FOLDER
     return [
-        o for path in sorted(own.glob("validation/*/*/*/plan_config_*")) for o in rows(path, own)
+        o
+        for path in sorted(own.glob("validation/*/*/*/plan_config_*"))
+        for o in rows(path, own)
     ]
 
 
@@ -120,13 +134,18 @@ def rows(path: Path, folder: Path) -> Iterator[Outcome]:
         layers = [len(stage) for stage in pipeline["layers_per_stage"]]
         if sum(layers) != LAYERS[model] or content["red_grads"] >= content["real"]:
             return
-        servers = [[(own[0][0], shards) for own, shards in s] for s in pipeline["tmp_per_stage"]]
+        servers = [
+            [(own[0][0], shards) for own, shards in s]
+            for s in pipeline["tmp_per_stage"]
+        ]
         size, batch = content["mbs"], content["gbs"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{path}: cannot be read: {error}") from None
     batch = max(batch, size * max(map(len, servers)))
     kinds = sorted({kind for stage in servers for kind, _ in stage})
-    question = f"{model}, {' and '.join(kinds)}, {content['N']} servers, {size} of {batch}"
+    question = (
+        f"{model}, {' and '.join(kinds)}, {content['N']} servers, {size} of {batch}"
+    )
     yield Outcome(
         question, model, None, PlanSpec(dp=len(servers[0]), microbatch_size=size, batch=batch),
         priced(folder, model, layers, servers, size, batch), content["real"], ran=True,
@@ -135,7 +154,12 @@ def rows(path: Path, folder: Path) -> Iterator[Outcome]:
 
 
 def priced(
-    folder: Path, model: str, layers: list[int], servers: list[list[Any]], size: int, batch: int
+    folder: Path,
+    model: str,
+    layers: list[int],
+    servers: list[list[Any]],
+    size: int,
+    batch: int,
 ) -> PlanAnswer:
     """What a plan takes, each stage's replicas as kind and shards of their server."""
     shards = [sorted({replica[1] for replica in stage}) for stage in servers]
@@ -146,16 +170,26 @@ def priced(
     cluster = cluster_of(folder, tuple(joined(*servers)))
     names = [f"layer{k}" for k in range(sum(layers))]
     border = np.zeros(len(names) + 1)
-    for last, before, after in zip(np.cumsum(layers), servers, servers[1:], strict=False):
+    for last, before, after in zip(
+        np.cumsum(layers), servers, servers[1:], strict=False
+    ):
         together = min(before[0][1], after[0][1])
         kinds = tuple(kind for kind, _ in before + after)
         alone = bandwidth(folder, kinds, together) / bandwidth(folder, kinds, 1)
         border[last] = FLOAT * LENGTH * HIDDEN[model] * alone / together
     segments = tuple(Segment(name, (name,), (name,), k) for k, name in enumerate(names))
     chain = Chain(
-        model, NAMELESS, segments, border, ProfiledLayers(folder, model), batch, optimizer="adam"
+        model,
+        NAMELESS,
+        segments,
+        border,
+        ProfiledLayers(folder, model),
+        batch,
+        optimizer="adam",
     )
-    plan = plan_of(cluster, layers, [own[0] for own in shards], len(servers[0]), size, batch, model)
+    plan = plan_of(
+        cluster, layers, [own[0] for own in shards], len(servers[0]), size, batch, model
+    )
     seconds = seconds_of(chain, cluster, plan)
     if seconds is None:
         return PlanAnswer(reason="no profile of its shards and micro-batch")
@@ -163,7 +197,12 @@ def priced(
 
 
 def apart(
-    folder: Path, model: str, layers: list[int], servers: list[list[Any]], size: int, batch: int
+    folder: Path,
+    model: str,
+    layers: list[int],
+    servers: list[list[Any]],
+    size: int,
+    batch: int,
 ) -> PlanAnswer:
     """What a plan takes whose replicas have different shards; arguments are those of `priced`.
 
@@ -172,13 +211,27 @@ def apart(
     """
     count, last, ends = len(servers[0]), 0, []
     alone = [
-        priced(folder, model, layers, [[stage[r]] for stage in servers], size, batch // count)
+        priced(
+            folder,
+            model,
+            layers,
+            [[stage[r]] for stage in servers],
+            size,
+            batch // count,
+        )
         for r in range(count)
     ]
     for many, stage in zip(layers, servers, strict=True):
         kind, shards = stage[0]
         parameters = profile(folder, model, kind, str(shards)).get("parameters", [])
-        moved = 2 * (count - 1) / count * FLOAT * shards * sum(parameters[last : last + many])
+        moved = (
+            2
+            * (count - 1)
+            / count
+            * FLOAT
+            * shards
+            * sum(parameters[last : last + many])
+        )
         kinds, together = tuple(name for name, _ in stage), min(own for _, own in stage)
         ends.append(moved / bandwidth(folder, kinds, together))
         last += many
@@ -195,7 +248,11 @@ def cluster_of(folder: Path, servers: tuple[tuple[str, int], ...]) -> Cluster:
     own = servers * 2 if len(servers) == 1 else servers  # a cluster has links
     places = [k for k, server in enumerate(own) for _ in range(server[1])]
     devices = [
-        Device(name=f"gpu:{d}", kind=KINDS[own[k][0]], memory=figures(KINDS[own[k][0]]).memory)
+        Device(
+            name=f"gpu:{d}",
+            kind=KINDS[own[k][0]],
+            memory=figures(KINDS[own[k][0]]).memory,
+        )
         for d, k in enumerate(places)
     ]
     links = [

@@ -100,7 +100,9 @@ def plans_of(row: Row, where: str) -> Iterator[PlanSpec]:
     values = {name: row.get(name) or "" for name in WORDS}
     unsaid = [name for name in CHOICES if values[name] == BEST]
     for chosen in product(*(CHOICES[name] for name in unsaid)):
-        yield spec_of_values({**values, **dict(zip(unsaid, chosen, strict=True))}, where)
+        yield spec_of_values(
+            {**values, **dict(zip(unsaid, chosen, strict=True))}, where
+        )
 
 
 def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
@@ -128,7 +130,12 @@ def outcome(row: Row, model: Mapping[str, Any], where: str) -> Outcome:
         answers = [(PlanAnswer(reason=f"{where}: {error}"), plans[0])]
     answer, plan = min(answers, key=_rank)
     batch = plan.batch or sizes.batch
-    asked = row["model"], f"{row['gpus']} GPUs of {row['cluster']}", row["length"], str(batch)
+    asked = (
+        row["model"],
+        f"{row['gpus']} GPUs of {row['cluster']}",
+        row["length"],
+        str(batch),
+    )
     return Outcome(
         question=", ".join(asked),
         model=row["model"],

@@ -66,7 +66,9 @@ def outcome(row: dict[str, Any]) -> Outcome | None:
     model = next((name for name in MODELS if case.startswith(name)), None)
     if model is None:
         return None
-    sizes = {name: int(n) for name, n in re.findall(r"(tp|cp|ep|pp|dp|mbc|seq)(\d+)", case)}
+    sizes = {
+        name: int(n) for name, n in re.findall(r"(tp|cp|ep|pp|dp|mbc|seq)(\d+)", case)
+    }
     layers = int(row["layer_num"])
     own = setting(model, layers, sizes.get("seq", 4096))
     dp, count = sizes.get("dp", 1), sizes["mbc"]
@@ -75,7 +77,10 @@ def outcome(row: dict[str, Any]) -> Outcome | None:
         dp=dp, tp=sizes.get("tp", 1), cp=sizes.get("cp", 1), ep=sizes.get("ep", 1),
         pp=sizes.get("pp", 1), zero=1, batch=dp * count, layers=even,
     )  # fmt: skip
-    held = [rank["max_allocated_mb"] for rank in row.get("peak_memory_by_rank_mb", {}).values()]
+    held = [
+        rank["max_allocated_mb"]
+        for rank in row.get("peak_memory_by_rank_mb", {}).values()
+    ]
     answer = price(own, words)
     return Outcome(
         case, model, own, words, answer, float(row["real_ms"]) / 1e3, None,

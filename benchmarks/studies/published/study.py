@@ -21,7 +21,13 @@ from benchmarks.studies.published import (
     weak_scaling,
 )
 from benchmarks.studies.published.intervals import interval_lines
-from benchmarks.studies.published.left_out import BYTES, MOVED, interval, left_out, peaks_left_out
+from benchmarks.studies.published.left_out import (
+    BYTES,
+    MOVED,
+    interval,
+    left_out,
+    peaks_left_out,
+)
 from benchmarks.studies.published.outcomes import (
     Outcome,
     byte_errors,
@@ -57,7 +63,10 @@ HEADS = (
 
 
 def study_published(
-    data: str | Path, output: str | Path | None = None, *, progress: Say = lambda line: None
+    data: str | Path,
+    output: str | Path | None = None,
+    *,
+    progress: Say = lambda line: None,
 ) -> dict[str, list[Outcome]]:
     """Prices every published row of the sets in a folder.
 
@@ -79,10 +88,15 @@ def study_published(
             f"--data {data}: has none of the sets {', '.join(SETS)}, nor a folder with "
             f"{scale.MODELS} and {scale.ROWS}"
         )
-    for name in (weak_scaling.FOLDER, internevo.FOLDER):  # whose rows stand in the checkout
+    for name in (
+        weak_scaling.FOLDER,
+        internevo.FOLDER,
+    ):  # whose rows stand in the checkout
         there[name] = SETS[name]
     read_names = {*SETS, *(part.name for part in by_format)}
-    others = sorted(x.name for x in folder.iterdir() if x.is_dir() and x.name not in read_names)
+    others = sorted(
+        x.name for x in folder.iterdir() if x.is_dir() and x.name not in read_names
+    )
     if others:
         progress(f"study published: no reader of runs for {', '.join(others)}")
     found = {}
@@ -143,7 +157,9 @@ def left_out_lines(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
         for name, own in found.items()
         if name in MOVED and len({o.model for o in timed(own)}) > 1
     }
-    yield from table([cells(name, framework_of(name, own), own) for name, own in again.items()])
+    yield from table(
+        [cells(name, framework_of(name, own), own) for name, own in again.items()]
+    )
     yield ""
     for name, own in again.items():
         low, high = interval(own)
@@ -160,13 +176,18 @@ def page(found: Mapping[str, list[Outcome]]) -> Iterator[str]:
     """The tables: by set, by model, stragglers, fits."""
     yield "# Published runs, priced by framework\n"
     yield "Made by `python -m benchmarks.studies published --data FOLDER -o FOLDER`.\n"
-    yield from table([cells(name, framework_of(name, own), own) for name, own in found.items()])
+    yield from table(
+        [cells(name, framework_of(name, own), own) for name, own in found.items()]
+    )
     for name, own in found.items():
         yield f"\n## {name}, by model\n"
         models = sorted({o.model for o in own})
         parts = {model: [o for o in own if o.model == model] for model in models}
         yield from table(
-            [cells(model, framework_of(name, part), part) for model, part in parts.items()]
+            [
+                cells(model, framework_of(name, part), part)
+                for model, part in parts.items()
+            ]
         )
         yield ""
         yield from notes(own)

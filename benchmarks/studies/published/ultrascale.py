@@ -48,7 +48,9 @@ def setting(hidden: int, kv_heads: int, words: int, checked: bool) -> PricingSet
 
 def outcomes(folder: Path) -> list[Outcome]:
     """Every row that was tried and whose plan can be said."""
-    return [o for row in read_rows(folder / FOLDER / "runs.csv.gz") if (o := outcome(row))]
+    return [
+        o for row in read_rows(folder / FOLDER / "runs.csv.gz") if (o := outcome(row))
+    ]
 
 
 def outcome(row: dict[str, str]) -> Outcome | None:
@@ -73,7 +75,9 @@ def outcome(row: dict[str, str]) -> Outcome | None:
     usable = sound and words.batch == BATCH and rate is not None and rate > BROKEN
     if ran and speed and usable:
         seconds = (words.batch or 0) * LENGTH / (speed * nodes * 8)
-    plain = price(setting(hidden, kv_heads, int(row["vocab_size"]), False), words).step_time
+    plain = price(
+        setting(hidden, kv_heads, int(row["vocab_size"]), False), words
+    ).step_time
     alike = plain is not None and (answer.step_time or plain) <= plain * (1 + ALIKE)
     state, peak = number(row["Mem Alloc (GB)"]), number(row["Mem Res (GB)"])
     return Outcome(

@@ -40,7 +40,8 @@ def machine(servers: int, cards: float = CARDS) -> Cluster:
     if servers == 1:
         return inner
     many = tuple(
-        inner.devices[0].model_copy(update={"name": f"gpu:{i}"}) for i in range(8 * servers)
+        inner.devices[0].model_copy(update={"name": f"gpu:{i}"})
+        for i in range(8 * servers)
     )
     outer = tuple(
         Link(source="gpu:0", target=f"gpu:{i}", latency=17e-6, bandwidth=0.9 * cards)
@@ -50,10 +51,20 @@ def machine(servers: int, cards: float = CARDS) -> Cluster:
 
 
 @cache
-def setting(hidden: int, heads: int, layers: int, length: int, servers: int = 1) -> PricingSetting:
+def setting(
+    hidden: int, heads: int, layers: int, length: int, servers: int = 1
+) -> PricingSetting:
     """A model of the file on servers, in float16."""
     decoder = DecoderSizes(
-        layers, hidden, heads, heads, 4 * hidden, length, VOCABULARY, gated=False, tied=True
+        layers,
+        hidden,
+        heads,
+        heads,
+        4 * hidden,
+        length,
+        VOCABULARY,
+        gated=False,
+        tied=True,
     )
     return setting_of(
         decoder, machine(servers), framework_name="megatron-deepspeed",

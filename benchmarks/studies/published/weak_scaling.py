@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.studies.plans.megatron import LENGTH, MICRO_BATCHES, TABLE, VOCABULARY, seconds_of
+from benchmarks.studies.plans.megatron import (
+    LENGTH,
+    MICRO_BATCHES,
+    TABLE,
+    VOCABULARY,
+    seconds_of,
+)
 from benchmarks.studies.published.outcomes import Outcome
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import setting_of
@@ -31,7 +37,15 @@ def outcome(row: tuple[float, ...]) -> Outcome:
     billions = row[0]
     heads, hidden, layers, tp, pp, gpus, batch = (int(value) for value in row[1:8])
     decoder = DecoderSizes(
-        layers, hidden, heads, heads, 4 * hidden, LENGTH, VOCABULARY, gated=False, tied=True
+        layers,
+        hidden,
+        heads,
+        heads,
+        4 * hidden,
+        LENGTH,
+        VOCABULARY,
+        gated=False,
+        tied=True,
     )
     own = setting_of(
         decoder, preset(f"superpod-a100-80-{gpus // 8}x8"), framework_name="megatron-lm",
@@ -53,7 +67,8 @@ def outcome(row: tuple[float, ...]) -> Outcome:
         if batch % (dp * size) == 0
     ]
     answer, words = min(
-        ((price(own, plan), plan) for plan in plans), key=lambda x: x[0].step_time or float("inf")
+        ((price(own, plan), plan) for plan in plans),
+        key=lambda x: x[0].step_time or float("inf"),
     )
     return Outcome(
         f"GPT {billions} B, {gpus} A100", f"{hidden} wide", own, words, answer, seconds_of(row),

@@ -115,7 +115,8 @@ def study_slow(*, progress: Say = lambda line: None) -> SlowStudy:
     rows = [*outcomes(Path()), *(vtrain.outcome(row.split(",")) for row in SMALL_ROWS)]
     generator = np.random.default_rng(SEED)
     situations = tuple(
-        name_situation(rows[row], cause, factor, generator) for row, cause, factor in SITUATIONS
+        name_situation(rows[row], cause, factor, generator)
+        for row, cause, factor in SITUATIONS
     )
     return SlowStudy(threads, situations)
 
@@ -130,7 +131,9 @@ def read_threads(path: Path) -> list[dict[str, str]]:
         rows = list(csv.DictReader(file))
     for row in rows:
         if not (row["cause"] and row["confirmed_by"] and row["times"]):
-            raise FormatError(f"{path}: {row['thread']}: must have a step, a cause and its proof")
+            raise FormatError(
+                f"{path}: {row['thread']}: must have a step, a cause and its proof"
+            )
     return rows
 
 
@@ -162,7 +165,9 @@ def name_thread(row: dict[str, str]) -> NamedCause:
         )
 
     setting, spec = on(row["cluster"]), parse_spec(row["words"])
-    healthy = priced_spec(on(row["baseline_cluster"]), parse_spec(row["baseline"])).step_time
+    healthy = priced_spec(
+        on(row["baseline_cluster"]), parse_spec(row["baseline"])
+    ).step_time
     measured = float(row["times"]) * healthy
     return _named(row["thread"], row["cause"], setting, spec, measured)
 
@@ -202,7 +207,9 @@ def headline(study: SlowStudy) -> list[str]:
     """Return the lines that the command prints."""
     lines = []
     for title, named in (("public threads", study.threads), ("made", study.situations)):
-        lines.append(f"{title}: {count_first(named)} of {len(named)} causes are named first")
+        lines.append(
+            f"{title}: {count_first(named)} of {len(named)} causes are named first"
+        )
         lines += [_line(entry) for entry in named]
     return lines
 

@@ -19,7 +19,9 @@ from torch.nn import functional
 
 from gnnplace.zoo.workload import Workload, classified_images
 
-Node = tuple[int, str, int, str]  # input and operation, twice; inputs 0 and 1 are the cell's own
+Node = tuple[
+    int, str, int, str
+]  # input and operation, twice; inputs 0 and 1 are the cell's own
 OPERATIONS = ("sep3", "sep5", "avg", "max", "identity")  # of ENAS's micro search space
 NASNET_NORMAL: tuple[Node, ...] = (
     (1, "sep3", 1, "identity"),
@@ -110,7 +112,9 @@ class Cell(nn.Module):
         reduction: bool,
     ) -> None:
         super().__init__()
-        self.fits = nn.ModuleList(Fit(n, width, s) for n, s in zip(before, strides, strict=True))
+        self.fits = nn.ModuleList(
+            Fit(n, width, s) for n, s in zip(before, strides, strict=True)
+        )
         self.inputs = [(a, b) for a, _, b, _ in nodes]
         stride = 2 if reduction else 1
         self.operations = nn.ModuleList(
@@ -125,7 +129,9 @@ class Cell(nn.Module):
         """Return the loose ends, joined. [batch, loose * width, height, width]."""
         made = [fit(x) for fit, x in zip(self.fits, (before, now), strict=True)]
         for i, (a, b) in enumerate(self.inputs):
-            made.append(self.operations[2 * i](made[a]) + self.operations[2 * i + 1](made[b]))
+            made.append(
+                self.operations[2 * i](made[a]) + self.operations[2 * i + 1](made[b])
+            )
         return torch.cat([made[i] for i in self.loose], 1)
 
 
@@ -149,7 +155,9 @@ class CellNetwork(nn.Module):
             reduce = number % (each + 1) == each
             width = 2 * width if reduce else width
             strides = (2 if reduced else 1, 1)
-            cell = Cell(reduction if reduce else normal, channels, width, strides, reduce)
+            cell = Cell(
+                reduction if reduce else normal, channels, width, strides, reduce
+            )
             self.cells.append(cell)
             channels, reduced = (channels[1], len(cell.loose) * width), reduce
         self.head = nn.Linear(channels[1], classes)

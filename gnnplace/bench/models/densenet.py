@@ -9,7 +9,11 @@ from torch.nn import functional
 from gnnplace.errors import InputError
 from gnnplace.zoo.workload import Workload, classified_images
 
-DEPTHS = {"121": (6, 12, 24, 16), "40": (6, 6, 6), "22": (3, 3, 3)}  # layers of each block
+DEPTHS = {
+    "121": (6, 12, 24, 16),
+    "40": (6, 6, 6),
+    "22": (3, 3, 3),
+}  # layers of each block
 
 
 class DenseLayer(nn.Module):
@@ -69,7 +73,11 @@ class DenseNet(nn.Module):
 
 
 def densenet(
-    batch: int = 8, size: int = 32, layers: str = "22", growth: int = 12, classes: int = 10
+    batch: int = 8,
+    size: int = 32,
+    layers: str = "22",
+    growth: int = 12,
+    classes: int = 10,
 ) -> Workload:
     """Build DenseNet with a classification loss.
 
@@ -84,6 +92,8 @@ def densenet(
         InputError: There is no such number of layers.
     """
     if str(layers) not in DEPTHS:
-        raise InputError(f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}")
+        raise InputError(
+            f"densenet: layers {layers}: unknown; there are {', '.join(DEPTHS)}"
+        )
     model = DenseNet(DEPTHS[str(layers)], growth, classes)
     return classified_images("densenet", model, batch, size, classes)

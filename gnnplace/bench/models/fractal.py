@@ -17,7 +17,9 @@ from gnnplace.zoo.workload import Workload, classified_images
 def layer(inputs: int, outputs: int) -> nn.Module:
     """Return convolution, batch norm and ReLU in sequence."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
     )
 
 
@@ -62,7 +64,10 @@ def fractal(
     """
     made: list[nn.Module] = []
     for i in range(stages):
-        made += [Block(columns, width << (i - 1) if i else 3, width << i), nn.MaxPool2d(2)]
+        made += [
+            Block(columns, width << (i - 1) if i else 3, width << i),
+            nn.MaxPool2d(2),
+        ]
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = nn.Sequential(*made, head, nn.Linear(width << (stages - 1), classes))
     return classified_images("fractal", model, batch, size, classes)

@@ -67,5 +67,9 @@ def highway(
     """
     recurrent = Stacked([Highway(width, depth) for _ in range(layers)])
     return word_workload(
-        "highway", LanguageModel(recurrent, vocabulary, width), batch, length, vocabulary
+        "highway",
+        LanguageModel(recurrent, vocabulary, width),
+        batch,
+        length,
+        vocabulary,
     )

@@ -43,9 +43,13 @@ class MixtureLayer(nn.Module):
 class Mixture(nn.Module):
     """Mixture layers and a classifier. [tokens, width] -> [tokens, classes]."""
 
-    def __init__(self, width: int, hidden: int, experts: int, depth: int, classes: int) -> None:
+    def __init__(
+        self, width: int, hidden: int, experts: int, depth: int, classes: int
+    ) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*(MixtureLayer(width, hidden, experts) for _ in range(depth)))
+        self.layers = nn.Sequential(
+            *(MixtureLayer(width, hidden, experts) for _ in range(depth))
+        )
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,9 @@ class Recommender(nn.Module):
     ) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
-        self.towers = nn.ModuleList(tower(width, hidden, width, depth) for _ in range(tables))
+        self.towers = nn.ModuleList(
+            tower(width, hidden, width, depth) for _ in range(tables)
+        )
         self.bottom = tower(dense, hidden, width, depth)
         pairs = tables * (tables + 1) // 2
         self.top = tower(width + pairs, hidden, 1, depth)
@@ -34,7 +36,9 @@ class Recommender(nn.Module):
         made = [self.bottom(dense)]
         for i, (table, net) in enumerate(zip(self.tables, self.towers, strict=True)):
             made.append(net(table(ids[:, i]).sum(1)))
-        pairs = [(a * b).sum(1, keepdim=True) for a, b in itertools.combinations(made, 2)]
+        pairs = [
+            (a * b).sum(1, keepdim=True) for a, b in itertools.combinations(made, 2)
+        ]
         return self.top(torch.cat([made[0], *pairs], 1))[:, 0]
 
 

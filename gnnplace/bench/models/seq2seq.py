@@ -31,7 +31,11 @@ class Seq2Seq(nn.Module):
 
 
 def seq2seq(
-    batch: int = 32, length: int = 8, vocabulary: int = 1000, width: int = 128, layers: int = 2
+    batch: int = 32,
+    length: int = 8,
+    vocabulary: int = 1000,
+    width: int = 128,
+    layers: int = 2,
 ) -> Workload:
     """Build an LSTM translation model with attention; its time steps are captured one by one.
 
@@ -44,6 +48,8 @@ def seq2seq(
     """
     random = generator(0)
     shape = (batch, length)
-    source, target, words = (torch.randint(vocabulary, shape, generator=random) for _ in range(3))
+    source, target, words = (
+        torch.randint(vocabulary, shape, generator=random) for _ in range(3)
+    )
     model = Seq2Seq(vocabulary, width, layers)
     return Workload("seq2seq", model, (source, target, words), word_loss)

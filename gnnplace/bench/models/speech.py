@@ -20,7 +20,12 @@ class Listener(nn.Module):
     def __init__(self, features: int, width: int, layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.LSTM(2 * width if i else features, width // 2, batch_first=True, bidirectional=True)
+            nn.LSTM(
+                2 * width if i else features,
+                width // 2,
+                batch_first=True,
+                bidirectional=True,
+            )
             for i in range(layers)
         )
 
@@ -101,7 +106,9 @@ def speech(
     """
     random = generator(0)
     sound = torch.randn(batch, frames, features, generator=random)
-    texts = [torch.randint(alphabet, (batch, letters), generator=random) for _ in range(2)]
+    texts = [
+        torch.randint(alphabet, (batch, letters), generator=random) for _ in range(2)
+    ]
     listener = Listener(features, width, layers)
     model = ListenAttendSpell(listener, Speller(alphabet, width, spelling))
     return Workload("speech", model, (sound, *texts), word_loss)

@@ -27,7 +27,9 @@ def merges(leaves: int, seed: int) -> list[int]:
 class TreeLSTM(nn.Module):
     """Classifies texts by their tree. [batch, words] -> [batch, classes]."""
 
-    def __init__(self, vocabulary: int, width: int, plan: list[int], classes: int) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, plan: list[int], classes: int
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.leaf = nn.Linear(width, 3 * width)

@@ -21,7 +21,9 @@ class UNet(nn.Module):
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
         widths = [width << i for i in range(depth + 1)]
-        self.down = nn.ModuleList(pair(a, b) for a, b in zip([3, *widths], widths, strict=False))
+        self.down = nn.ModuleList(
+            pair(a, b) for a, b in zip([3, *widths], widths, strict=False)
+        )
         self.grow = nn.ModuleList(
             nn.ConvTranspose2d(2 * w, w, 2, stride=2) for w in reversed(widths[:-1])
         )
@@ -34,7 +36,9 @@ class UNet(nn.Module):
         for block in self.down:
             x = block(functional.max_pool2d(x, 2) if skips else x)
             skips.append(x)
-        for grow, block, skip in zip(self.grow, self.up, reversed(skips[:-1]), strict=True):
+        for grow, block, skip in zip(
+            self.grow, self.up, reversed(skips[:-1]), strict=True
+        ):
             x = block(torch.cat([skip, grow(x)], 1))
         return self.head(x)
 
@@ -54,4 +58,6 @@ def unet(
     random = generator(0)
     x = torch.randn(batch, 3, size, size, generator=random)
     y = torch.randint(classes, (batch, size, size), generator=random)
-    return Workload("unet", UNet(width, depth, classes), (x, y), functional.cross_entropy)
+    return Workload(
+        "unet", UNet(width, depth, classes), (x, y), functional.cross_entropy
+    )

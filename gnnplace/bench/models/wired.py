@@ -68,11 +68,18 @@ class Stage(nn.Module):
 class WiredNetwork(nn.Module):
     """Stem, stages of doubling width, classifier. [batch, 3, size, size] -> [batch, classes]."""
 
-    def __init__(self, nodes: int, stages: int, width: int, seed: int, classes: int) -> None:
+    def __init__(
+        self, nodes: int, stages: int, width: int, seed: int, classes: int
+    ) -> None:
         super().__init__()
-        made: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)]
+        made: list[nn.Module] = [
+            nn.Conv2d(3, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+        ]
         for i in range(stages):
-            graph = nx.connected_watts_strogatz_graph(nodes, NEIGHBOURS, REWIRED, seed=seed + i)
+            graph = nx.connected_watts_strogatz_graph(
+                nodes, NEIGHBOURS, REWIRED, seed=seed + i
+            )
             made.append(Stage(graph, width << max(0, i - 1), width << i))
         self.body = nn.Sequential(*made)
         self.head = nn.Linear(width << (stages - 1), classes)

@@ -72,13 +72,17 @@ class ConstantSet:
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("gnnplace.costs.frameworks").joinpath("constants.json").read_text("utf-8")
+    text = (
+        files("gnnplace.costs.frameworks").joinpath("constants.json").read_text("utf-8")
+    )
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
-    return ConstantSet(owner, {name: Constant(owner, name, **row) for name, row in rows.items()})
+    return ConstantSet(
+        owner, {name: Constant(owner, name, **row) for name, row in rows.items()}
+    )
 
 
 @cache
@@ -100,7 +104,9 @@ def framework(name: str) -> ConstantSet:
         InputError: The framework's constants are not known; the message lists those that are.
     """
     own = _named("framework", name, _data()["frameworks"])
-    return ConstantSet(own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants})
+    return ConstantSet(
+        own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants}
+    )
 
 
 def mode(name: str) -> ConstantSet:
@@ -116,7 +122,10 @@ def environment(names: str) -> ConstantSet:
     Raises:
         InputError: An environment is unknown; the message lists those that are known.
     """
-    sets = [_named("environment", name, _data()["environments"]) for name in names.split("+")]
+    sets = [
+        _named("environment", name, _data()["environments"])
+        for name in names.split("+")
+    ]
     constants: dict[str, Constant] = {}
     for constant_set in sets:
         constants |= constant_set.constants
@@ -126,11 +135,15 @@ def environment(names: str) -> ConstantSet:
 def _named(what: str, name: str, known: Mapping[str, Any]) -> ConstantSet:
     if name not in known:
         near = suggestion(name, known)
-        raise InputError(f"--{what} {name!r}: unknown; use one of {', '.join(known)}{near}")
+        raise InputError(
+            f"--{what} {name!r}: unknown; use one of {', '.join(known)}{near}"
+        )
     return _set(f"{what} {name}", known[name])
 
 
-def assumed(framework_name: str, environment_name: str | None = None) -> Iterator[Constant]:
+def assumed(
+    framework_name: str, environment_name: str | None = None
+) -> Iterator[Constant]:
     """Yield every constant that a framework's predictions rest on.
 
     The hardware's come first, those of modes last.

@@ -28,7 +28,13 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
 from gnnplace.costs.frameworks.constants import ConstantSet, mode
-from gnnplace.costs.frameworks.offloading import NOTHING, Host, Offloading, host_of, offloading_of
+from gnnplace.costs.frameworks.offloading import (
+    NOTHING,
+    Host,
+    Offloading,
+    host_of,
+    offloading_of,
+)
 from gnnplace.costs.kernels import Kernels
 from gnnplace.costs.memory import PARAMETER, StateTerms
 from gnnplace.costs.network import ServerNetwork
@@ -438,16 +444,24 @@ class Framework:
         """Return the kind of the optimizer: what it keeps and moves."""
         return optimizer_kind(self.optimizer)
 
-    def optimizer_bytes(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+    def optimizer_bytes(
+        self, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> float:
         """Return the bytes of the optimizer's state on a device.
 
         Args:
             parameters: Parameters of the stage, on one device.
             group: The replicas, and how many of them share the state.
         """
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        sharded = (
+            parameters.dense / group.shards + parameters.experts / group.expert_shards
+        )
         state = self.state_bytes
-        apart = (state.optimizer_outside - state.optimizer) * parameters.outside / group.shards
+        apart = (
+            (state.optimizer_outside - state.optimizer)
+            * parameters.outside
+            / group.shards
+        )
         return state.optimizer * sharded + apart
 
     @property
@@ -515,7 +529,11 @@ class Framework:
         """
         constants = self.constants
         kinds = tuple(self.kinds) or (self.kernels.kind,)
-        away = len(untested_properties(self.name, kinds, num_devices, has_experts, self.offload))
+        away = len(
+            untested_properties(
+                self.name, kinds, num_devices, has_experts, self.offload
+            )
+        )
         width = constants["away"] ** away
         if has_experts:
             width *= constants["experts_away"]
@@ -538,7 +556,12 @@ class Framework:
         return exchange - hidden + share * hidden
 
     def replica_group(
-        self, count: int, shards: int, tp: int, experts: int = 1, expert_tp: int | None = None
+        self,
+        count: int,
+        shards: int,
+        tp: int,
+        experts: int = 1,
+        expert_tp: int | None = None,
     ) -> ReplicaGroup:
         """Return a group of replicas; the `tp` shards of each are neighbours.
 
@@ -602,7 +625,9 @@ class Framework:
             inside, shards = min(holders.members, holders.shards), holders.shards
             seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
             if elements:
-                seconds[1] += self.scatter(self.state_bytes.gradient * elements, holders)
+                seconds[1] += self.scatter(
+                    self.state_bytes.gradient * elements, holders
+                )
         return seconds
 
     def replica_exchanges(
@@ -629,7 +654,11 @@ class Framework:
         return ReplicaExchanges(summed + of_experts, bucketed + of_experts, gathered)
 
     def reduction(
-        self, zero: int, exchanges: ReplicaExchanges[Seconds], forward: Seconds, backward: Seconds
+        self,
+        zero: int,
+        exchanges: ReplicaExchanges[Seconds],
+        forward: Seconds,
+        backward: Seconds,
     ) -> Seconds:
         """Return the seconds that exchanges of replicas add to a step, ZeRO 0 and 1.
 
@@ -669,7 +698,9 @@ class Framework:
         """Return the seconds of summing gradients of dense parameters in buckets."""
         constants = self.constants
         bucket = max(constants["bucket"], constants["bucket_member"] * group.count)
-        buckets = max(1.0, parameters.dense / max(bucket, FULLEST_TENSOR * parameters.largest))
+        buckets = max(
+            1.0, parameters.dense / max(bucket, FULLEST_TENSOR * parameters.largest)
+        )
         if zero and constants["scatters"]:
             hops = (group.count - 1) * self.network.rates["ring_latency"]
             return self._summed(zero, parameters.dense, group) + (buckets - 1) * hops
@@ -679,7 +710,9 @@ class Framework:
             seconds = max(seconds, self.checks["check"] * group.count)
         return buckets * seconds
 
-    def _gather_updated(self, elements: float, num_layers: float, group: ReplicaGroup) -> float:
+    def _gather_updated(
+        self, elements: float, num_layers: float, group: ReplicaGroup
+    ) -> float:
         """Return the seconds of gathering parameters after a sharded step of the optimizer.
 
         Args:
@@ -724,7 +757,8 @@ class Framework:
             inside = min(group.members, group.shards)
             if zero and self.constants["scatters"]:
                 scattered = _least_rate(
-                    lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside), size
+                    lambda x: network.exchange(REDUCE_SCATTER, group.shards, x, inside),
+                    size,
                 )
             else:
                 scattered = _least_rate(
@@ -762,7 +796,9 @@ class Framework:
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
         """Return the seconds of the optimizer's kernels that move bytes."""
         constants, kind = self.constants, self.optimizer_kind
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        sharded = (
+            parameters.dense / group.shards + parameters.experts / group.expert_shards
+        )
         size = (constants["update_part"] + kind.extra_bytes_moved) * sharded
         if kind.is_orthogonal:  # AdamW steps the others
             size -= kind.extra_bytes_moved * parameters.outside / group.shards
@@ -790,11 +826,15 @@ class Framework:
             sharded_gradient = constants["half_gradient_parted"]
         elif self.sums_in_fp32:
             gradient += constants["both_gradients"]
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        sharded = (
+            parameters.dense / group.shards + parameters.experts / group.expert_shards
+        )
         parameter_bytes = parameters.count * self.state_bytes.parameter
         if zero and self.traits.gathers_once:
             # The replicas' shards stay, beside what is gathered of them in half precision.
-            parameter_bytes = self.state_bytes.parameter * sharded + 2.0 * parameters.count
+            parameter_bytes = (
+                self.state_bytes.parameter * sharded + 2.0 * parameters.count
+            )
         terms = StateTerms(
             parameters=parameter_bytes,
             gradients=parameters.count * gradient + sharded_gradient * sharded,
@@ -808,9 +848,13 @@ class Framework:
             updating += passing * parameters.count
         return terms, updating
 
-    def sharded_state(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> StateTerms:
+    def sharded_state(
+        self, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> StateTerms:
         """Return the bytes of state of parameters that replicas shard (ZeRO 2 and 3)."""
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        sharded = (
+            parameters.dense / group.shards + parameters.experts / group.expert_shards
+        )
         return StateTerms(
             parameters=self.state_bytes.parameter * sharded,
             gradients=self.state_bytes.gradient * sharded,
@@ -818,7 +862,9 @@ class Framework:
             frozen=self.sharded_frozen(parameters, group),
         )
 
-    def sharded_frozen(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
+    def sharded_frozen(
+        self, parameters: ReplicatedParameters, group: ReplicaGroup
+    ) -> float:
         """Return the bytes of a device's shards of parameters that are not trained."""
         dense = parameters.frozen / group.shards
         return dense + parameters.frozen_experts / group.expert_shards

@@ -71,7 +71,9 @@ def host_of(kind: str, each: int) -> Host:
     sharers = min(constants.of("host_link_sharers", kind), float(each))
     return Host(
         link=constants.of("host_link", kind) * constants["host_link_share"] / sharers,
-        memory=constants.of("host_memory", kind) * constants["host_memory_share"] / each,
+        memory=constants.of("host_memory", kind)
+        * constants["host_memory_share"]
+        / each,
         adam=constants["host_adam"],
     )
 

@@ -53,18 +53,24 @@ class ScaledNetwork(ServerNetwork):
         return self.inside_factor * super()._within(op, count, size)
 
 
-def scaled_constants(constants: ConstantSet, names: tuple[str, ...], factor: float) -> ConstantSet:
+def scaled_constants(
+    constants: ConstantSet, names: tuple[str, ...], factor: float
+) -> ConstantSet:
     """Return the constants with some of them times a factor."""
     rows = constants.constants
     scaled = {
-        name: replace(rows[name], value=factor * rows[name].value) for name in names if name in rows
+        name: replace(rows[name], value=factor * rows[name].value)
+        for name in names
+        if name in rows
     }
     return ConstantSet(constants.owner, {**rows, **scaled})
 
 
 def with_host(framework: Framework, factor: float) -> Framework:
     """Return a framework whose host takes so many times as long to launch kernels."""
-    return replace(framework, constants=scaled_constants(framework.constants, HOST, factor))
+    return replace(
+        framework, constants=scaled_constants(framework.constants, HOST, factor)
+    )
 
 
 def with_network(framework: Framework, kind: type[ServerNetwork]) -> Framework:
@@ -81,7 +87,9 @@ def with_network(framework: Framework, kind: type[ServerNetwork]) -> Framework:
     return replace(framework, network=changed)
 
 
-def with_slow_links(framework: Framework, *, across: float = 1.0, inside: float = 1.0) -> Framework:
+def with_slow_links(
+    framework: Framework, *, across: float = 1.0, inside: float = 1.0
+) -> Framework:
     """Return a framework whose exchanges take so many times as long.
 
     Args:

@@ -107,7 +107,9 @@ def read_conditions(data: dict[str, Any]) -> Conditions:
     Raises:
         KeyError, TypeError, ValueError: They are not as `Conditions.data` gives them.
     """
-    when, tried = (datetime.fromisoformat(data[name]).astimezone(UTC) for name in ("when", "tried"))
+    when, tried = (
+        datetime.fromisoformat(data[name]).astimezone(UTC) for name in ("when", "tried")
+    )
     return Conditions(when, tried, float(data["load"]), float(data["noise"]))
 
 
@@ -129,7 +131,9 @@ def watch_load() -> Callable[[], float]:
 
     def load() -> float:
         capacity = (time.perf_counter() - begin) * (psutil.cpu_count() or 1)
-        return float(np.clip((_busy() - busy - (_own() - own)) / max(capacity, 1e-9), 0.0, 1.0))
+        return float(
+            np.clip((_busy() - busy - (_own() - own)) / max(capacity, 1e-9), 0.0, 1.0)
+        )
 
     return load
 
@@ -148,11 +152,16 @@ def spread(repetitions: FloatArray) -> float:
 
 
 def _busy() -> float:
-    return sum(s for name, s in psutil.cpu_times()._asdict().items() if name not in IDLE)
+    return sum(
+        s for name, s in psutil.cpu_times()._asdict().items() if name not in IDLE
+    )
 
 
 def _own() -> float:
-    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    uses = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
@@ -231,12 +240,16 @@ def kept(
             value, conditions = found[0], replace(found[1], tried=conditions.when)
         store(room, name, value, conditions)
     if conditions.noisy and progress is not None:
-        progress(f"{what} were measured on a busy machine: {conditions}; --fresh measures again")
+        progress(
+            f"{what} were measured on a busy machine: {conditions}; --fresh measures again"
+        )
     return value
 
 
 def _measured(
-    measure: Callable[[], tuple[Any, float]], what: str, progress: Callable[[str], None] | None
+    measure: Callable[[], tuple[Any, float]],
+    what: str,
+    progress: Callable[[str], None] | None,
 ) -> tuple[Any, Conditions]:
     first = conditions_of(measure)
     if not first[1].noisy:
@@ -248,7 +261,9 @@ def _measured(
 
 def _better(old: Conditions, new: Conditions) -> bool:
     """Return whether an old measurement is quieter than the new one, and not too old."""
-    current = _state["not before"] <= old.when and datetime.now(UTC) - old.when <= MOST_AGE
+    current = (
+        _state["not before"] <= old.when and datetime.now(UTC) - old.when <= MOST_AGE
+    )
     return current and old.disturbance < new.disturbance
 
 

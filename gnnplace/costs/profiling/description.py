@@ -117,7 +117,9 @@ def op_name(op: ProgramOp) -> str:
     packet = getattr(op.target, "overloadpacket", None)
     if packet is not None:
         if packet not in _PACKETS:
-            _PACKETS[packet] = packet.__name__.rstrip("_")  # an op in place takes what it does
+            _PACKETS[packet] = packet.__name__.rstrip(
+                "_"
+            )  # an op in place takes what it does
         return _PACKETS[packet]
     if op.target is attention:
         return "attention"
@@ -233,7 +235,9 @@ def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) ->
 def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     source, weight = list(_infos(op, values))[:2]
     out = values[op.results[0] or ""]
-    image = source if op.args[6] else out  # transposed: a gradient, from the output to the input
+    image = (
+        source if op.args[6] else out
+    )  # transposed: a gradient, from the output to the input
     moved = _moved(op, values)
     if _is_depthwise(weight, op.args[8]):
         return [(DEPTHWISE, *_by_bytes(image, weight, moved))]
@@ -289,7 +293,9 @@ def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
     plain = "attention_backward" if "backward" in name else "attention"
     causal = int(any(argument is True for argument in (*op.args, *op.kwargs.values())))
     many, width = prod(query.shape[:-2]), query.shape[-1]
-    return [(plain, many, query.shape[-2], key.shape[-2], width, causal, _moved(op, values))]
+    return [
+        (plain, many, query.shape[-2], key.shape[-2], width, causal, _moved(op, values))
+    ]
 
 
 PRODUCTS: Mapping[str, Callable[[ProgramOp, Values], list[Kernel]]] = {

@@ -23,7 +23,12 @@ from torch.utils.flop_counter import flop_registry
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.floors import COMPILED, EAGER, NOTHING, with_floor
-from gnnplace.costs.prediction import PROVENANCES, OpEstimates, misaligned, predict_in_step
+from gnnplace.costs.prediction import (
+    PROVENANCES,
+    OpEstimates,
+    misaligned,
+    predict_in_step,
+)
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import fused_groups
 from gnnplace.costs.tables import CostTables, shipped
@@ -39,7 +44,9 @@ from gnnplace.tracing import (
     map_refs,
 )
 
-LAYER = re.compile(r"((?:.*?\.)??\d+)(?:\.|$)")  # a module up to its first number: "layers.3"
+LAYER = re.compile(
+    r"((?:.*?\.)??\d+)(?:\.|$)"
+)  # a module up to its first number: "layers.3"
 HERE = "measured here"
 VIEW_SOURCE = "view"
 
@@ -74,7 +81,9 @@ class KindTimes:
 
 def measured_times(seconds: FloatArray) -> KindTimes:
     """Return times that were measured on this machine."""
-    return KindTimes(seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds))
+    return KindTimes(
+        seconds, True, np.full(len(seconds), np.nan), (HERE,) * len(seconds)
+    )
 
 
 def estimated_times(
@@ -99,12 +108,16 @@ def estimated_times(
     """
     found = describe(program)
     known = tables or shipped()
-    products = torch.get_float32_matmul_precision() != "highest"  # these may compute in TF32
+    products = (
+        torch.get_float32_matmul_precision() != "highest"
+    )  # these may compute in TF32
     tf32 = ("convolution", "matmul", "bmm") if products else ("convolution",)
     estimate = predict_in_step(found.distinct, kind, known, tf32=tf32).take(found.same)
     count, owner = len(program.ops), found.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
-    error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(kernel, 1e-30)
+    error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(
+        kernel, 1e-30
+    )
     view, floor = found.view, EAGER
     if compiled:
         groups, share = fused_groups(program)
@@ -114,7 +127,9 @@ def estimated_times(
         floor = NOTHING
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
-    late = np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)  # no line calls it
+    late = np.array(
+        [op.phase != FORWARD for op in program.ops], dtype=np.bool_
+    )  # no line calls it
     seconds = with_floor(kernel, view, late, _layers(program), floor)
     return KindTimes(
         seconds,
@@ -194,7 +209,9 @@ def estimate_ops(program: Program, kind: str) -> FloatArray:
             seconds[i] = of_kind.launch if kind == "cpu" else 0.0
             continue
         rate = of_kind.flops(str(_dtype(program, op)).removeprefix("torch."))
-        seconds[i] += max(op_flops(program, op) / rate, op_bytes(program, op) / of_kind.bandwidth)
+        seconds[i] += max(
+            op_flops(program, op) / rate, op_bytes(program, op) / of_kind.bandwidth
+        )
     return seconds
 
 
@@ -217,8 +234,14 @@ def op_flops(program: Program, op: ProgramOp) -> float:
     kwargs = map_refs(op.kwargs, lambda ref: _meta(program.values[ref.name]))
     results = tuple(_meta(program.values[r]) if r else None for r in op.results)
     if packet is torch.ops.aten.convolution_backward:
-        results = (args[1], args[2], None)  # shapes of both gradients, whether read or not
-    return float(formula(*args, **kwargs, out_val=results if len(results) > 1 else results[0]))
+        results = (
+            args[1],
+            args[2],
+            None,
+        )  # shapes of both gradients, whether read or not
+    return float(
+        formula(*args, **kwargs, out_val=results if len(results) > 1 else results[0])
+    )
 
 
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:

@@ -25,7 +25,9 @@ from gnnplace.graph import components
 from gnnplace.tracing import Program, ProgramOp
 
 APART = frozenset((*PRODUCTS, *POOLS, *PASSES))
-Key = tuple[int, str, int]  # level, phase and elements, which ops of a group have in common
+Key = tuple[
+    int, str, int
+]  # level, phase and elements, which ops of a group have in common
 
 
 def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
@@ -37,7 +39,9 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
     homes, count = _homes(program), len(program.ops)
     joined = _joined(program, homes)
     source, target = np.array(joined, dtype=np.int32).reshape(-1, 2).T
-    label = components(np.ascontiguousarray(source), np.ascontiguousarray(target), count)
+    label = components(
+        np.ascontiguousarray(source), np.ascontiguousarray(target), count
+    )
     # A group is called by its first op.
     first = np.full(count, count)
     np.minimum.at(first, label, np.arange(count))
@@ -47,7 +51,10 @@ def fused_groups(program: Program) -> tuple[NDArray[np.intp], FloatArray]:
         if not op.view:
             for name in op.reads:
                 readers.setdefault(homes.get(name, name), set()).add(i)
-    share, size = np.ones(count), {name: float(v.bytes) for name, v in program.values.items()}
+    share, size = (
+        np.ones(count),
+        {name: float(v.bytes) for name, v in program.values.items()},
+    )
     order = np.argsort(groups, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if len(members) > 1:
@@ -61,7 +68,9 @@ def _homes(program: Program) -> dict[str, str]:
     homes: dict[str, str] = {}
     for op in program.ops:
         if op.view and op.reads:
-            homes |= {name: homes.get(op.reads[0], op.reads[0]) for name in op.results if name}
+            homes |= {
+                name: homes.get(op.reads[0], op.reads[0]) for name in op.results if name
+            }
     return homes
 
 
@@ -74,10 +83,15 @@ def _joined(program: Program, homes: dict[str, str]) -> list[tuple[int, int]]:
         if op.view:
             continue
         read = [homes.get(name, name) for name in op.reads]
-        level, apart = max((levels.get(name, 0) for name in read), default=0), op_name(op) in APART
+        level, apart = (
+            max((levels.get(name, 0) for name in read), default=0),
+            op_name(op) in APART,
+        )
         key = level, op.phase, _elements(program, op)
         if not apart:
-            pairs += [(maker[x][0], i) for x in read if x in maker and maker[x][1] == key]
+            pairs += [
+                (maker[x][0], i) for x in read if x in maker and maker[x][1] == key
+            ]
         for name in filter(None, op.results):
             levels[name] = level + apart
             if not apart:

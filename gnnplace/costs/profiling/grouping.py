@@ -109,7 +109,8 @@ def group_graph(
             producer=np.append(graph.producer, groups),
             size=np.append(graph.size, needed[groups]),
             consumer_offset=np.append(
-                graph.consumer_offset, np.full(len(groups), len(graph.consumer), np.int32)
+                graph.consumer_offset,
+                np.full(len(groups), len(graph.consumer), np.int32),
             ),
         )
     return GroupedGraph(
@@ -123,26 +124,34 @@ def group_graph(
     )
 
 
-def _in_one_memory(fine: ProgramGraph, group: IntArray) -> tuple[ComputationGraph, BoolArray]:
+def _in_one_memory(
+    fine: ProgramGraph, group: IntArray
+) -> tuple[ComputationGraph, BoolArray]:
     """Return the graph with one tensor for those of a group that share memory, and the orders.
 
     The second result says which tensors are orders alone. [num_tensors]
     """
     graph = fine.graph
-    own = np.where(fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors))
+    own = np.where(
+        fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors)
+    )
     key = own * (int(group.max()) + 1) + group[graph.producer]
     _, first, label = np.unique(key, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[label]  # in the order of the first of each
     first = np.sort(first)
     size = np.zeros(len(first))
     np.maximum.at(size, place, np.where(fine.root >= 0, fine.occupied, 0.0))
-    tensor = place[np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))]
+    tensor = place[
+        np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
+    ]
     pairs = np.unique(np.stack([tensor, graph.consumer]), axis=1)
     merged = ComputationGraph(
         names=graph.names,
         producer=graph.producer[first],
         size=size,
-        consumer_offset=np.searchsorted(pairs[0], np.arange(len(first) + 1)).astype(np.int32),
+        consumer_offset=np.searchsorted(pairs[0], np.arange(len(first) + 1)).astype(
+            np.int32
+        ),
         consumer=pairs[1].astype(np.int32),
     )
     return merged, np.array([not fine.values[k] for k in first], dtype=np.bool_)
@@ -154,8 +163,12 @@ def _classes(
     """Return the class of each group; classes that meet in a group unite under the first name."""
     names = list(dict.fromkeys(name for name in colocate if name is not None))
     index = {name: i for i, name in enumerate(names)}
-    label = np.array([-1 if name is None else index[name] for name in colocate], dtype=np.int32)
-    return tuple(None if k < 0 else names[k] for k in united(label, group, count).tolist())
+    label = np.array(
+        [-1 if name is None else index[name] for name in colocate], dtype=np.int32
+    )
+    return tuple(
+        None if k < 0 else names[k] for k in united(label, group, count).tolist()
+    )
 
 
 HELD = ("parameter", "buffer")
@@ -200,7 +213,10 @@ class Units:
         An op that is free has the class of the first unit.
         """
         first = next((unit for unit in self.of_op if unit is not None), None)
-        units = (first if free else unit for unit, free in zip(self.of_op, self.free, strict=True))
+        units = (
+            first if free else unit
+            for unit, free in zip(self.of_op, self.free, strict=True)
+        )
         return tuple(None if unit is None else self.classes[unit] for unit in units)
 
 
@@ -255,13 +271,18 @@ def _of_classes(program: Program, classes: Iterable[str]) -> set[str]:
         own = {path for path, kind in program.modules.items() if kind == name}
         if not own:
             known = set(program.modules.values())
-            raise InputError(f"no-split {name!r}: no module is of that class{_like(name, known)}")
+            raise InputError(
+                f"no-split {name!r}: no module is of that class{_like(name, known)}"
+            )
         found |= own
     return found
 
 
 def _like(name: str, known: set[str]) -> str:
-    return suggestion(name, sorted(known)) or f"; classes are {', '.join(sorted(known)[:8])}"
+    return (
+        suggestion(name, sorted(known))
+        or f"; classes are {', '.join(sorted(known)[:8])}"
+    )
 
 
 class _Walk:
@@ -297,7 +318,9 @@ class _Walk:
     def _tie_shared(self) -> None:
         """Tie units that hold one tensor under several names to one device."""
         for name, first in self.program.state.items():
-            mine, other = (self.unit_of(each.rpartition(".")[0]) for each in (first, name))
+            mine, other = (
+                self.unit_of(each.rpartition(".")[0]) for each in (first, name)
+            )
             if mine != other and mine is not None and other is not None:
                 self._ties[mine, other, f"both hold {first!r}"] = None
 
@@ -306,17 +329,23 @@ class _Walk:
         if module not in self._known:
             parts = module.split(".") if module else []
             around = [".".join(parts[:k]) for k in range(len(parts) + 1)]
-            self._known[module] = next((name for name in around if name in self._whole), None)
+            self._known[module] = next(
+                (name for name in around if name in self._whole), None
+            )
         return self._known[module]
 
     def _placed(self, op: ProgramOp) -> str | None:
         mine = self._mine(op)
         unit = self.unit_of(op.module or "") if mine else None
         if unit is None:
-            homes = list(dict.fromkeys(filter(_is_known, map(self._home.get, op.reads))))
+            homes = list(
+                dict.fromkeys(filter(_is_known, map(self._home.get, op.reads)))
+            )
             unit = homes[0] if homes else None
             if mine and op.phase == FORWARD and len(homes) > 1:
-                unit = self._mixed(op.module or "", [home for home in homes if home is not None])
+                unit = self._mixed(
+                    op.module or "", [home for home in homes if home is not None]
+                )
             elif not mine and op.phase == FORWARD:
                 unit = None  # of the loss
         self._home.update(dict.fromkeys(filter(None, op.results), unit))
@@ -334,14 +363,17 @@ class _Walk:
         first, *others = [home for home in homes if home != INPUTS]
         around = f"module {module!r}" if module else "the model"
         for other in others:
-            self._ties[first, other, f"{around} itself brings together what both make"] = None
+            self._ties[
+                first, other, f"{around} itself brings together what both make"
+            ] = None
         return first
 
     def units(self) -> Units:
         """Return the units, once no module is left to be closed."""
         names = filter(_is_known, map(self.unit_of, _modules(self.program)))
         inside = [
-            self._mine(op) and self.unit_of(op.module or "") is not None for op in self.program.ops
+            self._mine(op) and self.unit_of(op.module or "") is not None
+            for op in self.program.ops
         ]
         found = tuple(dict.fromkeys(name for name in names if name is not None))
         of_op = [None if home == INPUTS else home for home in self._of_op]

@@ -46,7 +46,9 @@ def measure_ops(program: Program, device: str = "cpu") -> tuple[FloatArray, floa
         ExecutionError: An op failed on the device.
     """
     if not program.initial:
-        raise InputError(f"{program.name}: captured without tensors; its ops can't be measured")
+        raise InputError(
+            f"{program.name}: captured without tensors; its ops can't be measured"
+        )
     task = Task(
         f"profile of {device}",
         lambda: _measure(program, torch.device(device)).tolist(),
@@ -124,7 +126,11 @@ class _StraightWriter:
         self.program = program
         self.names: dict[str, str] = {}
         self.calls = CallWriter(self.name, lambda value: on_device(value, device))
-        last = {name: i for i, op in enumerate(program.ops) for name in (*op.reads, *op.results)}
+        last = {
+            name: i
+            for i, op in enumerate(program.ops)
+            for name in (*op.reads, *op.results)
+        }
         self.dying: dict[int, list[str]] = {}
         for name, i in last.items():
             if name is not None and name not in program.inputs:

@@ -51,7 +51,9 @@ from gnnplace.tracing import (
 )
 
 Progress = Callable[[str], None]
-ORIENTATION = "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
+ORIENTATION = (
+    "cpu"  # the kind whose estimated costs decide the groups, on every machine alike
+)
 HOST_MEMORY = 1e12  # Bytes: a captured graph is not yet meant for any machine.
 
 
@@ -97,7 +99,9 @@ def profile(
     coarse = group_graph(program, fine, group, cost, op_workspace=workspace)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
-    whole = microbatched(program, microbatches)  # updates of M gradients cost more than of one
+    whole = microbatched(
+        program, microbatches
+    )  # updates of M gradients cost more than of one
     for kind in cluster.kinds:
         times = op_times(whole, kind, tables=tables, progress=progress)
         seconds = mean_over_copies(whole, program, times.seconds)
@@ -105,9 +109,13 @@ def profile(
         estimated |= not times.measured
         if times.source:
             at = whole.op_index  # of each op its first copy
-            first = [at[op.name if op.name in at else f"{op.name}#0"] for op in program.ops]
+            first = [
+                at[op.name if op.name in at else f"{op.name}#0"] for op in program.ops
+            ]
             error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
-            source[kind] = _main_source(group, seconds, [times.source[i] for i in first])
+            source[kind] = _main_source(
+                group, seconds, [times.source[i] for i in first]
+            )
     problem = build_problem(
         program.name,
         coarse.graph,
@@ -128,7 +136,9 @@ def profile(
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
 
-def mean_over_copies(whole: Program, program: Program, seconds: FloatArray) -> FloatArray:
+def mean_over_copies(
+    whole: Program, program: Program, seconds: FloatArray
+) -> FloatArray:
     """Return the mean seconds of every op of `program` over its copies in the cut `whole`."""
     origin = [program.op_index[base_name(op.name)] for op in whole.ops]
     total = np.bincount(origin, seconds, len(program.ops))
@@ -150,7 +160,10 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
 
 
 def _resolved(
-    program: Program, fine: ProgramGraph, constraints: Constraints, progress: Progress | None = None
+    program: Program,
+    fine: ProgramGraph,
+    constraints: Constraints,
+    progress: Progress | None = None,
 ) -> Resolved:
     """Return the ops that constraints match; modules stay whole where constraints ask for that."""
     units = None
@@ -161,7 +174,9 @@ def _resolved(
     return resolve(constraints, fine.module, fine.graph.names, progress, units)
 
 
-def _grouped(fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None) -> IntArray:
+def _grouped(
+    fine: ProgramGraph, cost: FloatArray, asked: Resolved, groups: int | None
+) -> IntArray:
     """Return the group of each op; none has ops of two phases or of both sides of a border."""
     apart = asked.borders(len(cost)) * len(PHASES) + fine.phase
     return coarsen(
@@ -240,10 +255,14 @@ def _mean_error(
     Errors of one source are correlated, so that they do not cancel out.
     """
     weighed = np.bincount(group, seconds * error, len(total))
-    return np.asarray(np.divide(weighed, total, out=np.zeros_like(total), where=total > 0))
+    return np.asarray(
+        np.divide(weighed, total, out=np.zeros_like(total), where=total > 0)
+    )
 
 
-def _main_source(group: IntArray, seconds: FloatArray, source: list[str]) -> tuple[str, ...]:
+def _main_source(
+    group: IntArray, seconds: FloatArray, source: list[str]
+) -> tuple[str, ...]:
     """Return, for each group, the source of its longest op."""
     chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")
@@ -255,7 +274,9 @@ def _are_seconds(value: Any, count: int) -> bool:
     """Return whether plain data is a time for each of so many ops."""
     if not isinstance(value, list) or len(value) != count:
         return False
-    return all(isinstance(second, int | float) and 0 <= second < np.inf for second in value)
+    return all(
+        isinstance(second, int | float) and 0 <= second < np.inf for second in value
+    )
 
 
 def any_local(cluster: Cluster) -> bool:
@@ -327,13 +348,18 @@ def _tables(path: str | Path | None) -> CostTables:
     """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
         return shipped()
-    from gnnplace.costs.calibration import with_table  # late: its statistics take long to import
+    from gnnplace.costs.calibration import (
+        with_table,
+    )  # late: its statistics take long to import
 
     return with_table(path)
 
 
 def capture_for(
-    model: str, cluster: str | Cluster, options: CaptureOptions, progress: Progress | None = None
+    model: str,
+    cluster: str | Cluster,
+    options: CaptureOptions,
+    progress: Progress | None = None,
 ) -> Program:
     """Return a model's step, captured to be profiled on a cluster.
 

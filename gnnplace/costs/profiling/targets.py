@@ -67,7 +67,9 @@ def detect(spec: str) -> Cluster:
     """
     match = SPEC.fullmatch(spec)
     if match is None:
-        raise InputError(f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file")
+        raise InputError(
+            f"cluster {spec!r}: use auto, cpu:N, cuda:N, a preset or a YAML file"
+        )
     name, count = match[1] or match[2], int(match[3]) if match[3] else None
     if name == "auto":
         name = "cuda" if gpu_names() else "cpu"
@@ -82,7 +84,9 @@ def _cpu(count: int | None, spec: str) -> Cluster:
     if count < 1:
         raise InputError(f"cluster {spec!r}: at least one worker is needed")
     if count > MOST_WORKERS:
-        raise InputError(f"cluster {spec!r}: at most {MOST_WORKERS} workers can be emulated")
+        raise InputError(
+            f"cluster {spec!r}: at most {MOST_WORKERS} workers can be emulated"
+        )
     memory = float(int(SHARE * psutil.virtual_memory().available / count))
     names = [f"cpu:{i}" for i in range(count)]
     devices = tuple(Device(name=name, kind="cpu", memory=memory) for name in names)
@@ -110,14 +114,24 @@ def _gpu_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
     names = [device.name for device in devices]
     pair = [torch.device(name) for name in names[:2]]
     try:
-        return _measured_links(names, ("gpu links", [device.kind for device in devices]), pair)
-    except ExecutionError:  # less memory than the buffers, a GPU that others have for their own
-        assumed = {"latency": PCIE_LATENCY, "bandwidth": PCIE_BANDWIDTH, "channel": "pcie"}
+        return _measured_links(
+            names, ("gpu links", [device.kind for device in devices]), pair
+        )
+    except (
+        ExecutionError
+    ):  # less memory than the buffers, a GPU that others have for their own
+        assumed = {
+            "latency": PCIE_LATENCY,
+            "bandwidth": PCIE_BANDWIDTH,
+            "channel": "pcie",
+        }
         return all_pairs(names, **assumed)
 
 
 def _measured_links(
-    names: Sequence[str], key: tuple[Any, ...], pair: Sequence[torch.device] | None = None
+    names: Sequence[str],
+    key: tuple[Any, ...],
+    pair: Sequence[torch.device] | None = None,
 ) -> tuple[Link, ...]:
     """Return the links between workers of these names.
 
@@ -156,7 +170,9 @@ def _is_link(entry: Any) -> bool:
 
 def gpu_kind(name: str) -> str:
     """Return the kind of a GPU by its product name: "NVIDIA H100 80GB HBM3" gives "h100"."""
-    words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " "))
+    words = re.findall(
+        r"[a-z]*\d+[a-z]*", name.lower().replace("nvidia", "").replace("-", " ")
+    )
     return words[0] if words else name.lower().replace(" ", "-")
 
 
@@ -167,9 +183,15 @@ def gpu_names() -> tuple[tuple[str, float], ...]:
     The driver's tool is asked instead of torch: once this process has used CUDA it cannot be
     forked into workers.
     """
-    query = ["nvidia-smi", "--query-gpu=name,memory.free", "--format=csv,noheader,nounits"]
+    query = [
+        "nvidia-smi",
+        "--query-gpu=name,memory.free",
+        "--format=csv,noheader,nounits",
+    ]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=20, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return ()
     rows = [line.rpartition(",") for line in answer.stdout.splitlines() if "," in line]
@@ -203,7 +225,9 @@ def is_problem_file(what: str) -> bool:
     return what.endswith(".json") or Path(what).is_file()
 
 
-def read_on_cluster(path: str, cluster: str | Cluster | None, microbatches: int = 1) -> Problem:
+def read_on_cluster(
+    path: str, cluster: str | Cluster | None, microbatches: int = 1
+) -> Problem:
     """Read a problem file; put it on another cluster and cut it into micro-batches, if asked.
 
     Raises:

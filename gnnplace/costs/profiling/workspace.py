@@ -44,7 +44,9 @@ def op_workspace(program: Program, microbatches: int, on_cpu: bool) -> FloatArra
                 info = program.values[read]
                 workspace[i] += info.bytes if _is_copied(info) else 0
         elif on_cpu and name in CONVOLUTIONS:
-            workspace[i] = _reordered_bytes(program, op, is_backward=name != "convolution")
+            workspace[i] = _reordered_bytes(
+                program, op, is_backward=name != "convolution"
+            )
         elif on_cpu and name == "attention_backward":
             # Flash attention on a CPU adds up one gradient in a tensor of its own.
             workspace[i] = program.values[op.reads[0]].bytes
@@ -74,7 +76,9 @@ def _reordered_bytes(program: Program, op: ProgramOp, is_backward: bool) -> floa
     arguments: tuple[Any, ...] = op.args[1:] if is_backward else op.args
     image, weight = (program.values[argument.name] for argument in arguments[:2])
     # Arguments of `convolution` after the bias; of the backward pass after its sizes, one earlier.
-    strides, transposed = (op.args[4], op.args[7]) if is_backward else (op.args[3], op.args[6])
+    strides, transposed = (
+        (op.args[4], op.args[7]) if is_backward else (op.args[3], op.args[6])
+    )
     if set(weight.shape[2:]) == {1} and set(strides) == {1}:
         return 0.0
     output = program.values[op.reads[0] if is_backward else str(op.results[0])]
@@ -114,7 +118,9 @@ def workspace_of_groups(
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
     for key, op_index in first.items():
-        if not program.ops[op_index].view:  # the memory of a view is its base's, in another group
+        if not program.ops[
+            op_index
+        ].view:  # the memory of a view is its base's, in another group
             begins.setdefault(op_index, []).append(key)
             if key not in leaving:
                 ends.setdefault(last[key], []).append(key)

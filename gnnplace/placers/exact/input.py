@@ -38,7 +38,9 @@ class Scale:
 
     def down(self, seconds: Any) -> Any:
         """Return seconds as integer multiples of the unit, rounded down; arrays too."""
-        units = np.floor(np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING))
+        units = np.floor(
+            np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING)
+        )
         return units.astype(np.int64)
 
     def bound(self, units: float) -> float:
@@ -49,10 +51,14 @@ class Scale:
 def make_scale(problem: Problem, horizon: float) -> Scale:
     """Return a common unit of all durations where there is a decimal one, else a fine one."""
     parts = [problem.times, *durations(problem.cluster, problem.graph.size)]
-    seconds = np.unique(np.concatenate([part[np.isfinite(part)].ravel() for part in parts]))
+    seconds = np.unique(
+        np.concatenate([part[np.isfinite(part)].ravel() for part in parts])
+    )
     for unit in (1.0, 0.5, 0.1, 0.05, 0.01, 0.001):
         count = seconds / unit
-        if horizon / unit < RESOLUTION and np.allclose(count, np.rint(count), 1e-12, 1e-9):
+        if horizon / unit < RESOLUTION and np.allclose(
+            count, np.rint(count), 1e-12, 1e-9
+        ):
             return Scale(unit, horizon, True)
     return Scale(max(horizon, 1e-300) / RESOLUTION, horizon)
 
@@ -137,7 +143,9 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
     groups: dict[tuple[int, tuple[int, ...], int], list[int]] = {}
     for tensor, producer in enumerate(graph.producer.tolist()):
         consumers = graph.consumers(tensor)
-        away = tuple(sorted(int(c) for c in consumers if unit_of[int(c)] != unit_of[producer]))
+        away = tuple(
+            sorted(int(c) for c in consumers if unit_of[int(c)] != unit_of[producer])
+        )
         if not away:
             continue
         changed = runs and last.get(producer) != away
@@ -148,7 +156,9 @@ def bundles(problem: Problem, *, runs: bool = False) -> list[Bundle]:
             groups[producer, away, -2 - former[0]] = former
         groups.setdefault(key, []).append(tensor)
     ordered = sorted(groups.items(), key=lambda item: item[1][0])
-    return [Bundle(producer, tuple(group), away) for (producer, away, _), group in ordered]
+    return [
+        Bundle(producer, tuple(group), away) for (producer, away, _), group in ordered
+    ]
 
 
 def bundling(problem: Problem) -> bool:
@@ -168,7 +178,11 @@ def bundling(problem: Problem) -> bool:
     sources = np.nonzero(linked)[0]
     pairs = {(int(c), int(d)) for c, d in zip(channel[linked], sources, strict=True)}
     own_channels = len(pairs) == len({channel for channel, _ in pairs})
-    return problem.num_devices <= 2 or not busy.any() or (bool(busy.all()) and own_channels)
+    return (
+        problem.num_devices <= 2
+        or not busy.any()
+        or (bool(busy.all()) and own_channels)
+    )
 
 
 def use_order(space: SearchSpace) -> IntArray:

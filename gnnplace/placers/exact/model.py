@@ -134,13 +134,18 @@ class ScheduleModel:
     def _run_ops(self) -> None:
         problem = self.problem
         shortest_times = least_times(problem)
-        head = downward_rank(problem.graph, shortest_times, np.zeros(len(problem.graph.edges[0])))
+        head = downward_rank(
+            problem.graph, shortest_times, np.zeros(len(problem.graph.edges[0]))
+        )
         slack = self.scale.horizon - self.space.compiled.tail - shortest_times
         # A unit of room for what floating-point sums lose.
         low = np.maximum(0, self.scale.down(head) - 1).tolist()
-        high = np.minimum(self.limit, self.scale.down(np.maximum(slack, 0)) + 1).tolist()
+        high = np.minimum(
+            self.limit, self.scale.down(np.maximum(slack, 0)) + 1
+        ).tolist()
         self.start = [
-            self.model.new_int_var(low[i], max(low[i], high[i]), f"s{i}") for i in range(len(low))
+            self.model.new_int_var(low[i], max(low[i], high[i]), f"s{i}")
+            for i in range(len(low))
         ]
         self.finish: list[Any] = []
         for op, start in enumerate(self.start):
@@ -149,7 +154,9 @@ class ScheduleModel:
             for d, literal in row.items():
                 self.on_device[d].append(self._interval(start, times[d], literal))
             shortest = min(times.values())
-            extra = [(times[d] - shortest) * x for d, x in row.items() if times[d] > shortest]
+            extra = [
+                (times[d] - shortest) * x for d, x in row.items() if times[d] > shortest
+            ]
             self.finish.append(start + shortest + sum(extra))
 
     def _interval(self, start: LinearExpr, size: int, literal: IntVar) -> IntervalVar:
@@ -157,7 +164,9 @@ class ScheduleModel:
 
     def _precede(self, chains: list[tuple[int, int]]) -> None:
         source, target, _ = self.problem.graph.edges
-        pairs = dict.fromkeys([*zip(source.tolist(), target.tolist(), strict=True), *chains])
+        pairs = dict.fromkeys(
+            [*zip(source.tolist(), target.tolist(), strict=True), *chains]
+        )
         for first, second in pairs:
             self.model.add(self.start[second] >= self.finish[first])
 
@@ -165,7 +174,9 @@ class ScheduleModel:
         for bundle in bundles(self.problem, runs=runs):
             producer_unit = self.unit_of[bundle.producer]
             for source in self.options[producer_unit]:
-                targets = {d for c in bundle.readers for d in self.options[self.unit_of[c]]}
+                targets = {
+                    d for c in bundle.readers for d in self.options[self.unit_of[c]]
+                }
                 for target in sorted(targets - {source}):
                     self._send_one(bundle, source, target)
 
@@ -176,11 +187,15 @@ class ScheduleModel:
         units = tuple(sorted({self.unit_of[c] for c in readers}))
         if not cluster.linked[source, target]:
             for u in units:
-                self.model.add_bool_or(~self.x[producer_unit][source], ~self.x[u][target])
+                self.model.add_bool_or(
+                    ~self.x[producer_unit][source], ~self.x[u][target]
+                )
             return
         size = float(self.problem.graph.size[list(bundle.tensors)].sum())
         seconds = parts(cluster, source, target, size, len(bundle.tensors))
-        service, latency, send, receive = (int(units) for units in self.scale.down(seconds))
+        service, latency, send, receive = (
+            int(units) for units in self.scale.down(seconds)
+        )
         if service + latency + send + receive == 0:
             return
         # One copy a target, which needs the link only if both ends are there.
@@ -213,7 +228,9 @@ class ScheduleModel:
             read = [needed, self.x[self.unit_of[c]][target]]
             self.model.add(self.start[c] >= arrival).only_enforce_if(*read)
 
-    def _needed(self, own: int, units: tuple[int, ...], source: int, target: int) -> IntVar:
+    def _needed(
+        self, own: int, units: tuple[int, ...], source: int, target: int
+    ) -> IntVar:
         """Return whether a unit on ``source`` sends what ``units`` read to ``target``."""
         key = (own, units, source, target)
         if key not in self._needs:
@@ -238,7 +255,9 @@ class ScheduleModel:
             self.sent[key] = start
         return self.sent[key]
 
-    def _overhead(self, device: int, size: int, needed: IntVar, after: LinearExpr) -> IntVar:
+    def _overhead(
+        self, device: int, size: int, needed: IntVar, after: LinearExpr
+    ) -> IntVar:
         start = self.model.new_int_var(0, self.far, "")
         self.model.add(start >= after).only_enforce_if(needed)
         self.on_device[device].append(self._interval(start, size, needed))
@@ -261,17 +280,21 @@ class ScheduleModel:
                 first = self.model.new_bool_var("")
                 for earlier, second, order in ((a, b, first), (b, a, ~first)):
                     conditions = (order, *both)
-                    self.model.add(earlier.finish <= second.finish + slack).only_enforce_if(
+                    self.model.add(
+                        earlier.finish <= second.finish + slack
+                    ).only_enforce_if(*conditions)
+                    self.model.add(earlier.end <= second.start).only_enforce_if(
                         *conditions
                     )
-                    self.model.add(earlier.end <= second.start).only_enforce_if(*conditions)
 
     def _remember(self) -> None:
         if not self.space.memory_matters:
             return
         state = np.floor(self.problem.unit_state).astype(np.int64).tolist()
         touched = self._touched_bytes()
-        limits = np.ceil(np.minimum(self.problem.cluster.memory, MOST_BYTES)).astype(np.int64)
+        limits = np.ceil(np.minimum(self.problem.cluster.memory, MOST_BYTES)).astype(
+            np.int64
+        )
         for d, memory in enumerate(limits.tolist()):
             units = [u for u, row in enumerate(self.x) if d in row]
             resident = sum(state[u] * self.x[u][d] for u in units)
@@ -288,7 +311,9 @@ class ScheduleModel:
         read = np.unique(np.stack([graph.consumer, graph.consumption_tensor]), axis=1)
         touched += np.bincount(read[0], graph.size[read[1]], graph.num_ops)
         result = np.zeros(self.problem.num_units)
-        np.maximum.at(result, self.problem.unit_of, np.where(shortest_times > 0, touched, 0.0))
+        np.maximum.at(
+            result, self.problem.unit_of, np.where(shortest_times > 0, touched, 0.0)
+        )
         return [int(size) for size in np.floor(result)]
 
     def _last(self) -> None:
@@ -296,10 +321,14 @@ class ScheduleModel:
         ends = np.diff(self.problem.graph.successor_offset) == 0
         for op in np.flatnonzero(ends):
             self.model.add(self.step >= self.finish[op])
-        work = np.zeros((self.problem.num_units, self.problem.num_devices), dtype=np.int64)
+        work = np.zeros(
+            (self.problem.num_units, self.problem.num_devices), dtype=np.int64
+        )
         np.add.at(work, self.problem.unit_of, self.time)
         for d in range(self.problem.num_devices):
-            load = [int(work[u, d]) * row[d] for u, row in enumerate(self.x) if d in row]
+            load = [
+                int(work[u, d]) * row[d] for u, row in enumerate(self.x) if d in row
+            ]
             self.model.add(self.step >= sum(load))
 
     def _break_symmetry(self) -> None:

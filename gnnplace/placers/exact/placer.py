@@ -30,7 +30,13 @@ from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.errors import InfeasibleError
 from gnnplace.placers.base import Found, Placer
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.exact.input import bundles, labels_by_use, make_scale, serial_time, swaps
+from gnnplace.placers.exact.input import (
+    bundles,
+    labels_by_use,
+    make_scale,
+    serial_time,
+    swaps,
+)
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.solver import Incumbent, make_solver, solve_schedule
 from gnnplace.placers.exact.tree import Tree
@@ -49,7 +55,9 @@ WHOLE_SIZE_WITHOUT_BUDGET = 400
 ANNEALING_SHARE = 0.05, 0.7, 0.95
 RUN_SECONDS, RUN_OPS = 12.0, 300  # Of one annealing, longer above so many ops.
 PART_OPS = 500  # Ops above which parts take too long.
-WHOLE_SHARE = 0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
+WHOLE_SHARE = (
+    0.3  # Of the budget, for the whole model; the rest is for the tree and for parts.
+)
 TURN_SHARE = 0.15  # Of that rest, for each turn of them.
 PART_SECONDS = 2.0
 FEWEST_UNITS, MOST_UNITS = 3, 60
@@ -72,11 +80,15 @@ class Exact(Placer):
             return f"{problem.num_ops} ops are more than {MOST_OPS}; coarsen the graph"
         return None
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         begin = time.perf_counter()
         timed = deadline > begin
         max_size = WHOLE_SIZE if timed else WHOLE_SIZE_WITHOUT_BUDGET
-        solves_whole = space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= max_size
+        solves_whole = (
+            space.problem.num_ops <= WHOLE_OPS and model_size(space.problem) <= max_size
+        )
         size = 0 if solves_whole else 1 if space.problem.num_ops <= PART_OPS else 2
         best = self._incumbent(space, rng, deadline, ANNEALING_SHARE[size])
         if solves_whole and not best.proven:
@@ -97,7 +109,11 @@ class Exact(Placer):
             self._improve(best, rng, min(deadline, time.perf_counter() + turn))
 
     def _incumbent(
-        self, space: SearchSpace, rng: np.random.Generator, deadline: float, share: float
+        self,
+        space: SearchSpace,
+        rng: np.random.Generator,
+        deadline: float,
+        share: float,
     ) -> Incumbent:
         nothing = np.zeros(space.problem.num_ops, dtype=np.int32)
         best = Incumbent(space, nothing, nothing, bound=lower_bound(space.problem))
@@ -112,10 +128,14 @@ class Exact(Placer):
                 best.take(improved.device, improved.order)
         return best
 
-    def _solve_whole(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
+    def _solve_whole(
+        self, best: Incumbent, rng: np.random.Generator, deadline: float
+    ) -> None:
         space = best.space
         problem = best.space.problem
-        scale = make_scale(problem, best.score if best.feasible else serial_time(problem))
+        scale = make_scale(
+            problem, best.score if best.feasible else serial_time(problem)
+        )
         options = [np.flatnonzero(row).tolist() for row in problem.unit_allowed]
         model = ScheduleModel(space, scale, options, symmetry=True)
         if best.feasible:
@@ -132,7 +152,9 @@ class Exact(Placer):
             if best.proven or status in ("OPTIMAL", "INFEASIBLE"):
                 return
 
-    def _solver(self, rng: np.random.Generator, seconds: float, level: int = 1) -> CpSolver:
+    def _solver(
+        self, rng: np.random.Generator, seconds: float, level: int = 1
+    ) -> CpSolver:
         """Return a solver with so many seconds (0 or less: of its own clock) and linear
         relaxation.
         """
@@ -140,7 +162,9 @@ class Exact(Placer):
         solver.parameters.linearization_level = level
         return solver
 
-    def _improve(self, best: Incumbent, rng: np.random.Generator, deadline: float) -> None:
+    def _improve(
+        self, best: Incumbent, rng: np.random.Generator, deadline: float
+    ) -> None:
         """Search large neighbourhoods and anneal shortly, in turn, until the deadline."""
         count = 8.0
         num_units = best.space.problem.num_units
@@ -148,7 +172,9 @@ class Exact(Placer):
             until = min(deadline, time.perf_counter() + PART_SECONDS)
             units = part_of(best.space, rng, int(count))
             solved = self._solve_part(best, units, rng, until)
-            count = float(np.clip(count * (1.2 if solved else 0.8), FEWEST_UNITS, MOST_UNITS))
+            count = float(
+                np.clip(count * (1.2 if solved else 0.8), FEWEST_UNITS, MOST_UNITS)
+            )
             count = min(count, num_units)
             start = Found(best.device, best.order)
             until = min(deadline, time.perf_counter() + PART_SECONDS / 4)
@@ -157,7 +183,11 @@ class Exact(Placer):
                 best.take(improved.device, improved.order)
 
     def _solve_part(
-        self, best: Incumbent, units: IntArray, rng: np.random.Generator, deadline: float
+        self,
+        best: Incumbent,
+        units: IntArray,
+        rng: np.random.Generator,
+        deadline: float,
     ) -> bool:
         """Place and order the ops of ``units`` anew; return whether the part was solved to
         the end.
@@ -171,7 +201,9 @@ class Exact(Placer):
             for u, d in enumerate(space.device_of_units(best.device))
         ]
         scale = make_scale(problem, best.score)
-        model = ScheduleModel(space, scale, options, kept_order(best, ~free[problem.unit_of]))
+        model = ScheduleModel(
+            space, scale, options, kept_order(best, ~free[problem.unit_of])
+        )
         same = np.arange(problem.num_devices, dtype=np.int32)
         model.hint(space.simulator.run(best.device, best.order), same)
         solver = self._solver(rng, max(0.001, deadline - time.perf_counter()))

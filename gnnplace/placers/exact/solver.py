@@ -22,7 +22,9 @@ from gnnplace.placers.search.space import SearchSpace
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverSolutionCallback
 
-DETERMINISTIC_TIME = 0.2  # Of the solver's own clock, about seconds: without a time limit.
+DETERMINISTIC_TIME = (
+    0.2  # Of the solver's own clock, about seconds: without a time limit.
+)
 POLL = 0.02  # Seconds between two tries to stop a solver.
 BEGINS = 30.0  # Seconds in which its thread begins, unless there is no memory for one.
 PROVEN = 1e-6  # Step time over bound, minus one, that counts as optimal.
@@ -124,14 +126,18 @@ class Incumbent:
     @property
     def feasible(self) -> bool:
         """Whether the placement runs and fits."""
-        return bool(np.isfinite(self.score)) and self.space.fits(self.device, self.order)
+        return bool(np.isfinite(self.score)) and self.space.fits(
+            self.device, self.order
+        )
 
     @property
     def proven(self) -> bool:
         """Whether nothing can be better, within ``PROVEN``."""
         return self.feasible and self.score <= self.bound * (1 + PROVEN)
 
-    def take(self, device: IntArray, order: IntArray, score: float | None = None) -> bool:
+    def take(
+        self, device: IntArray, order: IntArray, score: float | None = None
+    ) -> bool:
         """Keep a placement that is better; return whether it is."""
         score = self.space.score(device, order) if score is None else score
         if score >= self.score:
@@ -152,7 +158,9 @@ class Incumbent:
         better = self.take(device, order)
         if device.tobytes() not in self.offered:
             self.offered.add(device.tobytes())
-            score, order = self.space.sequence(device, extra=[-np.asarray(start, np.float64)])
+            score, order = self.space.sequence(
+                device, extra=[-np.asarray(start, np.float64)]
+            )
             better = self.take(device, order, score) or better
         return better
 
@@ -183,9 +191,13 @@ def watcher(model: ScheduleModel, best: Incumbent) -> CpSolverSolutionCallback:
 
         def on_solution_callback(self) -> None:
             """Offer the solution; called by the solver."""
-            unit_device = [max(row, key=lambda d: self.value(row[d])) for row in model.x]
+            unit_device = [
+                max(row, key=lambda d: self.value(row[d])) for row in model.x
+            ]
             device = np.array(unit_device, dtype=np.int32)[unit_of]
-            start = np.array([self.value(start) for start in model.start], dtype=np.float64)
+            start = np.array(
+                [self.value(start) for start in model.start], dtype=np.float64
+            )
             best.offer(device, start)
             if best.proven:
                 self.stop_search()

@@ -25,7 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from gnnplace.placers.exact.input import equal_devices, labels_by_use, make_scale, use_order
+from gnnplace.placers.exact.input import (
+    equal_devices,
+    labels_by_use,
+    make_scale,
+    use_order,
+)
 from gnnplace.placers.exact.model import ScheduleModel
 from gnnplace.placers.exact.solver import PROVEN, Incumbent, solve_schedule
 
@@ -92,7 +97,9 @@ class Tree:
                 self._visit(node, until)
             self.best.bound = max(self.best.bound, self.bound)
 
-    def _push(self, bound: float, prefix: Prefix, seconds: float, queues: bool = False) -> None:
+    def _push(
+        self, bound: float, prefix: Prefix, seconds: float, queues: bool = False
+    ) -> None:
         self.count += 1
         heappush(
             self.open,
@@ -118,7 +125,9 @@ class Tree:
         solver = self.make_solver(max(seconds, 0.001), self.count % 3)
         status = solve_schedule(solver, model, best)
         if status == "INFEASIBLE":
-            self.closed = min(self.closed, max(node.bound, scale.bound(model.limit + 1)))
+            self.closed = min(
+                self.closed, max(node.bound, scale.bound(model.limit + 1))
+            )
             return
         bound = max(node.bound, scale.bound(solver.best_objective_bound))
         if status == "OPTIMAL" and node.queues and len(node.prefix) == len(self.order):
@@ -147,5 +156,7 @@ class Tree:
         for members in self.classes:
             fresh = [d for d in members if d not in prefix][:1]
             used = [d for d in members if d in prefix]
-            result += [d for d in used + fresh if self.allowed[self.order[len(prefix)], d]]
+            result += [
+                d for d in used + fresh if self.allowed[self.order[len(prefix)], d]
+            ]
         return result

@@ -56,7 +56,14 @@ from gnnplace.placers.search.moves import (
     window_of,
 )
 from gnnplace.placers.search.repair import repair
-from gnnplace.placers.search.space import NO_BUDGET, Found, SearchSpace, better, expired, now
+from gnnplace.placers.search.space import (
+    NO_BUDGET,
+    Found,
+    SearchSpace,
+    better,
+    expired,
+    now,
+)
 from gnnplace.simulation import (
     Compiled,
     count_steps,
@@ -161,14 +168,23 @@ def anneal_until_better(
         else:
             count, target = propose(neighbourhood, state.unit_device, touched)
             units = touched[:count]
-            if move_units(neighbourhood, state.unit_device, device, units, target, former) == 0:
+            if (
+                move_units(
+                    neighbourhood, state.unit_device, device, units, target, former
+                )
+                == 0
+            ):
                 continue
             renewed = habit.renewed > 0.0 and np.random.random() < habit.renewed
-            order = renewed_order(compiled, device, state.order) if renewed else state.order
+            order = (
+                renewed_order(compiled, device, state.order) if renewed else state.order
+            )
             limit = max(threshold, state.score[0] * (1.0 + habit.loose))
             tried = energy(compiled, neighbourhood, device, order, limit)
             if tried <= limit and is_worth_an_order(habit, state):
-                tried = in_own_order(compiled, neighbourhood, state, position, threshold, tried)
+                tried = in_own_order(
+                    compiled, neighbourhood, state, position, threshold, tried
+                )
             if tried > threshold:
                 undo_move(neighbourhood, state.unit_device, device, units, former)
                 continue
@@ -223,7 +239,9 @@ def in_own_order(
     ``tried``.
     """
     order = list_schedule_in_kernel(compiled, state.device, state.priority)
-    reordered = energy(compiled, neighbourhood, state.device, order, min(threshold, tried))
+    reordered = energy(
+        compiled, neighbourhood, state.device, order, min(threshold, tried)
+    )
     state.orders[0] += 1
     if reordered >= tried or reordered > threshold:
         return tried
@@ -251,7 +269,9 @@ def anneal_moves(
             compiled, neighbourhood, habit, state, temperature, remaining
         )
         if state.score[0] < state.score[1]:
-            state.priority[:] = distances(compiled, space.reversed, state.device, state.order)
+            state.priority[:] = distances(
+                compiled, space.reversed, state.device, state.order
+            )
             order = list_schedule(compiled, state.device, state.priority)
             tried = energy_of(
                 compiled=compiled,
@@ -280,13 +300,17 @@ def start_state(space: SearchSpace, device: IntArray, order: IntArray) -> Search
     )
 
 
-def back_to_best(space: SearchSpace, state: SearchState, *, polished: bool = True) -> None:
+def back_to_best(
+    space: SearchSpace, state: SearchState, *, polished: bool = True
+) -> None:
     """Make the best state the state; the priority is that of its justification."""
     state.device[:], state.order[:] = state.best_device, state.best_order
     state.score[0] = state.score[1]
     state.unit_device[:] = space.device_of_units(state.device)
     if polished:
-        state.priority[:] = distances(space.compiled, space.reversed, state.device, state.order)
+        state.priority[:] = distances(
+            space.compiled, space.reversed, state.device, state.order
+        )
 
 
 def hottest(moves_per_op: float) -> float:
@@ -311,7 +335,9 @@ class Annealer:
 
     call_ops = CALL_OPS
 
-    def __init__(self, space: SearchSpace, start: Found, rng: np.random.Generator) -> None:
+    def __init__(
+        self, space: SearchSpace, start: Found, rng: np.random.Generator
+    ) -> None:
         self.space = space
         self.rng = rng
         self.neighbourhood = neighbourhood(space)
@@ -379,7 +405,11 @@ class Annealer:
                 state.score[1], state.best_order[:] = score, order
 
     def cool(
-        self, habit: Habit, moves: int, temperature: Callable[[float], float], deadline: float
+        self,
+        habit: Habit,
+        moves: int,
+        temperature: Callable[[float], float],
+        deadline: float,
     ) -> None:
         """Make so many moves while the temperature falls, cut off at the deadline.
 
@@ -416,14 +446,18 @@ class Annealer:
                 self.fitting = Found(state.best_device.copy(), state.best_order.copy())
 
 
-def anneal(space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float) -> Found:
+def anneal(
+    space: SearchSpace, start: Found, rng: np.random.Generator, deadline: float
+) -> Found:
     """Anneal from ``start`` until the deadline; one cycle of some moves without one."""
     if not np.isfinite(space.score(start.device, start.order)):
         return start
     annealer = Annealer(space, start, rng)
     if deadline <= NO_BUDGET:
         n = len(start.order)
-        annealer.run(max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline)
+        annealer.run(
+            max(1, min(MOVES_WITHOUT_BUDGET, OPS_WITHOUT_BUDGET // n)), deadline
+        )
     while now() < deadline:
         annealer.cycle(deadline)
     return annealer.answer(f"{annealer.moves} moves")

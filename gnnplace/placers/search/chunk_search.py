@@ -25,7 +25,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import copy_to, empty_floats, empty_ints, greatest, kernel, zero_floats
+from gnnplace.graph import (
+    copy_to,
+    empty_floats,
+    empty_ints,
+    greatest,
+    kernel,
+    zero_floats,
+)
 from gnnplace.placers.search.chunks import (
     ALONE,
     FORGOTTEN,
@@ -52,7 +59,10 @@ from gnnplace.simulation import Compiled, count_steps, timed_list_schedule
 LAP_OPS = 300_000  # moves of a lap times ops: some 30 to 50 ms
 FIRST_LAPS, MOST_LAPS = 1, 64  # laps of each member in the first round, and in any
 MEMBERS = 3
-HOTTEST, COLDEST = 0.01, 0.0003  # temperature at a round's beginning and end, of the step time
+HOTTEST, COLDEST = (
+    0.01,
+    0.0003,
+)  # temperature at a round's beginning and end, of the step time
 NOISE = 0.12  # share of other moves that disturb the priority as well
 HOPELESS = 1.04  # a schedule so much longer than wanted is not justified
 ROUNDING = 1e-9
@@ -155,14 +165,18 @@ def chunk_kernel(
                 priority[op] *= 1.0 + spread * (np.random.random() - 0.5)
         for op in range(n):
             device[op] = tried[compiled.unit_of[op]]
-        seconds, order = justified(lean, lean_reversed, device, priority, finish, far, threshold)
+        seconds, order = justified(
+            lean, lean_reversed, device, priority, finish, far, threshold
+        )
         if seconds <= threshold and (
             neighbourhood.memory_matters or seconds < chunks.best_score[0]
         ):
             seconds = energy(compiled, neighbourhood, device, order, threshold)
         # 4. What the kind of move was good for; where it is accepted, the state and the best one.
         better = seconds < chunks.score[0] * (1.0 - ROUNDING)
-        chunks.useful[kind] += FORGOTTEN * ((1.0 if better else 0.0) - chunks.useful[kind])
+        chunks.useful[kind] += FORGOTTEN * (
+            (1.0 if better else 0.0) - chunks.useful[kind]
+        )
         if seconds > threshold:
             continue
         copy_to(chunks.unit_device, tried)
@@ -202,7 +216,11 @@ class ChunkSearch:
     """
 
     def __init__(
-        self, space: SearchSpace, narrow: NarrowProblem, starts: Sequence[Start], seed: int
+        self,
+        space: SearchSpace,
+        narrow: NarrowProblem,
+        starts: Sequence[Start],
+        seed: int,
     ) -> None:
         self.space = space
         self.starts = starts
@@ -286,7 +304,12 @@ class ChunkSearch:
     def _select(self) -> None:
         """Have the worst member go on from where the best one is."""
         ranked = sorted(self.members, key=lambda member: float(member.score[0]))
-        _move_to(ranked[-1], ranked[0].unit_device, ranked[0].priority, float(ranked[0].score[0]))
+        _move_to(
+            ranked[-1],
+            ranked[0].unit_device,
+            ranked[0].priority,
+            float(ranked[0].score[0]),
+        )
 
     def _begin(self) -> None:
         """Begin a longer round: one member from the best state, the others from the next starts."""
@@ -300,7 +323,9 @@ class ChunkSearch:
             _move_to(member, start.unit_device, start.priority, start.score)
 
 
-def _move_to(member: Chunks, unit_device: IntArray, priority: FloatArray, score: float) -> None:
+def _move_to(
+    member: Chunks, unit_device: IntArray, priority: FloatArray, score: float
+) -> None:
     member.unit_device[:] = unit_device
     member.priority[:] = priority
     member.score[0] = score

@@ -22,9 +22,21 @@ from gnnplace.placers.search.space import SearchSpace
 
 CONSTRUCTED_OPS = 60_000  # ops of all constructions of a kind
 CUT, SLIDE, SWAP_CHUNKS, SWAP_DEVICES, GIVE_CHUNK, GIVE_RUN, ALONE, ORDER = range(8)
-PRIOR = (0.36, 0.18, 0.11, 0.05, 0.07, 0.07, 0.04, 0.12)  # share of each kind of move at first
+PRIOR = (
+    0.36,
+    0.18,
+    0.11,
+    0.05,
+    0.07,
+    0.07,
+    0.04,
+    0.12,
+)  # share of each kind of move at first
 CURIOUS = 0.3  # share of moves whose kind is drawn by that, not by use
-HOPED, FORGOTTEN = 0.1, 0.02  # use of a kind at first, and how much a move changes what is thought
+HOPED, FORGOTTEN = (
+    0.1,
+    0.02,
+)  # use of a kind at first, and how much a move changes what is thought
 
 
 def even_cuts(space: SearchSpace, shares: FloatArray) -> IntArray:
@@ -64,7 +76,9 @@ def device_ranking(space: SearchSpace) -> IntArray:
 
 def device_counts(most: int) -> list[int]:
     """Return the numbers of devices to try: all up to 8, then powers of two and the most."""
-    return sorted({k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most})
+    return sorted(
+        {k for k in range(1, most + 1) if k <= 8 or k & (k - 1) == 0} | {most}
+    )
 
 
 def max_tries(space: SearchSpace) -> int:
@@ -85,7 +99,9 @@ def move_cut(cuts: IntArray, i: int, delta: int, num_units: int) -> IntArray | N
     """
     new_cuts = cuts.copy()
     new_cuts[i] = np.clip(cuts[i] + delta, 0, num_units)
-    return new_cuts if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i] else None
+    return (
+        new_cuts if (np.diff(new_cuts) >= 0).all() and new_cuts[i] != cuts[i] else None
+    )
 
 
 class Chunks(NamedTuple):
@@ -134,7 +150,9 @@ def run_of(line: IntArray, unit_device: IntArray, place: int) -> tuple[int, int]
 
 
 @inner(_nrt=False)
-def give(line: IntArray, unit_device: IntArray, low: int, high: int, target: int) -> None:
+def give(
+    line: IntArray, unit_device: IntArray, low: int, high: int, target: int
+) -> None:
     """Give the segments from ``low`` up to ``high`` to a device."""
     for place in range(max(0, low), min(high, len(line))):
         unit_device[line[place]] = target

@@ -125,14 +125,18 @@ def _codes(problem: Problem) -> NDArray[np.int8] | None:
     return code.astype(np.int8).ravel() if code.max() <= MOST_CODES else None
 
 
-def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: int) -> IntArray:
+def _grouped(
+    problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: int
+) -> IntArray:
     """Group of each of ``ops``, the ops of one micro-batch. [len(ops)]"""
     # The graph between these ops, a tensor an edge.
     local = np.full(problem.num_ops, -1)
     local[ops] = np.arange(len(ops))
     source, target_op, size = problem.graph.edges
     inside = (local[source] >= 0) & (local[target_op] >= 0)
-    edges = zip(local[source[inside]], size[inside], local[target_op[inside]], strict=True)
+    edges = zip(
+        local[source[inside]], size[inside], local[target_op[inside]], strict=True
+    )
     tensors = [
         (int(producer), float(num_bytes), [int(consumer)])
         for producer, num_bytes, consumer in edges
@@ -143,7 +147,9 @@ def _grouped(problem: Problem, ops: IntArray, codes: NDArray[np.int8], target: i
     # Units of several ops stay together; the rest may go anywhere.
     unit = problem.unit_of[ops]
     is_shared = np.bincount(unit, minlength=problem.num_units)[unit] > 1
-    labels = [str(u) if shared else None for u, shared in zip(unit, is_shared, strict=True)]
+    labels = [
+        str(u) if shared else None for u, shared in zip(unit, is_shared, strict=True)
+    ]
     cost = least_times(problem)[ops]
     return coarsen(graph, cost, target=target, unit=labels, phase=codes[ops])
 
@@ -161,7 +167,9 @@ def grouped(problem: Problem, group: IntArray, label: IntArray) -> Problem:
     count = len(head)
     share = problem.microbatch[head]
     cut = problem.microbatches > 1
-    names = [f"group{i}#{k}" if cut else f"group{i}" for i, k in enumerate(share.tolist())]
+    names = [
+        f"group{i}#{k}" if cut else f"group{i}" for i, k in enumerate(share.tolist())
+    ]
     pin = np.full(count, -1, dtype=np.int32)
     np.maximum.at(pin, group, problem.pin)
     return replace(
@@ -260,7 +268,9 @@ def _unbundled(space: SearchSpace, count: int) -> NarrowProblem:
     kind[(problem.phase == BACKWARD) & ~waited] = BACKWARD + 1
     key = (segment * np.int64(4) + kind) * problem.microbatches + problem.microbatch
     far = _nearest(space, segment, on_line)
-    group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(np.int32)
+    group = np.unique(key * np.int64(on_line + 1) + far, return_inverse=True)[1].astype(
+        np.int32
+    )
     group = split_cycles(graph, group)
     coarse = grouped(problem, group, segment)
     unit = np.empty(int(segment.max()) + 1, dtype=np.int32)
@@ -281,13 +291,17 @@ def _nearest(space: SearchSpace, segment: IntArray, on_line: int) -> IntArray:
     problem = space.problem
     coordinate = coordinates(space)
     begin = np.full(on_line, np.inf)
-    is_on_line = (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    is_on_line = (
+        (segment < on_line) & (problem.phase == FORWARD) & (problem.microbatch == 0)
+    )
     np.minimum.at(begin, segment[is_on_line], coordinate[is_on_line])
     loose = np.flatnonzero(segment >= on_line).astype(np.int32)
     origin = first_copy(problem, loose)
     borders = np.sort(begin[np.isfinite(begin)])
     place = np.zeros(problem.num_ops, dtype=np.int32)
-    place[loose] = np.searchsorted(borders, coordinate[loose if origin is None else origin])
+    place[loose] = np.searchsorted(
+        borders, coordinate[loose if origin is None else origin]
+    )
     return place
 
 
@@ -302,7 +316,9 @@ def segment_of_unit(space: SearchSpace, count: int) -> tuple[IntArray, int]:
     line = line[~alone[line]]
     place = np.full(problem.num_units, -1, dtype=np.int32)
     place[line] = np.arange(len(line))
-    first = np.where(problem.microbatch == 0, place[problem.unit_of], -1).astype(np.int32)
+    first = np.where(problem.microbatch == 0, place[problem.unit_of], -1).astype(
+        np.int32
+    )
     crossing = crossing_bytes(problem.graph, first, max(len(line), 1))
     crossing[_turned_back(problem, first, len(line))] = np.inf
     segment = np.empty(problem.num_units, dtype=np.int64)
@@ -341,7 +357,9 @@ def coordinates(space: SearchSpace) -> FloatArray:
     problem = space.problem
     graph = space.problem.graph
     forward = problem.phase == FORWARD
-    updated = np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    updated = (
+        np.bincount(problem.unit_of, problem.phase == UPDATE, problem.num_units) > 0
+    )
     arrays = (graph.topological_order, graph.successor_offset, graph.successor)
     place = graph.position.astype(np.float64)
     place = beside_consumers(*arrays, forward & updated[problem.unit_of], place)

@@ -138,7 +138,9 @@ def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
 
 
 @inner(_nrt=False)
-def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, int, int]:
+def earliest_gap(
+    gaps: Gaps, d: int, ready: float, cost: float
+) -> tuple[float, int, int]:
     """Start of the earliest gap of ``cost`` seconds from ``ready`` on, its chunk's place, its slot.
 
     Slot k of a chunk stands for the gap before its k-th slot, the number of slots for what follows.
@@ -149,8 +151,15 @@ def earliest_gap(gaps: Gaps, d: int, ready: float, cost: float) -> tuple[float, 
         place = wide_place(gaps, d, first, cost)
         while place <= last:
             row = gaps.chunk[d, place]
-            low = ended(gaps.ends[row], gaps.num_slots[row], ready) if place == first else 0
-            at = max(ready, gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place))
+            low = (
+                ended(gaps.ends[row], gaps.num_slots[row], ready)
+                if place == first
+                else 0
+            )
+            at = max(
+                ready,
+                gaps.ends[row, low - 1] if low > 0 else end_before(gaps, d, place),
+            )
             for k in range(low, gaps.num_slots[row]):
                 if at + cost <= gaps.begins[row, k]:
                     return at, place, k
@@ -229,7 +238,10 @@ def split(gaps: Gaps, d: int, place: int) -> None:
         gaps.widest[d, later] = gaps.widest[d, later - 1]
         gaps.until[d, later] = gaps.until[d, later - 1]
     gaps.chunk[d, place + 1] = new
-    gaps.until[d, place + 1], gaps.until[d, place] = gaps.until[d, place], gaps.ends[row, half - 1]
+    gaps.until[d, place + 1], gaps.until[d, place] = (
+        gaps.until[d, place],
+        gaps.ends[row, half - 1],
+    )
     gaps.places[d] += 1
     gaps.used[0] += 1
     gaps.widest[d, place] = measured(gaps, d, place)
@@ -248,7 +260,10 @@ def take(gaps: Gaps, d: int, place: int, slot: int, begin: float, end: float) ->
     last = slot == gaps.num_slots[row]
     taken = 0.0 if last else widened(gaps.begins[row, slot], previous_end)
     for k in range(gaps.num_slots[row], slot, -1):
-        gaps.begins[row, k], gaps.ends[row, k] = gaps.begins[row, k - 1], gaps.ends[row, k - 1]
+        gaps.begins[row, k], gaps.ends[row, k] = (
+            gaps.begins[row, k - 1],
+            gaps.ends[row, k - 1],
+        )
     gaps.begins[row, slot], gaps.ends[row, slot] = begin, end
     gaps.num_slots[row] += 1
     if not last and taken >= widest:

@@ -79,7 +79,9 @@ def _held_back(problem: Problem, most: int) -> tuple[IntArray, list[IntArray]]:
         if (unit, share + most) in forward
         for op in ops.tolist()
     ]
-    return np.array([op for op, _ in pairs], dtype=np.int32), [waiting for _, waiting in pairs]
+    return np.array([op for op, _ in pairs], dtype=np.int32), [
+        waiting for _, waiting in pairs
+    ]
 
 
 def _of_phase(problem: Problem, phase: int) -> dict[tuple[int, int], IntArray]:

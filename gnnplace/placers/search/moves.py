@@ -20,7 +20,12 @@ import numpy as np
 from gnnplace.arrays import BoolArray, IntArray
 from gnnplace.graph import empty_floats, inner, kernel
 from gnnplace.placers.search.space import SearchSpace
-from gnnplace.simulation import Compiled, excess_kernel, list_schedule_in_kernel, step_time_kernel
+from gnnplace.simulation import (
+    Compiled,
+    excess_kernel,
+    list_schedule_in_kernel,
+    step_time_kernel,
+)
 
 WINDOW = 60
 
@@ -85,13 +90,20 @@ def energy_of(
         return float(step_time_kernel(compiled, device, order, cutoff))
     seconds, excess = excess_kernel(compiled, device, order, cutoff)
     return float(
-        seconds + neighbourhood.penalty * excess / max(1.0, float(np.cumsum(compiled.memory)[-1]))
+        seconds
+        + neighbourhood.penalty
+        * excess
+        / max(1.0, float(np.cumsum(compiled.memory)[-1]))
     )
 
 
 @inner(_nrt=False)
 def window_of(
-    compiled: Compiled, neighbourhood: Neighbourhood, order: IntArray, position: IntArray, op: int
+    compiled: Compiled,
+    neighbourhood: Neighbourhood,
+    order: IntArray,
+    position: IntArray,
+    op: int,
 ) -> tuple[int, int]:
     """Return the first and last position that ``op`` may take between its inputs and its
     consumers.
@@ -103,7 +115,9 @@ def window_of(
         low = max(low, position[neighbourhood.producer[compiled.input_tensor[j]]] + 1)
     for j in range(compiled.op_tensor_offset[op], compiled.op_tensor_offset[op + 1]):
         tensor = compiled.op_tensor[j]
-        for k in range(compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]):
+        for k in range(
+            compiled.consumer_offset[tensor], compiled.consumer_offset[tensor + 1]
+        ):
             high = min(high, position[compiled.consumer[k]] - 1)
     return low, high
 
@@ -196,7 +210,9 @@ def move_units(
         if unit_device[unit] != target and neighbourhood.allowed[unit, target]:
             changed += 1
             unit_device[unit] = target
-            for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+            for k in range(
+                neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]
+            ):
                 device[neighbourhood.ops[k]] = target
     return changed
 
@@ -213,7 +229,9 @@ def undo_move(
     for i in range(len(units) - 1, -1, -1):
         unit = units[i]
         unit_device[unit] = former[i]
-        for k in range(neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]):
+        for k in range(
+            neighbourhood.op_offset[unit], neighbourhood.op_offset[unit + 1]
+        ):
             device[neighbourhood.ops[k]] = former[i]
 
 

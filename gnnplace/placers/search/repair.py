@@ -87,7 +87,11 @@ def pack(space: SearchSpace) -> IntArray:
 
 
 def _move_units(
-    space: SearchSpace, device: IntArray, order: IntArray, deadline: float, most_ops: int
+    space: SearchSpace,
+    device: IntArray,
+    order: IntArray,
+    deadline: float,
+    most_ops: int,
 ) -> tuple[IntArray, IntArray]:
     unit_device = space.device_of_units(device)
     score = space.score(device, order)
@@ -110,7 +114,9 @@ def _move_units(
     return device, space.sequence(device)[1]
 
 
-def _candidates(space: SearchSpace, unit_device: IntArray, over: FloatArray) -> list[Move]:
+def _candidates(
+    space: SearchSpace, unit_device: IntArray, over: FloatArray
+) -> list[Move]:
     """Return moves off the fullest device: single units by bytes, and blocks at its chunk's two
     ends.
     """

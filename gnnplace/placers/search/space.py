@@ -55,7 +55,9 @@ from gnnplace.simulation import (
 
 NO_BUDGET = 0.0
 LARGE = 200_000  # ops whose list schedules take a noticeable share of a second
-LEAST_TIGHT = 1_000  # ops from which a problem that is tight in memory is placed in groups
+LEAST_TIGHT = (
+    1_000  # ops from which a problem that is tight in memory is placed in groups
+)
 _counts: list[Iterator[int]] = []
 
 
@@ -152,7 +154,8 @@ class SearchSpace:
         """Seconds of each unit on each device; inf where it is not allowed. [U, D]"""
         problem = self.problem
         kinds = np.stack(
-            [np.bincount(problem.unit_of, times) for times in problem.kind_times.T], axis=1
+            [np.bincount(problem.unit_of, times) for times in problem.kind_times.T],
+            axis=1,
         )
         work = kinds.astype(np.float64).take(problem.kind_of, axis=1)
         work[~problem.unit_allowed] = np.inf
@@ -179,7 +182,9 @@ class SearchSpace:
         forward = self.problem.phase == FORWARD
         inputs = (graph.predecessor_offset, graph.predecessor)
         place = graph.position.astype(np.float64)
-        return np.asarray(follow_forward(graph.topological_order, *inputs, forward, place))
+        return np.asarray(
+            follow_forward(graph.topological_order, *inputs, forward, place)
+        )
 
     @cached_property
     def unit_coordinate(self) -> FloatArray:
@@ -234,7 +239,9 @@ class SearchSpace:
         Memory of a device that has more than all ops take counts as what they take: bytes beyond
         that of a CPU without a limit would leave nothing of the penalty.
         """
-        times = np.where(np.isfinite(self.problem.kind_times), self.problem.kind_times, 0.0)
+        times = np.where(
+            np.isfinite(self.problem.kind_times), self.problem.kind_times, 0.0
+        )
         slowest = 100.0 * float(times.max(axis=1).sum() + 1e-9)
         memory = self.problem.cluster.memory
         if not self.memory_matters or memory.max() <= self.all_bytes:
@@ -292,7 +299,9 @@ class SearchSpace:
         if not self.memory_matters:
             return self.simulator.step_time(device, order, cutoff)
         seconds, excess = self.simulator.excess(device, order, cutoff)
-        return seconds + self.penalty * excess / max(1.0, float(self.compiled.memory.sum()))
+        return seconds + self.penalty * excess / max(
+            1.0, float(self.compiled.memory.sum())
+        )
 
     def sequence(
         self, device: IntArray, extra: Sequence[FloatArray] = (), cutoff: float = np.inf
@@ -366,7 +375,10 @@ def with_own_order(
     if space.problem.num_ops > LARGE and expired(deadline):
         return Found(device, scheduled_order)
     score, order = space.sequence(device)
-    return Found(device, scheduled_order if space.score(device, scheduled_order) < score else order)
+    return Found(
+        device,
+        scheduled_order if space.score(device, scheduled_order) < score else order,
+    )
 
 
 def unit_mean(problem: Problem, coordinate: FloatArray) -> FloatArray:

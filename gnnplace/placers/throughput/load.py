@@ -73,7 +73,9 @@ def make_flows(space: SearchSpace) -> Flows:
     totals = np.array(list(grouped.values()), dtype=np.float64).reshape(-1, 2)
     links = space.compiled.links
     touched = np.concatenate([producer, reader])
-    flow = np.concatenate([np.arange(len(producer)), np.repeat(np.arange(len(producer)), sizes)])
+    flow = np.concatenate(
+        [np.arange(len(producer)), np.repeat(np.arange(len(producer)), sizes)]
+    )
     return Flows(
         work=space.work,
         state=problem.unit_state,
@@ -136,7 +138,9 @@ def loads(flows: Flows, device: IntArray) -> FloatArray:
                 last_flow[target] = k
                 latency = flows.latency[source, target]
                 pace = flows.pace[source, target]
-                cost = with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
+                cost = with_messages(
+                    0.0, flows.tensors[k], flows.size[k], latency, pace
+                )
                 load[source] += cost
                 load[target] += cost
     return load

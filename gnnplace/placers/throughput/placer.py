@@ -31,7 +31,12 @@ from gnnplace.placers.base import Found, Placer, Result
 from gnnplace.placers.rows import PlacerRow, Speed, parse_name
 from gnnplace.placers.search.repair import pack, repair
 from gnnplace.placers.search.space import NO_BUDGET, SearchSpace, expired
-from gnnplace.placers.throughput.load import interval, make_flows, restricted, state_excess
+from gnnplace.placers.throughput.load import (
+    interval,
+    make_flows,
+    restricted,
+    state_excess,
+)
 from gnnplace.placers.throughput.search import local_search
 from gnnplace.placers.throughput.split import Blocks, depth_first, make_blocks, split
 from gnnplace.placers.throughput.stages import Sorts, sorts_of
@@ -43,7 +48,12 @@ MOST_SWAPPED = 32  # Devices of a split that are swapped in pairs.
 FEW = 4096  # Placements that are all tried.
 MOST_SORTS = 4  # Of devices whose sets are split over by themselves.
 DRAWN_WORK = 1_000_000  # Pairs of units in all orders that are drawn.
-SHARES = (1.0, 0.85, 0.7, 0.5)  # Of the memory for state, until activations fit as well.
+SHARES = (
+    1.0,
+    0.85,
+    0.7,
+    0.5,
+)  # Of the memory for state, until activations fit as well.
 Failure = tuple[str, GnnplaceError]
 
 
@@ -60,7 +70,11 @@ class ThroughputResult(Result):
     interval_bound: float = 0.0
 
     def __str__(self) -> str:
-        gap = self.interval / self.interval_bound - 1.0 if self.interval_bound > 0 else 0.0
+        gap = (
+            self.interval / self.interval_bound - 1.0
+            if self.interval_bound > 0
+            else 0.0
+        )
         return (
             f"{self.placer}: predicted throughput interval {self.interval:.6g} s, lower bound "
             f"{self.interval_bound:.6g} s (gap {gap:.1%}); one step takes "
@@ -74,7 +88,9 @@ class Throughput(Placer):
 
     name = "throughput"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         search = _Search(space, rng, deadline)
         search.contiguous()
         if not search.proven:
@@ -82,7 +98,9 @@ class Throughput(Placer):
         if not search.proven:
             units = space.problem.num_units
             devices = space.problem.num_devices
-            if units * np.log(devices) <= np.log(FEW):  # annealing may be too cold for its optimum
+            if units * np.log(devices) <= np.log(
+                FEW
+            ):  # annealing may be too cold for its optimum
                 for unit_device in product(range(devices), repeat=units):
                     search.take(np.array(unit_device, dtype=np.int32))
         return search.found()
@@ -98,7 +116,9 @@ class ContiguousThroughput(Throughput):
 
     name = "contiguous"
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         search = _Search(space, rng, deadline)
         search.contiguous()
         return search.found()
@@ -110,7 +130,9 @@ def with_interval(space: SearchSpace, result: Result) -> ThroughputResult:
     """
     value = interval(make_flows(space), space.device_of_units(result.placement.device))
     bound = min(simple_bound(space), value)
-    return ThroughputResult(**result.__dict__ | {"interval": value, "interval_bound": bound})
+    return ThroughputResult(
+        **result.__dict__ | {"interval": value, "interval_bound": bound}
+    )
 
 
 def simple_bound(space: SearchSpace) -> float:
@@ -122,7 +144,9 @@ def simple_bound(space: SearchSpace) -> float:
 class _Search:
     """One search: the best devices of units so far, and what is proven."""
 
-    def __init__(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> None:
+    def __init__(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> None:
         self.space = space
         self.rng = rng
         self.deadline = deadline
@@ -208,14 +232,18 @@ class _Search:
         if 1 < count <= MOST_SORTS:
             for size in range(1, count):
                 for subset in combinations(range(count), size):
-                    part = np.flatnonzero(np.isin(self.sorts.of, subset)).astype(np.int32)
+                    part = np.flatnonzero(np.isin(self.sorts.of, subset)).astype(
+                        np.int32
+                    )
                     views.append((part, False))
         return views
 
     def _orders(self, blocks: Blocks) -> list[IntArray]:
         """Return the orders to split: by coordinate, and topological ones."""
         space = self.space
-        by_blocks = np.array([unit for units in blocks.units for unit in units], dtype=np.int32)
+        by_blocks = np.array(
+            [unit for units in blocks.units for unit in units], dtype=np.int32
+        )
 
         # Written backwards, so that a unit has the position of the first of its ops.
         position = np.empty(len(by_blocks))
@@ -324,7 +352,8 @@ def intervals(
             progress(f"placing with {label}")
         results.append(_searched(label, kind(), space, budget, seed))
     return results + [
-        result if isinstance(result, tuple) else with_interval(space, result) for result in others
+        result if isinstance(result, tuple) else with_interval(space, result)
+        for result in others
     ]
 
 

@@ -41,14 +41,21 @@ def count_readers(flows: Flows, device: IntArray) -> IntArray:
 
 @inner()
 def add_flow(
-    flows: Flows, index: int, source: int, readers: IntArray, sign: int, load: FloatArray
+    flows: Flows,
+    index: int,
+    source: int,
+    readers: IntArray,
+    sign: int,
+    load: FloatArray,
 ) -> None:
     """Add what one flow loads devices with, or take it off (``sign`` -1)."""
     for d in range(len(load)):
         if d != source and readers[index, d] > 0:
             latency = flows.latency[source, d]
             pace = flows.pace[source, d]
-            cost = sign * with_messages(0.0, flows.tensors[index], flows.size[index], latency, pace)
+            cost = sign * with_messages(
+                0.0, flows.tensors[index], flows.size[index], latency, pace
+            )
             load[source] += cost
             load[d] += cost
 
@@ -82,7 +89,9 @@ def move(
 
 
 @inner()
-def energy(flows: Flows, load: FloatArray, resident: FloatArray, penalty: float) -> float:
+def energy(
+    flows: Flows, load: FloatArray, resident: FloatArray, penalty: float
+) -> float:
     """Return what annealing lowers."""
     excess = 0.0
     largest = load[0]
@@ -257,7 +266,11 @@ def local_search(
     load, resident = fresh_loads(tight, device)
     best = float(load.max()) if (resident <= tight.memory).all() else np.inf
     scale = float(load.max())
-    penalty = PENALTY * scale / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
+    penalty = (
+        PENALTY
+        * scale
+        / max(1.0, float(np.minimum(flows.memory, flows.state.sum()).sum()))
+    )
     seed_kernel(int(rng.integers(2**31)))
     timed = deadline > NO_BUDGET
     begin = time.perf_counter()
@@ -297,5 +310,7 @@ def _finite(flows: Flows) -> Flows:
     dear = 1e3 * (float(np.where(np.isfinite(flows.work), flows.work, 0.0).sum()) + 1.0)
     linked = np.isfinite(flows.latency)
     latencies = flows.latency[linked]
-    dear += 1e3 * (float(latencies.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum()))
+    dear += 1e3 * (
+        float(latencies.max(initial=0.0)) + float(flows.pace.max() * flows.size.sum())
+    )
     return flows._replace(latency=np.where(linked, flows.latency, dear))

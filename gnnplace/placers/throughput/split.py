@@ -56,7 +56,9 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 1_200
 MOST_STATES = 4_096
-MOST_WORK = 400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
+MOST_WORK = (
+    400_000_000  # Steps of the recurrence; larger graphs are cut at fewer places.
+)
 MOST_NODES, FEWEST_NODES = 200_000, 50  # Of the branch and bound, for each order.
 NODE_WORK = 20_000_000  # Units and flows that it may look at.
 
@@ -98,7 +100,8 @@ def _folded(space: SearchSpace) -> bool:
     problem = space.problem
     backward = problem.phase == BACKWARD
     has = [
-        np.bincount(problem.unit_of, part, problem.num_units) > 0 for part in (backward, ~backward)
+        np.bincount(problem.unit_of, part, problem.num_units) > 0
+        for part in (backward, ~backward)
     ]
     return bool((has[0] & has[1]).any())
 
@@ -108,9 +111,14 @@ def make_blocks(space: SearchSpace) -> Blocks:
     import networkx as nx
 
     components = nx.condensation(precedence(space))
-    rank = {node: k for k, node in enumerate(nx.lexicographical_topological_sort(components))}
+    rank = {
+        node: k
+        for k, node in enumerate(nx.lexicographical_topological_sort(components))
+    }
     units = [sorted(components.nodes[node]["members"]) for node in rank]
-    predecessors = [sorted(rank[p] for p in components.predecessors(node)) for node in rank]
+    predecessors = [
+        sorted(rank[p] for p in components.predecessors(node)) for node in rank
+    ]
     successors = [sorted(rank[p] for p in components.successors(node)) for node in rank]
     return Blocks(units, predecessors, successors)
 
@@ -148,7 +156,9 @@ class Split(NamedTuple):
     proven: bool
 
 
-def split(flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf) -> Split | None:
+def split(
+    flows: Flows, sorts: Sorts, order: IntArray, upper: float = np.inf
+) -> Split | None:
     """Return the best contiguous split of ``order`` found; None if none is below ``upper``.
 
     Args:
@@ -206,7 +216,9 @@ def _blocks(flows: Flows, sorts: Sorts, order: IntArray, states: int) -> IntArra
     return np.unique(block, return_inverse=True)[1].astype(np.int32)
 
 
-def _assigned(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> IntArray:
+def _assigned(
+    flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray
+) -> IntArray:
     """Return the device of each unit: the stages of a sort take its devices as listed, first to
     last.
     """
@@ -329,7 +341,9 @@ def descend(
                         break
                     if cost[t, i, end] == np.inf:
                         continue
-                    load = with_messages(work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t])
+                    load = with_messages(
+                        work, counts[i], sizes[i], sorts.latency[t], sorts.pace[t]
+                    )
                     value = max(load, value_of[level], best[s - strides[t], i])
                     if value < bound_to_beat:
                         bounds[total], children[total] = value, i * num_sorts + t
@@ -368,7 +382,9 @@ def descend(
         elif level + 1 < num_devices:
             end_of[level + 1] = i
             state_of[level + 1] = state_of[level] - strides[t]
-            value_of[level + 1] = max(value_of[level], own_load(flows, sorts, stage, level, t))
+            value_of[level + 1] = max(
+                value_of[level], own_load(flows, sorts, stage, level, t)
+            )
             level = level + 1
             fresh = True
     return found_stage, found_sort, best_load, nodes

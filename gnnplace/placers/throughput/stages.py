@@ -13,7 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import full_ints, greatest, inner, kernel, zero_flags, zero_floats, zero_ints
+from gnnplace.graph import (
+    full_ints,
+    greatest,
+    inner,
+    kernel,
+    zero_flags,
+    zero_floats,
+    zero_ints,
+)
 from gnnplace.placers.throughput.load import Flows
 from gnnplace.simulation import with_messages
 
@@ -48,13 +56,15 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
         dear: at the price of the dearest link of each device instead of the cheapest.
     """
     latency, pace = (
-        _price(matrix, np.isfinite(flows.latency), dear) for matrix in (flows.latency, flows.pace)
+        _price(matrix, np.isfinite(flows.latency), dear)
+        for matrix in (flows.latency, flows.pace)
     )
     keys: dict[tuple[bytes, float, float, float], int] = {}
     of = np.array(
         [
             keys.setdefault(
-                (flows.work[:, d].tobytes(), flows.memory[d], latency[d], pace[d]), len(keys)
+                (flows.work[:, d].tobytes(), flows.memory[d], latency[d], pace[d]),
+                len(keys),
             )
             for d in range(len(flows.memory))
         ],
@@ -62,7 +72,9 @@ def sorts_of(flows: Flows, *, dear: bool = False) -> Sorts:
     )
     first = np.array([int(np.argmax(of == t)) for t in range(len(keys))])
     apart = ~np.eye(len(flows.memory), dtype=bool)
-    same = [len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)]
+    same = [
+        len(np.unique(matrix[apart])) <= 1 for matrix in (flows.latency, flows.pace)
+    ]
     return Sorts(
         of=of,
         work=np.ascontiguousarray(flows.work[:, first]),
@@ -156,7 +168,9 @@ def segment_costs(
             if p + 1 < num_units and block[p + 1] == block[p]:
                 continue
             for t in range(num_sorts):
-                seconds = with_messages(work[t], count, size, sorts.latency[t], sorts.pace[t])
+                seconds = with_messages(
+                    work[t], count, size, sorts.latency[t], sorts.pace[t]
+                )
                 if state <= sorts.memory[t] and seconds <= upper:
                     cost[t, block[begin], block[p] + 1] = seconds
     return cost
@@ -212,7 +226,9 @@ def stage_costs(
 
 
 @inner()
-def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray) -> float:
+def true_largest(
+    flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArray
+) -> float:
     """Return the largest load of a whole split, every stage at its sort's link costs."""
     load = zero_floats(len(stage_sort))
     for u in range(len(stage)):
@@ -229,12 +245,16 @@ def true_largest(flows: Flows, sorts: Sorts, stage: IntArray, stage_sort: IntArr
                     t = stage_sort[end]
                     latency = sorts.latency[t]
                     pace = sorts.pace[t]
-                    load[end] += with_messages(0.0, flows.tensors[k], flows.size[k], latency, pace)
+                    load[end] += with_messages(
+                        0.0, flows.tensors[k], flows.size[k], latency, pace
+                    )
     return greatest(load)
 
 
 @inner()
-def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) -> float:
+def own_load(
+    flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int
+) -> float:
     """Load of one stage whose later stages are known; all earlier ones count once."""
     load = 0.0
     for u in range(len(stage)):
@@ -254,6 +274,10 @@ def own_load(flows: Flows, sorts: Sorts, stage: IntArray, own: int, place: int) 
             elif source != own and target == own:
                 number = 1
         load += number * with_messages(
-            0.0, flows.tensors[k], flows.size[k], sorts.latency[place], sorts.pace[place]
+            0.0,
+            flows.tensors[k],
+            flows.size[k],
+            sorts.latency[place],
+            sorts.pace[place],
         )
     return load

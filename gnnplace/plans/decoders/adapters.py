@@ -181,4 +181,8 @@ def _parse_targets(value: str, text: str) -> tuple[str, ...]:
             f"--lora {text}: targets={value}: {unknown[0]!r} is no product of a layer; name "
             f"some of {'+'.join(TARGETS)}, or all"
         )
-    return tuple(name for name in TARGETS if name in names) if set(names) != set(TARGETS) else ()
+    return (
+        tuple(name for name in TARGETS if name in names)
+        if set(names) != set(TARGETS)
+        else ()
+    )

@@ -70,7 +70,11 @@ class DecoderCosts:
     _on_kind: dict[str, PricingSetting] = field(init=False, default_factory=dict)
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Return the costs of every segment, or None if the degrees do not divide the decoder.
 
@@ -81,7 +85,9 @@ class DecoderCosts:
         if degrees is None or not _divides(sizes, degrees, examples):
             return None
         tokens = max(1, examples // degrees.replicas * sizes.length // degrees.cp)
-        return _segment_costs(self._setting_on(kind), degrees, tokens, choice.border != "whole")
+        return _segment_costs(
+            self._setting_on(kind), degrees, tokens, choice.border != "whole"
+        )
 
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
@@ -127,7 +133,10 @@ def _segment_costs(
         border_split: Whether tokens are split between the products of a layer.
     """
     sizes, constants = setting.decoder, setting.framework.constants
-    tp, split = degrees.tp, (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0
+    tp, split = (
+        degrees.tp,
+        (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0,
+    )
     num_layers = sizes.layers
     dense = sizes.experts.dense if sizes.experts else num_layers
     columns = {name: np.zeros(num_layers + 2) for name in LAYER_COLUMNS}
@@ -136,7 +145,9 @@ def _segment_costs(
         (EXPERT_LAYER, slice(1 + dense, num_layers + 1)),
     ):
         if layers.start < layers.stop:
-            for name, value in _layer_costs(setting, kind, degrees, tokens, split).items():
+            for name, value in _layer_costs(
+                setting, kind, degrees, tokens, split
+            ).items():
                 columns[name][layers] = value
     for name, value in _head_costs(setting, tp, tokens, split).items():
         columns[name][-1] = value
@@ -155,7 +166,9 @@ def _segment_costs(
     none = np.zeros(num_layers + 2)
     # Gradients of what all devices of the outer axis hold are summed over it.
     is_summed = degrees.cp * degrees.replicas > 1
-    summed = np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
+    summed = (
+        np.array([none, outside, none]) if is_summed else np.zeros((1, num_layers + 2))
+    )
     return SegmentCosts(error=np.full(num_layers + 2, ERROR), summed=summed, **columns)
 
 
@@ -190,9 +203,13 @@ def _layer_costs(
     sizes, kernels = setting.decoder, setting.framework.kernels
     has_experts, tp = kind == EXPERT_LAYER, degrees.tp
     groups = degrees.ep if has_experts else 0
-    passes = layer_passes(setting, tokens, tp, degrees.cp, split, groups, degrees.expert_tp)
+    passes = layer_passes(
+        setting, tokens, tp, degrees.cp, split, groups, degrees.expert_tp
+    )
     shapes = layer_products(setting, tokens, tp, has_experts)
-    weights = sum(kernels.products([(columns, inner, rows)]) for rows, columns, inner in shapes)
+    weights = sum(
+        kernels.products([(columns, inner, rows)]) for rows, columns, inner in shapes
+    )
     if sizes.adapters is not None:  # frozen matrices have no gradients
         weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
     kept = kept_bytes(setting, tokens, tp, split, has_experts)
@@ -213,7 +230,9 @@ def _layer_costs(
         trained = _adapter_columns(sizes, degrees, has_experts=has_experts)
         trained["frozen_experts"] = sizes.adapters.expert_bytes * experts
         trained["frozen_bytes"] = sizes.adapters.matrix_bytes * matrices / tp
-        trained["frozen_bytes"] += trained["frozen_experts"] + HALF_BYTES * sizes.layer_vectors
+        trained["frozen_bytes"] += (
+            trained["frozen_experts"] + HALF_BYTES * sizes.layer_vectors
+        )
     return {
         **trained,
         "forward": passes.forward,
@@ -254,7 +273,9 @@ def _adapter_columns(
             joined = 2 if sizes.gated and not sizes.joins_gate and linear.is_wide else 1
             stacked = joined * linear.count * linear.inputs * linear.outputs
             unpacked = max(unpacked, stacked / degrees.ep / degrees.expert_tp)
-    elements = float(sizes.adapter_parameters(has_experts=has_experts, shards=degrees.tp))
+    elements = float(
+        sizes.adapter_parameters(has_experts=has_experts, shards=degrees.tp)
+    )
     return {
         "parameters": elements,
         "experts": 0.0,
@@ -264,7 +285,9 @@ def _adapter_columns(
     }
 
 
-def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_experts: bool) -> float:
+def _orthogonal_seconds(
+    setting: PricingSetting, degrees: Degrees, *, has_experts: bool
+) -> float:
     """Return the seconds in which Muon orthogonalizes the updates of a layer.
 
     Devices that have parts of a matrix take whole ones in turn.
@@ -275,7 +298,9 @@ def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_expert
     if adapters is not None:
         for linear in setting.decoder.adapted_linears(has_experts=has_experts):
             for rows, columns in linear.adapter_shapes(adapters.rank):
-                seconds += kernels.products(newton_schulz_shapes(rows, columns)) / degrees.tp
+                seconds += (
+                    kernels.products(newton_schulz_shapes(rows, columns)) / degrees.tp
+                )
         return seconds
     for linear in setting.decoder.linears(has_experts=has_experts):
         products = kernels.products(newton_schulz_shapes(linear.outputs, linear.inputs))
@@ -284,13 +309,17 @@ def _orthogonal_seconds(setting: PricingSetting, degrees: Degrees, *, has_expert
     return seconds
 
 
-def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> dict[str, float]:
+def _head_costs(
+    setting: PricingSetting, tp: int, tokens: int, split: bool
+) -> dict[str, float]:
     """Return the cost columns of the head and the loss. Arguments are those of `_segment_costs`."""
     sizes, framework = setting.decoder, setting.framework
     passes = head_passes(setting, tokens, tp, split)
     rows = -(-sizes.vocabulary // tp)
     is_frozen = sizes.adapters is not None
-    weights = 0.0 if is_frozen else framework.kernels.products([(rows, sizes.hidden, tokens)])
+    weights = (
+        0.0 if is_frozen else framework.kernels.products([(rows, sizes.hidden, tokens)])
+    )
     elements = sizes.embedding / tp + sizes.last_norm
     host = 2 * framework.constants["host_pass"]
     if framework.checks is not None and tp > 1:
@@ -310,7 +339,11 @@ def _head_costs(setting: PricingSetting, tp: int, tokens: int, split: bool) -> d
 def _host_of_layer(setting: PricingSetting, tp: int) -> float:
     """Return the seconds that the host takes to launch a layer's passes."""
     framework = setting.framework
-    constants, checks, network = framework.constants, framework.checks, framework.network
+    constants, checks, network = (
+        framework.constants,
+        framework.checks,
+        framework.network,
+    )
     host = constants["host_layer"] if tp == 1 else constants["host_layer_shards"]
     if checks is not None and tp > 1:
         host += EXCHANGES * checks["check"] * tp
@@ -324,7 +357,9 @@ def _working(setting: PricingSetting, tp: int, tokens: int) -> FloatArray:
     sizes, constants = setting.decoder, setting.framework.constants
     widened = 4 * (2 if sizes.gated else 1) * sizes.feed_forward + 2 * sizes.hidden
     inside = constants["passing"] * tokens * widened / tp
-    logits = tokens * (constants["logit_kept"] * sizes.vocabulary + 4 * sizes.hidden) / tp
+    logits = (
+        tokens * (constants["logit_kept"] * sizes.vocabulary + 4 * sizes.hidden) / tp
+    )
     working = np.full(sizes.layers + 2, inside)
     working[-1] = max(inside, logits)
     working += constants["passing"] * tokens * 6.0 * sizes.hidden
@@ -374,7 +409,10 @@ def kept_bytes(
     if has_experts and sizes.experts:
         own = sizes.experts
         experts = constants["gated_kept"] * (own.shared - sizes.feed_forward) / tp
-        row = constants["chosen_inside"] * own.width + constants["chosen_kept"] * sizes.hidden
+        row = (
+            constants["chosen_inside"] * own.width
+            + constants["chosen_kept"] * sizes.hidden
+        )
         experts += own.active * row / tp
     return KeptBytes(
         tokens * (stream + inside + experts + adapters + scores),
@@ -391,7 +429,9 @@ def _kept_of_adapters(sizes: DecoderSizes, *, has_experts: bool) -> float:
     """
     if sizes.adapters is None:
         return 0.0
-    return 2.0 * sizes.adapters.rank * len(sizes.adapted_linears(has_experts=has_experts))
+    return (
+        2.0 * sizes.adapters.rank * len(sizes.adapted_linears(has_experts=has_experts))
+    )
 
 
 def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
@@ -406,7 +446,9 @@ def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
     dense = sizes.experts.dense if sizes.experts else num_layers
     layers = [f"model.layers.{k}" for k in range(num_layers)]
     names = ["model.embed_tokens", *layers, "lm_head"]
-    layer_kinds = (DENSE_LAYER if k < dense else EXPERT_LAYER for k in range(num_layers))
+    layer_kinds = (
+        DENSE_LAYER if k < dense else EXPERT_LAYER for k in range(num_layers)
+    )
     kinds = [EMBEDDING, *layer_kinds, HEAD]
     segments = tuple(
         Segment(name=module, members=(module,), modules=(module,), kind=kind)

@@ -189,7 +189,11 @@ class DecoderSizes:
             InputError: If no model of transformers that is known has such layers.
         """
         own, many = self.latent, self.experts
-        if many is not None and own is None and (many.shared or many.dense or not self.gated):
+        if (
+            many is not None
+            and own is None
+            and (many.shared or many.dense or not self.gated)
+        ):
             raise InputError(
                 "sizes of the model: experts beside a feed-forward of all tokens or of the first "
                 "layers are known with latent attention alone; name the model"
@@ -216,12 +220,16 @@ class DecoderSizes:
             names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
             told |= {names.get(self.kind, "n_routed_experts"): many.count,
                      "num_experts_per_tok": many.active}  # fmt: skip
-            told |= {} if self.kind == "mixtral" else {"moe_intermediate_size": many.width}
+            told |= (
+                {} if self.kind == "mixtral" else {"moe_intermediate_size": many.width}
+            )
         if own is not None and many is not None:
             told |= {"n_shared_experts": many.shared // many.width,
                      "first_k_dense_replace": many.dense}  # fmt: skip
         told |= {"length": self.length, "tie_word_embeddings": self.tied}
-        words = (f"{k}={'null' if value is None else value}" for k, value in told.items())
+        words = (
+            f"{k}={'null' if value is None else value}" for k, value in told.items()
+        )
         return f"hf:{self.kind}?{'&'.join(words)}"
 
     def with_vectors(self, vectors: int, end_vectors: int) -> DecoderSizes:
@@ -259,9 +267,15 @@ class DecoderSizes:
         own = self.latent
         if own is None:
             return self.hidden * (2 * self.queries + 2 * self.keys)
-        queries = self.queries * (own.queries or self.hidden) + self.hidden * own.queries
+        queries = (
+            self.queries * (own.queries or self.hidden) + self.hidden * own.queries
+        )
         wide = self.heads * (self.head_size - own.rotary) + self.values
-        return queries + self.hidden * (own.keys + own.rotary + self.values) + own.keys * wide
+        return (
+            queries
+            + self.hidden * (own.keys + own.rotary + self.values)
+            + own.keys * wide
+        )
 
     @property
     def attention_linears(self) -> tuple[Linear, ...]:
@@ -269,7 +283,9 @@ class DecoderSizes:
         latent, hidden = self.latent, self.hidden
         output = Linear(self.values, hidden, is_wide=False, members=("o",))
         if latent is None and self.joins_queries:
-            joined = Linear(hidden, self.queries + 2 * self.keys, members=("q", "k", "v"))
+            joined = Linear(
+                hidden, self.queries + 2 * self.keys, members=("q", "k", "v")
+            )
             return (joined, output)
         if latent is None:
             return (
@@ -307,7 +323,10 @@ class DecoderSizes:
         """
         experts = self.experts
         if experts is None or not has_experts:
-            return (*self.attention_linears, *self._feed_forward_linears(self.feed_forward))
+            return (
+                *self.attention_linears,
+                *self._feed_forward_linears(self.feed_forward),
+            )
         router = Linear(self.hidden, experts.count)
         shared = self._feed_forward_linears(experts.shared) if experts.shared else ()
         return (*self.attention_linears, router, *shared, *self.expert_linears())
@@ -355,7 +374,9 @@ class DecoderSizes:
         if self.adapters is None:
             return self.parameters
         dense = (self.layers - self.num_expert_layers) * self.adapter_parameters()
-        return dense + self.num_expert_layers * self.adapter_parameters(has_experts=True)
+        return dense + self.num_expert_layers * self.adapter_parameters(
+            has_experts=True
+        )
 
     @property
     def num_expert_layers(self) -> int:
@@ -365,7 +386,10 @@ class DecoderSizes:
     @property
     def layer_matrices(self) -> int:
         """Return the parameters of the matrices of a layer without experts, which shards divide."""
-        return self.attention_matrices + (3 if self.gated else 2) * self.hidden * self.feed_forward
+        return (
+            self.attention_matrices
+            + (3 if self.gated else 2) * self.hidden * self.feed_forward
+        )
 
     @property
     def layer_vectors(self) -> int:
@@ -374,7 +398,11 @@ class DecoderSizes:
             return self.vectors
         narrow = self.latent.queries + self.latent.keys if self.latent else 0
         if self.gated:
-            return 2 * self.hidden + narrow + (2 * self.head_size if self.head_norms else 0)
+            return (
+                2 * self.hidden
+                + narrow
+                + (2 * self.head_size if self.head_norms else 0)
+            )
         if not self.biases:
             return 4 * self.hidden
         biases = self.queries + 2 * self.keys + 2 * self.hidden + self.feed_forward
@@ -390,7 +418,10 @@ class DecoderSizes:
         """Return the parameters of all experts of a layer, without what every token passes."""
         if self.experts is None:
             return 0
-        return 3 * self.hidden * self.experts.count * self.experts.width + self.expert_vectors
+        return (
+            3 * self.hidden * self.experts.count * self.experts.width
+            + self.expert_vectors
+        )
 
     @property
     def beside_experts(self) -> int:
@@ -441,7 +472,9 @@ class DecoderSizes:
         """
         if self.adapters is None:
             return 3.0 * self.forward_flops
-        scores = 2.0 * self.length * self.layers * self.length * (self.queries + self.values)
+        scores = (
+            2.0 * self.length * self.layers * self.length * (self.queries + self.values)
+        )
         adapters = 2.0 * self.length * self.trained_parameters
         return 2.0 * (self.forward_flops - scores) + 3.0 * (scores + adapters)
 
@@ -451,7 +484,9 @@ class DecoderSizes:
         ends = self.embedding * (1 if self.tied else 2) + self.learned * self.hidden
         num_dense = self.layers - self.num_expert_layers
         expert_layer = self.beside_experts + self.layer_vectors + self.expert_parameters
-        layers = num_dense * self.layer_parameters + self.num_expert_layers * expert_layer
+        layers = (
+            num_dense * self.layer_parameters + self.num_expert_layers * expert_layer
+        )
         return layers + ends + self.last_norm
 
 
@@ -508,7 +543,9 @@ def decoder_or_reason(
             classes = config.architectures or ()
             if classes and not str(classes[0]).endswith(CAUSAL):
                 return f"{classes[0]} has another head"
-            return from_config(model, config, *sizes) or f"layers of {config.model_type}"
+            return (
+                from_config(model, config, *sizes) or f"layers of {config.model_type}"
+            )
     elif inputs is None:
         return "its example inputs are not known"
     workload = workload_of(model, inputs, loss, fake=True)
@@ -613,7 +650,9 @@ def from_config(
     if latent is not None:
         head_size = int(config.qk_nope_head_dim) + latent.rotary
     elif getattr(config, "head_dim", None) is None and hidden % heads:
-        raise InputError(f"{name}: hidden size {hidden} is no multiple of {heads} heads")
+        raise InputError(
+            f"{name}: hidden size {hidden} is no multiple of {heads} heads"
+        )
     sizes = DecoderSizes(
         layers=int(config.num_hidden_layers),
         hidden=hidden,
@@ -630,14 +669,17 @@ def from_config(
         experts=_experts(config) if kind.experts else None,
         latent=latent,
         head_norms=kind.head_norms_of(config) == EACH_HEAD,
-        biases=config.model_type != "nemotron" or bool(config.attention_bias or config.mlp_bias),
+        biases=config.model_type != "nemotron"
+        or bool(config.attention_bias or config.mlp_bias),
         joins_queries=kind.joins_queries,
         joins_gate=kind.joins_gate,
     )
     return _with_vectors(sizes, config, kind)
 
 
-def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind) -> DecoderSizes:
+def _with_vectors(
+    sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
+) -> DecoderSizes:
     """Return sizes with the parameters of the kind's norms and biases, where these are others."""
     narrow = sizes.latent.queries + sizes.latent.keys if sizes.latent else 0
     vectors = narrow + kind.layer_vectors(
@@ -652,7 +694,9 @@ def _with_vectors(sizes: DecoderSizes, config: PretrainedConfig, kind: LayerKind
     expert_vectors = 0
     if sizes.experts is not None and kind.expert_bias:
         expert_vectors = sizes.experts.count * (2 * sizes.experts.width + sizes.hidden)
-    return replace(sizes.with_vectors(vectors, end_vectors), expert_vectors=expert_vectors)
+    return replace(
+        sizes.with_vectors(vectors, end_vectors), expert_vectors=expert_vectors
+    )
 
 
 def _learned_positions(config: PretrainedConfig, kind: LayerKind) -> int | None:
@@ -677,7 +721,9 @@ def _experts(config: PretrainedConfig) -> ExpertLayers:
     """Return the layers with experts, by the fields that their types have."""
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next(int(getattr(config, name)) for name in names if hasattr(config, name))
-    width = int(getattr(config, "moe_intermediate_size", None) or config.intermediate_size)
+    width = int(
+        getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    )
     shared = int(getattr(config, "n_shared_experts", None) or 0) * width
     shared = int(getattr(config, "shared_expert_intermediate_size", None) or shared)
     if config.model_type == "llama4_text":

@@ -72,7 +72,9 @@ class LayerKind:
 
     def describes(self, config: Configuration) -> bool:
         """Return whether sizes can say the layers of a configuration."""
-        return all(getattr(config, name, value) in (value, None) for name, value in self.unlike)
+        return all(
+            getattr(config, name, value) in (value, None) for name, value in self.unlike
+        )
 
     def head_norms_of(self, config: Configuration) -> str:
         """Return what norms of queries and keys pass, or ""."""
@@ -118,7 +120,9 @@ class LayerKind:
         if self.sinks:
             vectors += queries // head_size
         if self.expert_bias:
-            vectors += int(getattr(config, "num_local_experts", 0))  # the router's biases
+            vectors += int(
+                getattr(config, "num_local_experts", 0)
+            )  # the router's biases
         return vectors
 
     def end_vectors(self, config: Configuration, hidden: int, vocabulary: int) -> int:
@@ -148,9 +152,16 @@ def _falcon_norms(config: Configuration) -> int:
     return 1
 
 
-_ROUTED: tuple[tuple[str, object], ...] = (("decoder_sparse_step", 1), ("mlp_only_layers", []))
-_LLAMA = LayerKind(qkv_bias="attention_bias", output_bias="attention_bias", up_bias="mlp_bias")
-_QWEN3 = LayerKind(head_norms=EACH_HEAD, qkv_bias="attention_bias", output_bias="attention_bias")
+_ROUTED: tuple[tuple[str, object], ...] = (
+    ("decoder_sparse_step", 1),
+    ("mlp_only_layers", []),
+)
+_LLAMA = LayerKind(
+    qkv_bias="attention_bias", output_bias="attention_bias", up_bias="mlp_bias"
+)
+_QWEN3 = LayerKind(
+    head_norms=EACH_HEAD, qkv_bias="attention_bias", output_bias="attention_bias"
+)
 _GEMMA2 = LayerKind(norms=4, qkv_bias="attention_bias", output_bias="attention_bias")
 _GPT2 = LayerKind(
     gated=False,
@@ -180,7 +191,9 @@ KINDS: Mapping[str, LayerKind] = {
     "phi3": LayerKind(joins_queries=True, joins_gate=True),
     "qwen2": LayerKind(qkv_bias=True),
     "qwen3": _QWEN3,
-    "olmo": LayerKind(norm_weights=0, qkv_bias="attention_bias", output_bias="attention_bias"),
+    "olmo": LayerKind(
+        norm_weights=0, qkv_bias="attention_bias", output_bias="attention_bias"
+    ),
     "olmo2": LayerKind(
         head_norms=ALL_HEADS, qkv_bias="attention_bias", output_bias="attention_bias"
     ),
@@ -190,7 +203,9 @@ KINDS: Mapping[str, LayerKind] = {
         norm_weights=2, qkv_bias="use_qkv_bias", unlike=(("qk_layernorm", False),)
     ),
     "mixtral": LayerKind(experts=True),
-    "granitemoe": LayerKind(experts=True, qkv_bias="attention_bias", output_bias="attention_bias"),
+    "granitemoe": LayerKind(
+        experts=True, qkv_bias="attention_bias", output_bias="attention_bias"
+    ),
     "phimoe": LayerKind(
         norm_weights=2,
         experts=True,
@@ -237,7 +252,11 @@ KINDS: Mapping[str, LayerKind] = {
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": LayerKind(
-        gated=False, norm_weights=2, output_bias=True, up_bias=True, learned_positions=True
+        gated=False,
+        norm_weights=2,
+        output_bias=True,
+        up_bias=True,
+        learned_positions=True,
     ),
     "gpt_neox": LayerKind(
         gated=False,
@@ -247,7 +266,9 @@ KINDS: Mapping[str, LayerKind] = {
         output_bias="attention_bias",
         up_bias=True,
     ),
-    "gptj": LayerKind(gated=False, norms=1, norm_weights=2, up_bias=True, head_bias=True),
+    "gptj": LayerKind(
+        gated=False, norms=1, norm_weights=2, up_bias=True, head_bias=True
+    ),
     "phi": LayerKind(
         gated=False,
         norms=1,
@@ -291,7 +312,11 @@ KINDS: Mapping[str, LayerKind] = {
         joins_queries=True,
     ),
     "starcoder2": LayerKind(
-        gated=False, norm_weights=2, qkv_bias="use_bias", output_bias="use_bias", up_bias="use_bias"
+        gated=False,
+        norm_weights=2,
+        qkv_bias="use_bias",
+        output_bias="use_bias",
+        up_bias="use_bias",
     ),
     "nemotron": LayerKind(
         gated=False,

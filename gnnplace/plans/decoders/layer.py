@@ -35,7 +35,10 @@ from gnnplace.plans.decoders.setting import PricingSetting
 
 ADDED = 6.0  # bytes of a value that something is added to: two read, one written
 ADAPTER_LAUNCHES = (3, 6)  # kernels of an adapter forward and backward, sums among them
-GELU = (4.0, 6.0)  # bytes of a half value inside: read and written, with its gradient read besides
+GELU = (
+    4.0,
+    6.0,
+)  # bytes of a half value inside: read and written, with its gradient read besides
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ def layer_passes(
     if d.adapters is not None:
         weights = [0.0] * len(shapes)
     adapters = adapter_passes(setting, tokens, shards, has_experts=groups > 0)
-    attend = kernels.attend(tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size)
+    attend = kernels.attend(
+        tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size
+    )
     passed = _bytes(setting, tokens, shards, split, groups > 0)
     own, kind = setting.framework.constants, "gated" if d.gated else "plain"
     gap = kernels.rates["launch"] * own["gap"]
@@ -97,14 +102,20 @@ def layer_passes(
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
     chosen = (
-        _chosen(setting, tokens, shards, groups, expert_shards) if groups else PassSeconds(0.0, 0.0)
+        _chosen(setting, tokens, shards, groups, expert_shards)
+        if groups
+        else PassSeconds(0.0, 0.0)
     )
     early = own["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
     kept = attend
-    if own["selective_products"]:  # every other product: the output's, and half of what widens
+    if own[
+        "selective_products"
+    ]:  # every other product: the output's, and half of what widens
         kept = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
     front += sends[0] + around[0] + chosen.forward
-    return PassSeconds(front, back + sends[1] + around[1] + chosen.backward, front - early, kept)
+    return PassSeconds(
+        front, back + sends[1] + around[1] + chosen.backward, front - early, kept
+    )
 
 
 @dataclass(frozen=True)
@@ -150,13 +161,17 @@ def adapter_passes(
     if sizes.adapters.is_quantized:  # matrices without adapters are unpacked, too
         element_bytes = sizes.adapters.matrix_bytes + HALF_BYTES
         for linear in sizes.dense_linears(has_experts=has_experts):
-            unpacking = kernels.stream(element_bytes * linear.inputs * linear.outputs / shards)
+            unpacking = kernels.stream(
+                element_bytes * linear.inputs * linear.outputs / shards
+            )
             forward += unpacking
             backward += unpacking
     return AdapterSeconds(forward, backward, weights)
 
 
-def layer_products(setting: PricingSetting, tokens: int, shards: int, chosen: bool) -> list[Shape]:
+def layer_products(
+    setting: PricingSetting, tokens: int, shards: int, chosen: bool
+) -> list[Shape]:
     """Return rows, columns and summed length of each matrix product of a layer.
 
     The first four are queries, keys and values; attention's output; up; down. Products of latent
@@ -213,15 +228,21 @@ def _bytes(
     d, own = setting.decoder, setting.framework.constants
     stream = d.hidden / shards if split else float(d.hidden)
     if not d.gated:
-        apart = d.feed_forward / shards - 4.0 * stream  # GELU's bytes, where 4 h would have them
+        apart = (
+            d.feed_forward / shards - 4.0 * stream
+        )  # GELU's bytes, where 4 h would have them
         forward = own["plain_forward"] * stream + GELU[0] * apart
-        return tokens * forward, tokens * (own["plain_backward"] * stream + GELU[1] * apart)
+        return tokens * forward, tokens * (
+            own["plain_backward"] * stream + GELU[1] * apart
+        )
     queries, keys = d.queries / shards, d.keys / shards
     inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
     shared = own["gated_queries"] * queries + own["gated_keys"] * keys
     forward = own["gated_forward"] * stream + shared + own["inside_forward"] * inside
     backward = own["gated_backward"] * stream + shared + own["inside_backward"] * inside
-    if chosen and d.experts:  # rows that are sorted, gated, and added up again, never compiled
+    if (
+        chosen and d.experts
+    ):  # rows that are sorted, gated, and added up again, never compiled
         rows = d.experts.active / shards
         forward += rows * (12 * d.hidden + own["chosen_forward"] * d.experts.width)
         backward += rows * (16 * d.hidden + own["chosen_backward"] * d.experts.width)
@@ -242,7 +263,11 @@ def _chosen(
         groups: Shards of the layer's experts.
         expert_shards: Shards of the matrices of an expert.
     """
-    d, kernels, network = setting.decoder, setting.framework.kernels, setting.framework.network
+    d, kernels, network = (
+        setting.decoder,
+        setting.framework.kernels,
+        setting.framework.network,
+    )
     experts = d.experts
     assert experts is not None
     each, width = experts.count // groups, -(-experts.width // expert_shards)
@@ -268,7 +293,9 @@ def _chosen(
     return PassSeconds(forward + sent, backward + sent)
 
 
-def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: int) -> float:
+def _dispatch(
+    setting: PricingSetting, size: float, groups: int, expert_shards: int
+) -> float:
     """Return the seconds to send rows to their experts.
 
     Args:
@@ -287,7 +314,9 @@ def _dispatch(setting: PricingSetting, size: float, groups: int, expert_shards: 
     servers = groups / members
     reached = servers * (1 - (1 - 1 / servers) ** experts.active)
     leaving = size / experts.active * reached
-    return network.dispatch(groups, size, leaving, members, network.rates["card_gather"])
+    return network.dispatch(
+        groups, size, leaving, members, network.rates["card_gather"]
+    )
 
 
 def _exchanges(
@@ -370,20 +399,28 @@ def _around(
     size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
     members = max(1, min(context, network.each // shards))
     once = network.exchange(ALL_GATHER, context, size, members)
-    return setting.framework.hidden_seconds(once, attend), setting.framework.hidden_seconds(
-        2 * once, 2.5 * attend
-    )
+    return setting.framework.hidden_seconds(
+        once, attend
+    ), setting.framework.hidden_seconds(2 * once, 2.5 * attend)
 
 
 @lru_cache(maxsize=4096)
-def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) -> PassSeconds:
+def head_passes(
+    setting: PricingSetting, tokens: int, shards: int, split: bool
+) -> PassSeconds:
     """Return the seconds of the head and the loss. Arguments are those of `layer_passes`."""
-    d, kernels, own = setting.decoder, setting.framework.kernels, setting.framework.constants
+    d, kernels, own = (
+        setting.decoder,
+        setting.framework.kernels,
+        setting.framework.constants,
+    )
     rows = -(-d.vocabulary // shards)
     kernels.predict(of_passes([(tokens, rows, d.hidden)]))
     product = kernels.products([(tokens, rows, d.hidden)])
     inner = kernels.products([(tokens, d.hidden, rows)])
-    weights = 0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])
+    weights = (
+        0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])
+    )
     logits = tokens * d.vocabulary / shards
     front = product + kernels.stream(own["logit_forward"] * logits)
     back = inner + weights + kernels.stream(own["logit_backward"] * logits)
@@ -398,7 +435,9 @@ def head_passes(setting: PricingSetting, tokens: int, shards: int, split: bool) 
             front += gather
             if framework.hides_shards:
                 front -= gather
-                front += framework.hidden_seconds(gather, product, own["overlap_shards"])
+                front += framework.hidden_seconds(
+                    gather, product, own["overlap_shards"]
+                )
             back += framework.hidden_seconds(gather, inner)
             back += framework.hidden_seconds(scatter, weights)
         else:

@@ -71,7 +71,9 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
     row = find_model(name)
     if row is None:
         return None
-    is_plain = all(part.startswith(("length=", "batch=")) for part in query.split("&") if part)
+    is_plain = all(
+        part.startswith(("length=", "batch=")) for part in query.split("&") if part
+    )
     sizes = catalogue_decoder(job.model, cluster.num_devices)
     if sizes is not None and job.lora is not None:
         sizes = with_adapters(sizes, job.lora)
@@ -87,7 +89,9 @@ def find_named(job: TrainingJob, cluster: Cluster) -> NamedModel | None:
         model = f"{model}{'&' if query else '?'}length={row.length}"
     has_half = all(figures(kind).has_bfloat16 for kind in cluster.kinds)
     precision = job.precision or (HALF if has_half else FULL)
-    return NamedModel(replace(job, model=model, batch=batch, precision=precision), row, sizes)
+    return NamedModel(
+        replace(job, model=model, batch=batch, precision=precision), row, sizes
+    )
 
 
 def sized_model(job: TrainingJob, cluster: Cluster) -> NamedModel:
@@ -184,7 +188,9 @@ def adapter_lines(sizes: DecoderSizes) -> list[str]:
     if adapters.is_quantized:
         frozen = "4 bits (NF4), tables and norms in half precision"
     if adapters.is_quantized and sizes.experts is not None:
-        experts = "experts too; tables" if adapters.quantizes_experts else "experts, tables"
+        experts = (
+            "experts too; tables" if adapters.quantizes_experts else "experts, tables"
+        )
         frozen = f"4 bits (NF4), {experts} and norms in half precision"
     return [
         f"{adapters.name} r={adapters.rank} on {layers}: {sizes.trained_parameters:,} parameters "
@@ -211,7 +217,9 @@ def _notices(row: CatalogueModel, length: int) -> list[str]:
             "check that activation, norms and positions are the module's"
         )
     if row.part:
-        notices.append(f"{row.name} is multi-modal: its {row.part} part alone is planned")
+        notices.append(
+            f"{row.name} is multi-modal: its {row.part} part alone is planned"
+        )
     window = row.config.get("sliding_window") or length
     if window < length:
         notices.append(

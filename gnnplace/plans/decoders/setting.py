@@ -30,7 +30,11 @@ ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of
 GPUs without tables is about that; assumed of a whole step."""
 KERNELS = ("flash", "products", "cudnn")  # kernels of attention that environments name
-LARGE = (8192, 8192, 8192)  # rows, columns and summed length that tell which kind is slowest
+LARGE = (
+    8192,
+    8192,
+    8192,
+)  # rows, columns and summed length that tell which kind is slowest
 HALVES = ("bf16-mixed", "bf16-master", "bf16-true", "16-mixed", "16-master", "16-true")
 
 
@@ -153,7 +157,11 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         devices = tuple(device for device in cluster.devices if device.kind == kind)
         cluster = Cluster(devices, (), cluster.name)
     # Constants that the environment names replace the framework's.
-    name, memory_limit, optimizer = options.name, options.memory_limit, options.optimizer
+    name, memory_limit, optimizer = (
+        options.name,
+        options.memory_limit,
+        options.optimizer,
+    )
     constants = framework(name)
     environment_set = environment(options.environment) if options.environment else None
     named = environment_set.constants if environment_set else {}

@@ -20,7 +20,9 @@ from gnnplace.plans.spec import Layers, count_layers
 TOLERANCE = 1e-9
 
 
-def layers_of(decoder: DecoderSizes, stages: int, rule: Layers | str) -> tuple[int, ...]:
+def layers_of(
+    decoder: DecoderSizes, stages: int, rule: Layers | str
+) -> tuple[int, ...]:
     """Return the layers of every stage, 0 allowed. [stages]
 
     Args:
@@ -58,7 +60,9 @@ def _by_cost(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     counts = [0] * stages
     for _ in range(decoder.layers):
         # The embedding costs nothing: what is passed before a block decides its rank.
-        if rank < stages - 1 and passed >= total * (rank + 1) / stages * (1 - TOLERANCE):
+        if rank < stages - 1 and passed >= total * (rank + 1) / stages * (
+            1 - TOLERANCE
+        ):
             rank += 1
         counts[rank] += 1
         passed += layer
@@ -78,7 +82,9 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
     counts[0] -= 1
     counts[-1] -= 1
     if min(counts) < 0:
-        raise InputError(f"{layers} layers with embedding and head cannot be cut over {stages}")
+        raise InputError(
+            f"{layers} layers with embedding and head cannot be cut over {stages}"
+        )
     return tuple(counts)
 
 
@@ -93,7 +99,9 @@ def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     head = float(decoder.vocabulary * decoder.hidden)
 
     def largest(last: int) -> float:
-        return max(-(-(decoder.layers - last) // (stages - 1)) * each, last * each + head)
+        return max(
+            -(-(decoder.layers - last) // (stages - 1)) * each, last * each + head
+        )
 
     last = min(range(decoder.layers // stages, -1, -1), key=largest)
     whole, more = divmod(decoder.layers - last, stages - 1)

@@ -80,7 +80,11 @@ def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
     best = min(hybrids, default=math.inf)
-    return alone.seconds / best - 1.0 if alone is not None and math.isfinite(best) else None
+    return (
+        alone.seconds / best - 1.0
+        if alone is not None and math.isfinite(best)
+        else None
+    )
 
 
 def sentence(advice: ReplicaAdvice, most: int) -> str:
@@ -106,7 +110,9 @@ def sentence(advice: ReplicaAdvice, most: int) -> str:
 
 def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
     """Return the recommendation for a model that is fastest on one of `most` devices."""
-    told = f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
+    told = (
+        f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
+    )
     if alone is None or not math.isfinite(alone.seconds):
         return f"{told}; data parallelism on all of them is not possible."
     ratio = alone.seconds / best.seconds

@@ -45,7 +45,9 @@ class BatchPlan:
     seconds: float
 
 
-def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[BatchPlan, ...]:
+def plan_batches(
+    plan_of: Callable[[int], Plan], training: Training
+) -> tuple[BatchPlan, ...]:
     """Search the batch with which training ends first.
 
     Args:
@@ -80,7 +82,9 @@ def plan_batches(plan_of: Callable[[int], Plan], training: Training) -> tuple[Ba
     return tuple(entries[batch] for batch in sorted(entries))
 
 
-def _entry(plan_of: Callable[[int], Plan], training: Training, batch: int) -> BatchPlan | None:
+def _entry(
+    plan_of: Callable[[int], Plan], training: Training, batch: int
+) -> BatchPlan | None:
     """Return the plan with a batch, or None if there is none or its epochs are not known."""
     epochs = training.convergence.epochs(float(batch))
     if epochs is None:

@@ -90,7 +90,9 @@ class CriticalBatch(Convergence):
     def __post_init__(self) -> None:
         for name in ("least_epochs", "critical_batch"):
             if not 0 < getattr(self, name) < np.inf:
-                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+                raise InputError(
+                    f"{name} {getattr(self, name)}: must be a positive number"
+                )
 
     def epochs(self, batch: float) -> float:
         """Return E_min (1 + B / B_crit) for a global batch of B examples."""
@@ -114,7 +116,9 @@ class EpochTable(Convergence):
             raise InputError(f"{self.source}: no rows of batch and epochs")
         for k, (batch, epochs) in enumerate(self.rows):
             if not (0 < batch < np.inf and 0 < epochs < np.inf):
-                raise InputError(f"{self.source}: row {k + 1}: batch and epochs must be positive")
+                raise InputError(
+                    f"{self.source}: row {k + 1}: batch and epochs must be positive"
+                )
             if k and batch <= self.rows[k - 1][0]:
                 raise InputError(f"{self.source}: row {k + 1}: batches must rise")
 
@@ -137,16 +141,24 @@ def read_epochs(path: str | Path) -> EpochTable:
         FormatError: The message names the file and what is wrong.
     """
     yamlish = Path(path).suffix.lower() in (".yaml", ".yml")
-    read = partial(_from_yaml, read_yaml(path)) if yamlish else partial(_from_csv, read_text(path))
+    read = (
+        partial(_from_yaml, read_yaml(path))
+        if yamlish
+        else partial(_from_csv, read_text(path))
+    )
     try:
         return EpochTable(tuple(sorted(read())), str(path))
     except (csv.Error, KeyError, TypeError, ValueError, OverflowError) as error:
         said = " ".join(str(error).split())
-        raise FormatError(f"{path}: must have rows of batch and epochs: {said}") from None
+        raise FormatError(
+            f"{path}: must have rows of batch and epochs: {said}"
+        ) from None
 
 
 def _from_csv(text: str) -> list[tuple[float, float]]:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
     reader = csv.DictReader(StringIO("\n".join(lines)), skipinitialspace=True)
     if not {"batch", "epochs"} <= set(reader.fieldnames or ()):
         raise ValueError("the first line must name the columns batch and epochs")
@@ -211,7 +223,9 @@ PRESETS = {
         "images",
         1_281_167,
         "ILSVRC 2012, Russakovsky et al. 2015",
-        CriticalBatch(90.0, 8_192.0, "90 epochs: Goyal et al. 2017; critical batch: assumed"),
+        CriticalBatch(
+            90.0, 8_192.0, "90 epochs: Goyal et al. 2017; critical batch: assumed"
+        ),
     ),
     "translation": Preset(
         "translation",
@@ -247,7 +261,9 @@ def token_preset(parameters: int, length: int, tokens: float | None = None) -> P
     source = f"critical batch of {critical / 1e6:.2g}M tokens: Kaplan et al. 2020 at a loss of "
     source += f"{loss:.2f} by Hoffmann et al. 2022"
     examples = max(1, round(tokens / length))
-    return Preset("tokens", examples, origin, CriticalBatch(1.0, critical / length, source))
+    return Preset(
+        "tokens", examples, origin, CriticalBatch(1.0, critical / length, source)
+    )
 
 
 FAMILIES = {
@@ -286,7 +302,9 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("batch", "examples"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: must be a positive number")
+                raise InputError(
+                    f"{name} {getattr(self, name)}: must be a positive number"
+                )
 
     def steps(self, batch: int) -> int:
         """Return the steps of an epoch with a global batch."""
@@ -313,8 +331,13 @@ class ConvergenceOptions:
     critical_batch: float | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs_table and (self.least_epochs, self.critical_batch) != (None, None):
-            raise InputError("--epochs-table: stands for --least-epochs and --critical-batch")
+        if self.epochs_table and (self.least_epochs, self.critical_batch) != (
+            None,
+            None,
+        ):
+            raise InputError(
+                "--epochs-table: stands for --least-epochs and --critical-batch"
+            )
 
 
 def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Training:
@@ -333,7 +356,9 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
     if options.epochs_table is not None:
         convergence = read_epochs(options.epochs_table)
     else:
-        asked = {name: getattr(options, name) for name in ("least_epochs", "critical_batch")}
+        asked = {
+            name: getattr(options, name) for name in ("least_epochs", "critical_batch")
+        }
         given = {name: value for name, value in asked.items() if value is not None}
         if given:
             told = "the command line's, the rest assumed"

@@ -51,7 +51,9 @@ class ClusterCopies:
 
     def __post_init__(self) -> None:
         if self.latency < 0 or not self.bandwidth > 0:
-            raise InputError("network: latency must not be negative, bandwidth must be positive")
+            raise InputError(
+                "network: latency must not be negative, bandwidth must be positive"
+            )
 
     @cached_property
     def mesh(self) -> MeshFabric:
@@ -89,7 +91,9 @@ class ClusterCopies:
         stages = (REDUCE_SCATTER, ALL_GATHER)
         within = sum(self.mesh.collective(op, size, inside, devices) for op in stages)
         waits = hops(ALL_REDUCE, copies) * self.latency
-        return within + ring_seconds(ALL_REDUCE, copies, size, self.bandwidth / devices, waits)
+        return within + ring_seconds(
+            ALL_REDUCE, copies, size, self.bandwidth / devices, waits
+        )
 
     def origin(self, most: int) -> str:
         """Return where the seconds come from if up to `most` devices are used."""
@@ -102,4 +106,8 @@ class ClusterCopies:
                 f"cluster): {known.source}"
             )
         copied = most > self.cluster.num_devices
-        return f"{told}, between copies of it from --network-* (assumed)" if copied else told
+        return (
+            f"{told}, between copies of it from --network-* (assumed)"
+            if copied
+            else told
+        )

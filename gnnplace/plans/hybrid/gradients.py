@@ -106,7 +106,9 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
         own = own[np.argsort(simulation.finish[own], kind="stable")]
         spent = np.cumsum(simulation.finish[own] - simulation.start[own])
         here = np.flatnonzero(simulation.device == d)
-        before = np.searchsorted(simulation.finish[own], simulation.finish[here], side="right")
+        before = np.searchsorted(
+            simulation.finish[own], simulation.finish[here], side="right"
+        )
         finish[here] -= np.concatenate(([0.0], spent))[before]
     return finish
 

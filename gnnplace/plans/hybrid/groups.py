@@ -84,7 +84,9 @@ def grouped_plan(
             f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
         )
     plans = priced_groups(chain, found, running.groups, running.devices, size)
-    return plan_of(chain, found, min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time)))
+    return plan_of(
+        chain, found, min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time))
+    )
 
 
 def priced_groups(
@@ -130,9 +132,13 @@ class PlannedSteps:
     has_gradients = True
     origin = "predicted by joint plans, gradients exchanged after the last pass"
 
-    def __init__(self, what: str, cluster: Cluster, search: Search, progress: Progress) -> None:
+    def __init__(
+        self, what: str, cluster: Cluster, search: Search, progress: Progress
+    ) -> None:
         if is_problem_file(what):
-            raise InputError("--placer plan: a problem file has ops and no layers; give a model")
+            raise InputError(
+                "--placer plan: a problem file has ops and no layers; give a model"
+            )
         progress(CAPTURING)
         accept = search.capture.accept_other_loss
         self.chain = chain_of(TrainingJob(what, accept_other_loss=accept), cluster)
@@ -145,15 +151,24 @@ class PlannedSteps:
             InfeasibleError: If none does.
         """
         cluster = with_slack(cluster)
-        chain, told = on_cluster(self.chain, cluster), "no plan of a group fits its memory"
+        chain, told = (
+            on_cluster(self.chain, cluster),
+            "no plan of a group fits its memory",
+        )
         found = list[ReplicaStep]()
-        for size in (chain.batch // m for m in self.microbatches if chain.batch % m == 0):
+        for size in (
+            chain.batch // m for m in self.microbatches if chain.batch % m == 0
+        ):
             try:
                 plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
             except InputError as error:
                 told = str(error)
                 continue
-            found += [replica_step(chain, cluster, one) for one in plans if one.lacking[1] <= 0]
+            found += [
+                replica_step(chain, cluster, one)
+                for one in plans
+                if one.lacking[1] <= 0
+            ]
         if not found:
             raise InfeasibleError(told)
         return found
@@ -165,7 +180,11 @@ def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
     All gradients of a rank are ready after its last pass.
     """
     pricer = pricer_of(chain, MeshFabric(cluster), priced.draft.size)
-    begun = {rank: start for name, rank, start, _ in priced.timing.spans if name == f"end {rank}"}
+    begun = {
+        rank: start
+        for name, rank, start, _ in priced.timing.spans
+        if name == f"end {rank}"
+    }
     held, ends, updates = np.zeros((3, cluster.num_devices))
     for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):
         here = list(stage.mesh.devices)

@@ -84,7 +84,12 @@ class Splitter:
     """
 
     def __init__(
-        self, fabric: ClusterCopies, training: Training, place_on: PlaceOn, *, overlap: bool = True
+        self,
+        fabric: ClusterCopies,
+        training: Training,
+        place_on: PlaceOn,
+        *,
+        overlap: bool = True,
     ) -> None:
         self.fabric, self.training = fabric, training
         self.place_on, self.overlap = place_on, overlap
@@ -102,7 +107,9 @@ class Splitter:
             self.row(count // size, size)
             for count in counts
             for size in sizes
-            if count % size == 0 and size <= most and (most % size == 0 or count <= most)
+            if count % size == 0
+            and size <= most
+            and (most % size == 0 or count <= most)
         ]
 
     def row(self, groups: int, devices: int) -> SplitRow:
@@ -114,10 +121,16 @@ class Splitter:
         if isinstance(found, InfeasibleError):
             return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(found))
         parts, microbatches = found
-        note = "" if epochs is not None else f"no epochs are given for a batch of {batch}"
-        return SplitRow(groups, devices, microbatches, parts, batch, steps, epochs, note)
+        note = (
+            "" if epochs is not None else f"no epochs are given for a batch of {batch}"
+        )
+        return SplitRow(
+            groups, devices, microbatches, parts, batch, steps, epochs, note
+        )
 
-    def _step(self, groups: int, devices: int) -> tuple[StepParts, int] | InfeasibleError:
+    def _step(
+        self, groups: int, devices: int
+    ) -> tuple[StepParts, int] | InfeasibleError:
         """Return the slowest group's step and its best number of micro-batches.
 
         The error of a group that cannot be placed is returned, not raised.
@@ -143,7 +156,9 @@ class Splitter:
         Groups that differ in names alone are placed once.
         """
         cluster = self.fabric.cluster
-        kinds = tuple((cluster.devices[d].kind, cluster.devices[d].memory) for d in devices)
+        kinds = tuple(
+            (cluster.devices[d].kind, cluster.devices[d].memory) for d in devices
+        )
         key = kinds, cluster.pattern(devices)
         if key not in self._placed:
             try:

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field, replace
 from gnnplace.costs.links import LinkTable
 from gnnplace.costs.own import with_measurements
 from gnnplace.costs.profiling.profiler import read_or_profile
-from gnnplace.costs.profiling.targets import is_problem_file, on_cluster, resolve_cluster
+from gnnplace.costs.profiling.targets import (
+    is_problem_file,
+    on_cluster,
+    resolve_cluster,
+)
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise
 from gnnplace.plans.hybrid.convergence import (
@@ -57,7 +61,9 @@ class HybridOptions(ConvergenceOptions):
 
     def __post_init__(self) -> None:
         if self.most < 1:
-            raise InputError(f"--most {self.most}: must be a positive number of devices")
+            raise InputError(
+                f"--most {self.most}: must be a positive number of devices"
+            )
         super().__post_init__()
 
 
@@ -121,7 +127,9 @@ def study_hybrid(
         own, table = measured.cluster, measured.table
         for note in measured.notes:
             progress(note)
-    fabric = ClusterCopies(own, options.network_latency, options.network_bandwidth, table)
+    fabric = ClusterCopies(
+        own, options.network_latency, options.network_bandwidth, table
+    )
     most = own.num_devices if options.devices is None else options.devices
     counts = device_counts(most)
     name = what if problem is None else problem.name
@@ -138,9 +146,14 @@ def study_hybrid(
     splitter = Splitter(fabric, training, place_on, overlap=options.overlap)
     rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
     if not any(row.parts is not None for row in rows):
-        raise InfeasibleError(f"hybrid: no split of {most} devices fits; {rows[0].note}")
+        raise InfeasibleError(
+            f"hybrid: no split of {most} devices fits; {rows[0].note}"
+        )
     # Say where every kind of figure comes from.
-    told, convergence = f"preset {preset.name!r}: {preset.examples_source}", training.convergence
+    told, convergence = (
+        f"preset {preset.name!r}: {preset.examples_source}",
+        training.convergence,
+    )
     origin = {
         "step": place_on.origin,
         "all_reduce": fabric.origin(most) if place_on.has_gradients else NOT_COUNTED,
@@ -159,10 +172,14 @@ def _batch(what: str, batch: int | None) -> int:
     """
     if is_problem_file(what):
         if batch is None:
-            raise InputError("--batch: a problem file does not say how many examples a step has")
+            raise InputError(
+                "--batch: a problem file does not say how many examples a step has"
+            )
         return batch
     if batch is not None:
-        raise InputError("--batch: is for problem files; a model says it itself: MODEL?batch=B")
+        raise InputError(
+            "--batch: is for problem files; a model says it itself: MODEL?batch=B"
+        )
     from gnnplace.plans.segments.chains import batch_of
     from gnnplace.tracing import load
 
@@ -204,7 +221,12 @@ class Placing:
     def __init__(
         self, what: str, cluster: Cluster | None, search: Search, progress: Progress
     ) -> None:
-        self.what, self.cluster, self.search, self.progress = what, cluster, search, progress
+        self.what, self.cluster, self.search, self.progress = (
+            what,
+            cluster,
+            search,
+            progress,
+        )
         self.problems: dict[int, Problem] = {}
         for count in sorted(set(search.microbatches)):
             try:
@@ -219,12 +241,16 @@ class Placing:
     @property
     def has_gradients(self) -> bool:
         """Return whether the problems say how large gradients are: some op updates parameters."""
-        return any(bool((problem.phase == UPDATE).any()) for problem in self.problems.values())
+        return any(
+            bool((problem.phase == UPDATE).any()) for problem in self.problems.values()
+        )
 
     @property
     def origin(self) -> str:
         """Return where steps come from: measured op times, or estimated ones if any is."""
-        estimated = any(bool(problem.estimated.any()) for problem in self.problems.values())
+        estimated = any(
+            bool(problem.estimated.any()) for problem in self.problems.values()
+        )
         return f"predicted from {'estimated' if estimated else 'measured'} op times"
 
     def _problem(self, count: int) -> Problem:
@@ -245,7 +271,9 @@ class Placing:
             )
             try:
                 own = on_cluster(problem, cluster)
-                result = place(own, placer=search.placer, budget=search.budget, seed=search.seed)
+                result = place(
+                    own, placer=search.placer, budget=search.budget, seed=search.seed
+                )
                 scale = count if is_problem_file(self.what) else 1
                 found.append(placed_step(own, result, scale=scale))
             except InfeasibleError as reason:

@@ -89,7 +89,9 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
                 "zero=2 or zero=3"
             )
     # Without FSDP checkpointing is the script's, and stands in the head.
-    script_words = (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
+    script_words = (
+        (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
+    )
     told = [f"# {line}" for line in header(plan, lines, keys=script_words)]
     return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
 
@@ -122,9 +124,13 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             plan,
         )
     if plan.recompute == FULL and plan.zero < 2 and plan.tp == plan.cp == 1:
-        told = "is the script's where FSDP is off: model.gradient_checkpointing_enable()"
+        told = (
+            "is the script's where FSDP is off: model.gradient_checkpointing_enable()"
+        )
         yield f"recompute=full: {told}", plan
-    accumulated = plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
+    accumulated = (
+        plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
+    )
     if plan.zero > 1 and accumulated:
         told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
         told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
@@ -134,7 +140,9 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         "accelerate",
         zero_groups=(2, 3),
         gradients="same",
-        offloads=(EVERYTHING,) if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1 else (),
+        offloads=(EVERYTHING,)
+        if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1
+        else (),
     ):
         plan = run
         yield line, plan

@@ -208,10 +208,14 @@ class _Reading:
 
     def refuse_price(self, path: str, effect: str) -> None:
         """Note that no price counts a key."""
-        self.not_priced.append(NotPriced(key=path, effect=effect, line=self.keys.line(path)))
+        self.not_priced.append(
+            NotPriced(key=path, effect=effect, line=self.keys.line(path))
+        )
 
 
-def read_accelerate(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_accelerate(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of accelerate.
 
     Args:
@@ -234,7 +238,9 @@ def read_accelerate(text: str, source: str, values: Mapping[str, str] | None = N
             f"{', '.join(KINDS)}"
         )
     reading = _Reading(keys)
-    plan = replace(_mesh(reading), compile=_compiles(reading), lines=keys.word_lines(WORD_KEYS))
+    plan = replace(
+        _mesh(reading), compile=_compiles(reading), lines=keys.word_lines(WORD_KEYS)
+    )
     plan = replace(plan, precision=_precision(reading, kind))
     if kind == "DEEPSPEED":
         plan = _with_deepspeed(reading, plan)
@@ -247,7 +253,9 @@ def read_accelerate(text: str, source: str, values: Mapping[str, str] | None = N
     plan = with_header(plan, text, source)
     missing = [name for name in SCRIPT_WORDS if getattr(plan, name) is None]
     if missing:
-        reading.notes.append(f"said by the script and not by this file: {', '.join(missing)}")
+        reading.notes.append(
+            f"said by the script and not by this file: {', '.join(missing)}"
+        )
     return check_plan_words(replace(plan, notes=tuple(reading.notes)), source)
 
 
@@ -260,7 +268,9 @@ def _mesh(reading: _Reading) -> LaunchPlan:
     keys = reading.keys
     source = keys.source
     sizes = _section(reading, "parallelism_config", "parallelism_config_", PARALLEL)
-    count = {name: _count(sizes, name, source) for name in PARALLEL if name.endswith("_size")}
+    count = {
+        name: _count(sizes, name, source) for name in PARALLEL if name.endswith("_size")
+    }
     replicas, shards = count["dp_replicate_size"], count["dp_shard_size"]
     tp = count["tp_size"]
     cp = count["cp_size"] * count["sp_size"]
@@ -307,14 +317,19 @@ def _precision(reading: _Reading, kind: str) -> str:
     if half in (None, False):
         return "32-true"
     if half == "fp8":
-        reading.refuse_price("mixed_precision", "matrix products in fp8; priced in bf16")
+        reading.refuse_price(
+            "mixed_precision", "matrix products in fp8; priced in bf16"
+        )
         return "bf16-mixed"
     if not isinstance(half, str) or half not in PRECISIONS:
         raise FormatError(
             f"{reading.keys.source}: mixed_precision: {shown(half)}: must be no, bf16, fp16 or fp8"
         )
     precision = PRECISIONS[half]
-    if kind in ("DEEPSPEED", "MEGATRON_LM"):  # half parameters, a fp32 copy in the optimizer
+    if kind in (
+        "DEEPSPEED",
+        "MEGATRON_LM",
+    ):  # half parameters, a fp32 copy in the optimizer
         precision = precision.replace("mixed", "master")
     return precision
 
@@ -340,11 +355,15 @@ def _with_fsdp(reading: _Reading, plan: LaunchPlan, kind: str) -> LaunchPlan:
     is_offloaded = str(fsdp.get("offload_params")).lower() == "true"
     offload = fsdp_offload(zero) if is_offloaded else NONE
     if offload is None:
-        effect = "offloads parameters, gradients and optimizer to the CPU; priced on the GPU"
+        effect = (
+            "offloads parameters, gradients and optimizer to the CPU; priced on the GPU"
+        )
         reading.refuse_price("fsdp_config.fsdp_offload_params", effect)
     if str(fsdp.get("activation_checkpointing_offload")).lower() == "true":
         effect = "offloads checkpointed activations to the CPU; priced on the GPU"
-        reading.refuse_price("fsdp_config.fsdp_activation_checkpointing_offload", effect)
+        reading.refuse_price(
+            "fsdp_config.fsdp_activation_checkpointing_offload", effect
+        )
     is_sharded = plan.dp is None or plan.dp > 1 or plan.cp > 1
     return replace(
         plan,
@@ -363,7 +382,9 @@ def _zero(reading: _Reading, fsdp: Mapping[str, Any]) -> tuple[int, bool]:
     """
     named = ("version", "reshard_after_forward", "sharding_strategy")
     if not any(key in fsdp for key in named):
-        reading.notes.append("no fsdp_version: 1 for accelerate launch, 2 for the Trainer")
+        reading.notes.append(
+            "no fsdp_version: 1 for accelerate launch, 2 for the Trainer"
+        )
     reshard = fsdp.get("reshard_after_forward", fsdp.get("sharding_strategy", True))
     hybrid = any(
         str(fsdp.get(key)).upper() in HYBRID
@@ -376,7 +397,9 @@ def _zero(reading: _Reading, fsdp: Mapping[str, Any]) -> tuple[int, bool]:
         return (3 if word == "TRUE" else 2), hybrid
     if word not in STRATEGY:
         source = reading.keys.source
-        raise FormatError(f"{source}: fsdp_config: {shown(reshard)}: no sharding strategy")
+        raise FormatError(
+            f"{source}: fsdp_config: {shown(reshard)}: no sharding strategy"
+        )
     return STRATEGY[word], hybrid
 
 
@@ -405,9 +428,13 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
         reading.refuse_price(f"deepspeed_config.{name}", effect)
     steps = section.get("gradient_accumulation_steps")
     if steps not in (None, "auto") and (type(steps) is not int or steps < 1):
-        raise keys.fault("deepspeed_config.gradient_accumulation_steps", "must be a whole number")
+        raise keys.fault(
+            "deepspeed_config.gradient_accumulation_steps", "must be a whole number"
+        )
     accumulation = steps if type(steps) is int else None
-    return replace(plan, zero=int(zero), offload=offload or NONE, accumulation=accumulation)
+    return replace(
+        plan, zero=int(zero), offload=offload or NONE, accumulation=accumulation
+    )
 
 
 def _with_json(reading: _Reading, plan: LaunchPlan, path: str) -> LaunchPlan:
@@ -456,7 +483,9 @@ def _with_megatron(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
     return plan if world is None else plan.with_dp(world, source)
 
 
-def _section(reading: _Reading, name: str, prefix: str, known: Sequence[str]) -> dict[str, Any]:
+def _section(
+    reading: _Reading, name: str, prefix: str, known: Sequence[str]
+) -> dict[str, Any]:
     """Return the keys of a section without their prefix. Keys that nothing reads are noted.
 
     Args:

@@ -52,7 +52,11 @@ class AdapterKeys:
 
 
 def read_adapters(
-    reading: YamlReading, keys: AdapterKeys, *, bits: int = HALF_BITS, expert_bits: int = HALF_BITS
+    reading: YamlReading,
+    keys: AdapterKeys,
+    *,
+    bits: int = HALF_BITS,
+    expert_bits: int = HALF_BITS,
 ) -> str | None:
     """Return the adapters of a file in the words of `--lora`, or None if they cannot be read.
 
@@ -74,7 +78,9 @@ def read_adapters(
     listed = reading.get(keys.targets)
     if isinstance(listed, str):
         listed = [name.strip() for name in listed.split(",") if name.strip()]
-    modules = listed if isinstance(listed, list) and listed else list(keys.default_targets)
+    modules = (
+        listed if isinstance(listed, list) and listed else list(keys.default_targets)
+    )
     if not modules:
         reading.refuse_price(keys.targets, f"the products are not known: {UNREAD}")
         return None
@@ -89,7 +95,9 @@ def read_adapters(
         reading.refuse_price(keys.targets, f"{', '.join(unread)}: {UNREAD}")
         return None
     if unread:
-        effect = f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
+        effect = (
+            f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
+        )
         reading.refuse_price(keys.targets, effect)
     targets = tuple(name for name in TARGETS if name in named)
     if len(targets) == len(TARGETS):

@@ -77,7 +77,9 @@ class Prices:
             GnnplaceError: If the model or the cluster cannot be made again.
         """
         file = plan.file
-        devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+        devices = with_slack(
+            resolve_cluster(cluster or file.cluster_file or file.cluster)
+        )
         return cls(model, devices, chain_of_file(file, model, devices, file.precision))
 
     def losses(
@@ -113,7 +115,9 @@ class Prices:
                 precision = nearest.precision or "32-true"
                 chain = chain_of_file(plan.file, self.model, self.cluster, precision)
             words, _ = captured_spec(nearest)
-            after = _realized(chain, self.cluster, draft_of_spec(chain, self.cluster, words))
+            after = _realized(
+                chain, self.cluster, draft_of_spec(chain, self.cluster, words)
+            )
             losses.append(_loss(told, before, after))
             before = after
         return losses, before.step_time
@@ -125,7 +129,10 @@ class Prices:
 
         Each draft gives up what the drafts before it do, and comes with a line for the user.
         """
-        chain, pricer = self.chain, pricer_of(self.chain, MeshFabric(self.cluster), draft.size)
+        chain, pricer = (
+            self.chain,
+            pricer_of(self.chain, MeshFabric(self.cluster), draft.size),
+        )
         if not ordered and ":searched" in draft.schedule:
             name = draft.schedule.partition(":")[0]
             draft = replace(draft, schedule=name, rules=None)
@@ -137,7 +144,10 @@ class Prices:
             draft = draft.cut_at(bounds)
             if moved:
                 told = ", ".join(map(str, moved))
-                yield f"stage {told}: begins inside of a layer; whole layers are written", draft
+                yield (
+                    f"stage {told}: begins inside of a layer; whole layers are written",
+                    draft,
+                )
         if draft.stages[0].mesh.shards > 1:
             split = split_of_spec(base.spec)
             split_draft = with_splits(pricer, draft, split.choices)
@@ -160,13 +170,20 @@ class Prices:
         kinds = [self.cluster.devices[s.mesh.first].kind for s in draft.stages]
         return [
             source.placements(
-                kind, s.mesh.axes, draft.size // s.mesh.replicas, s.first, s.last, s.choice
+                kind,
+                s.mesh.axes,
+                draft.size // s.mesh.replicas,
+                s.first,
+                s.last,
+                s.choice,
             )
             for kind, s in zip(kinds, draft.stages, strict=True)
         ]
 
 
-def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None) -> Priced:
+def _realized(
+    chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None
+) -> Priced:
     priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
     if priced is None:
         raise InputError(f"{chain.name}: cannot be cut as it would be written")
@@ -175,6 +192,7 @@ def _realized(chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | Non
 
 def _loss(told: str, before: Priced, after: Priced) -> Loss:
     peak_before, peak_after = (
-        max(plan.held(rank) for rank in range(len(plan.chunks))) for plan in (before, after)
+        max(plan.held(rank) for rank in range(len(plan.chunks)))
+        for plan in (before, after)
     )
     return Loss(told, after.step_time - before.step_time, peak_after - peak_before)

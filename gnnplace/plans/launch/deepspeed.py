@@ -54,13 +54,19 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield "zero: DeepSpeed pipelines with ZeRO 0 or 1; zero=1 is written", plan
     if plan.tp > 1 and plan.sp:
         plan = replace(plan, sp=False)
-        yield "sp: DeepSpeed's tensor parallelism keeps whole tokens; sp=off is written", plan
+        yield (
+            "sp: DeepSpeed's tensor parallelism keeps whole tokens; sp=off is written",
+            plan,
+        )
     for told, whole in plan.with_whole_experts("DeepSpeed"):
         plan = whole
         yield told, plan
     if plan.ep > 1 and plan.tp > 1 and plan.zero == 3:
         plan = replace(plan, zero=2)
-        yield "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written", plan
+        yield (
+            "zero: DeepSpeed's experts beside tp go with ZeRO 0 to 2; zero=2 is written",
+            plan,
+        )
     sayable = ("gradients",) if plan.zero in (1, 2) else ()
     # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
@@ -74,7 +80,10 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield line, plan
     if plan.zero == 3 and plan.group == 1:
         plan = replace(plan, group=None)
-        yield "ZeRO 3 over groups of one: DeepSpeed has none; over all replicas is written", plan
+        yield (
+            "ZeRO 3 over groups of one: DeepSpeed has none; over all replicas is written",
+            plan,
+        )
     half, _, kind = (plan.precision or "32-true").partition("-")
     if half != "32" and kind != "master":
         plan = replace(plan, precision=f"{half}-master")
@@ -109,7 +118,10 @@ def _zero_section(plan: LaunchPlan) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": plan.zero}
     if "gradients" in plan.overlap:
         section["overlap_comm"] = True
-    for key, name in (("offload_optimizer", "optimizer"), ("offload_param", "parameters")):
+    for key, name in (
+        ("offload_optimizer", "optimizer"),
+        ("offload_param", "parameters"),
+    ):
         if name in plan.offload:
             section[key] = {"device": "cpu", "pin_memory": True}
     if plan.zero == 3 and plan.group is not None:
@@ -131,7 +143,9 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     chosen = plan.sizes is not None and plan.sizes.experts is not None
     check_degrees(plan)
     if chosen and plan.tp > 1 and (plan.pp > 1 or plan.ep == 1 or plan.etp != 1):
-        raise InfeasibleError("deepspeed: experts beside tp are whole, on ep of them, in one stage")
+        raise InfeasibleError(
+            "deepspeed: experts beside tp are whole, on ep of them, in one stage"
+        )
     held: dict[str, Any] = {"told": [" ".join(line.split()) for line in lines]}
     if plan.pp > 1:
         held |= {"pp": plan.pp}

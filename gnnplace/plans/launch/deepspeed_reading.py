@@ -209,7 +209,9 @@ SWITCHED: Mapping[str, str] = {
 """What a switch, or a section that is there, changes and no price counts."""
 
 
-def read_deepspeed(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_deepspeed(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of DeepSpeed.
 
     Args:
@@ -255,7 +257,10 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
     dp = _replicas(batch, size, steps, source)
     precision = _precision(keys)
     half = (precision or "32-true").partition("-")[0]
-    fp32 = keys.word("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"), "same") == "fp32"
+    fp32 = (
+        keys.word("data_types.grad_accum_dtype", ("fp32", "bf16", "fp16"), "same")
+        == "fp32"
+    )
     tp = keys.count("tensor_parallel.autotp_size", 1, least=0) or 1
     part = "expert_parallel."
     ep = keys.count(f"{part}autoep_size", 1) if keys.switch(f"{part}enabled") else 1
@@ -299,7 +304,11 @@ def plan_of_keys(keys: Keys) -> LaunchPlan:
         plan = with_fields(plan, {k: v for k, v in header.items() if k in KEPT}, source)
     if plan.batch is None and plan.dp and size and steps:
         plan = replace(plan, batch=plan.dp * size * steps, accumulation=None)
-    if BATCHES[2] in keys.data and keys.get(BATCHES[2]) == AUTO and plan.accumulation == 1:
+    if (
+        BATCHES[2] in keys.data
+        and keys.get(BATCHES[2]) == AUTO
+        and plan.accumulation == 1
+    ):
         plan = replace(plan, accumulation=None)
     return check_plan_words(plan, source)
 
@@ -331,15 +340,23 @@ def _precision(keys: Keys) -> str | None:
         if value == AUTO:
             is_auto = True
         elif value not in (None, True, False):
-            raise keys.fault(path, "must be true or false, or auto, which the Trainer fills in")
+            raise keys.fault(
+                path, "must be true or false, or auto, which the Trainer fills in"
+            )
         elif value is True:
             both = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
-            if half == "bf16" and all(keys.get(f"{section}.{name}") is True for name in both):
+            if half == "bf16" and all(
+                keys.get(f"{section}.{name}") is True for name in both
+            ):
                 return "bf16-true"
             return f"{half}-master"
     if keys.get("torch_autocast.enabled") is True:
         dtype = str(keys.get("torch_autocast.dtype"))
-        return "16-mixed" if "float16" in dtype and "bfloat16" not in dtype else "bf16-mixed"
+        return (
+            "16-mixed"
+            if "float16" in dtype and "bfloat16" not in dtype
+            else "bf16-mixed"
+        )
     if keys.get("amp.enabled") is True:
         return "16-master" if keys.get("amp.opt_level") in ("O2", "O3") else "16-mixed"
     auto_amp = AUTO in (keys.get("amp.enabled"), keys.get("torch_autocast.enabled"))
@@ -358,9 +375,12 @@ def _offload(keys: Keys, zero: int) -> str | None:
     """Return what lies in the host's memory, or None if no word says it."""
     optimizer, parameters = (keys.get(f"zero_optimization.{name}") for name in OFFLOADS)
     old_optimizer, old_parameters = (
-        keys.get(f"zero_optimization.{name}") for name in ("cpu_offload", "cpu_offload_param")
+        keys.get(f"zero_optimization.{name}")
+        for name in ("cpu_offload", "cpu_offload_param")
     )
-    return deepspeed_offload(optimizer or old_optimizer, parameters or old_parameters, zero)
+    return deepspeed_offload(
+        optimizer or old_optimizer, parameters or old_parameters, zero
+    )
 
 
 def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
@@ -374,7 +394,9 @@ def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
         what = "the optimizer's state" if name == OFFLOADS[0] else "parameters"
         ratio = value.get("ratio") if isinstance(value, dict) else None
         share = "" if ratio is None else f", a share of {ratio}"
-        effect = f"{name}: {what} on {str(device)[:20]}{share} (offload); priced on the GPU"
+        effect = (
+            f"{name}: {what} on {str(device)[:20]}{share} (offload); priced on the GPU"
+        )
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     for path, effect in SWITCHED.items():
         if path in OLD_OFFLOADS and offload is not None:
@@ -408,7 +430,9 @@ def _type_effects(keys: Keys) -> Iterator[NotPriced]:
     optimizer = _optimizer(keys)
     if optimizer not in (None, *PRICED_OPTIMIZERS):
         effect = f"the update and the state of {optimizer}; priced as adamw"
-        yield NotPriced(key="optimizer.type", effect=effect, line=keys.line("optimizer.type"))
+        yield NotPriced(
+            key="optimizer.type", effect=effect, line=keys.line("optimizer.type")
+        )
     for path in ("communication_data_type", "seq_parallel_communication_data_type"):
         value = _peek(keys, path)
         if value not in (None, AUTO):
@@ -434,7 +458,11 @@ def _notes(keys: Keys) -> Iterator[str]:
     unknown = [key for key in keys.unknown("", TOP) if not key.startswith("x-")]
     if unknown:
         yield f"keys that are not known, and not priced: {', '.join(unknown)}"
-    refused = [k for k in keys.unknown("zero_optimization", ZERO) if not k.startswith("stage3_")]
+    refused = [
+        k
+        for k in keys.unknown("zero_optimization", ZERO)
+        if not k.startswith("stage3_")
+    ]
     if refused:
         yield f"keys of zero_optimization that DeepSpeed refuses: {', '.join(refused)}"
     filled = [path for path, value in keys.walk() if value == AUTO]
@@ -451,7 +479,9 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield "torch_autocast: products in the half type over the parameters' own"
 
 
-def _replicas(batch: int | None, size: int | None, steps: int | None, source: str) -> int | None:
+def _replicas(
+    batch: int | None, size: int | None, steps: int | None, source: str
+) -> int | None:
     """Return the number of replicas that batches leave, or None if one of the three is missing.
 
     Args:

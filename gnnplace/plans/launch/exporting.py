@@ -33,7 +33,11 @@ from gnnplace.problem import Cluster
 
 
 def export_plan(
-    plan: Plan, launcher: str, *, model: str | None = None, cluster: str | Cluster | None = None
+    plan: Plan,
+    launcher: str,
+    *,
+    model: str | None = None,
+    cluster: str | Cluster | None = None,
 ) -> LaunchFile:
     """Return a plan as the file of a launcher.
 
@@ -100,7 +104,9 @@ def _export_captured(
     base, given_up = launch_plan_of(plan, sizes)
     beside = target.beside(file)
     if beside is not None:  # the file beside it has the searched order
-        given_up = [line for line in given_up if not line.startswith("order of actions")]
+        given_up = [
+            line for line in given_up if not line.startswith("order of actions")
+        ]
     base, steps = nearest_plan(base, target)
     last = steps[-1][1] if steps else base
     gpus, seconds = SERVER_GPUS, None
@@ -118,7 +124,9 @@ def _export_captured(
     return LaunchFile(text, last, tuple(losses), seconds, target.command, beside)
 
 
-def _lines(plan: Plan, launcher: str, losses: list[Loss], seconds: float | None) -> list[str]:
+def _lines(
+    plan: Plan, launcher: str, losses: list[Loss], seconds: float | None
+) -> list[str]:
     file = plan.file
     fullest = max(entry.all for entry in file.memory.values()) / 1e9
     lines = [

@@ -15,7 +15,11 @@ from gnnplace.plans.decoders.adapters import HALF_BITS, QUANTIZED_BITS
 from gnnplace.plans.launch.adapter_keys import AdapterKeys, read_adapters
 from gnnplace.plans.launch.launch_plan import FULL, NONE, LaunchPlan
 from gnnplace.plans.launch.offloading import fsdp_offload
-from gnnplace.plans.launch.yaml_reading import YamlReading, training_optimizer, with_json
+from gnnplace.plans.launch.yaml_reading import (
+    YamlReading,
+    training_optimizer,
+    with_json,
+)
 
 AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
     "dp": ("dp_shard_size", "dp_replicate_size"),
@@ -71,10 +75,16 @@ AXOLOTL_ADAPTERS = AdapterKeys(rank="lora_r", targets="lora_target_modules")
 FACTORY_ADAPTERS = AdapterKeys(
     rank="lora_rank", targets="lora_target", default_rank=8, default_targets=("all",)
 )
-OPEN_KEYS = ("micro_batch_size", "gradient_accumulation_steps", "per_device_train_batch_size")
+OPEN_KEYS = (
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "per_device_train_batch_size",
+)
 
 
-def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_axolotl(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of axolotl.
 
     Args:
@@ -86,10 +96,17 @@ def read_axolotl(text: str, source: str, values: Mapping[str, str] | None = None
         FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
     """
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
-    shard, replicate = reading.count("dp_shard_size"), reading.count("dp_replicate_size", 1) or 1
+    shard, replicate = (
+        reading.count("dp_shard_size"),
+        reading.count("dp_replicate_size", 1) or 1,
+    )
     dp = None if shard is None else shard * replicate
-    cp = reading.count("context_parallel_size") or reading.degree("sequence_parallel_degree")
-    has_fsdp = bool(reading.get("fsdp_config") or reading.get("fsdp") or (shard or 1) > 1)
+    cp = reading.count("context_parallel_size") or reading.degree(
+        "sequence_parallel_degree"
+    )
+    has_fsdp = bool(
+        reading.get("fsdp_config") or reading.get("fsdp") or (shard or 1) > 1
+    )
     zero = 3 if has_fsdp else 0
     if reading.text("fsdp_config.reshard_after_forward") == "false":
         zero = 2
@@ -129,7 +146,9 @@ def _offload(reading: YamlReading, zero: int) -> str:
     return NONE
 
 
-def read_factory(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_factory(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of LLaMA-Factory.
 
     Args:
@@ -149,7 +168,9 @@ def read_factory(text: str, source: str, values: Mapping[str, str] | None = None
         zero=3 if reading.get("fsdp") else 0,
         microbatch_size=reading.count("per_device_train_batch_size"),
         accumulation=reading.count("gradient_accumulation_steps", 1) or 1,
-        recompute=NONE if keeps else FULL,  # LLaMA-Factory turns it on unless this is there
+        recompute=NONE
+        if keeps
+        else FULL,  # LLaMA-Factory turns it on unless this is there
         precision="bf16-true"
         if reading.is_on("pure_bf16")
         else _precision(reading, "bf16", "fp16"),

@@ -46,12 +46,16 @@ EFFECTS: Mapping[str, str] = {
     "model.attn_config.attn_uses_sequence_id": "attention within documents; priced over all tokens",
 }
 ADAPTERS = AdapterKeys(
-    rank="model.peft_config.r", targets="model.peft_config.target_modules", default_rank=8
+    rank="model.peft_config.r",
+    targets="model.peft_config.target_modules",
+    default_rank=8,
 )
 OPEN_KEYS = ("global_train_batch_size", "device_train_microbatch_size", "precision")
 
 
-def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_foundry(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of llm-foundry.
 
     Args:
@@ -65,20 +69,28 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
     reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
     size = reading.get("device_train_microbatch_size")
     if size == "auto":
-        reading.notes.append("device_train_microbatch_size: auto: is chosen when the run starts")
+        reading.notes.append(
+            "device_train_microbatch_size: auto: is chosen when the run starts"
+        )
     reading.refuse_switches(EFFECTS)
     if reading.text("precision") == "amp_fp8":
         reading.refuse_price("precision", "matrix products in fp8; priced in bf16")
     name = reading.text("optimizer.name")
     plain = {"decoupled_adamw": "adamw", "adamw": "adamw", "adam": "adam", "sgd": "sgd"}
     precision = reading.text("precision")
-    attention = reading.text("model.attn_config.attn_impl") or reading.text("model.attn_impl")
+    attention = reading.text("model.attn_config.attn_impl") or reading.text(
+        "model.attn_impl"
+    )
     if attention in ("torch", "triton"):
         path = "model.attn_config.attn_impl"
-        reading.refuse_price(path, f"{attention} attention; priced with the usual kernels")
+        reading.refuse_price(
+            path, f"{attention} attention; priced with the usual kernels"
+        )
     strategy = reading.text("fsdp_config.sharding_strategy") or "full_shard"
     if strategy.startswith(("hybrid", "_hybrid")):
-        reading.notes.append(f"{strategy}: shards within a server; priced over all replicas")
+        reading.notes.append(
+            f"{strategy}: shards within a server; priced over all replicas"
+        )
     zero = STRATEGIES.get(strategy, 3) if reading.get("fsdp_config") else 0
     has_adapters = bool(reading.get("model.peft_config"))
     is_offloaded = reading.is_on("fsdp_config.cpu_offload")
@@ -88,11 +100,15 @@ def read_foundry(text: str, source: str, values: Mapping[str, str] | None = None
         reading.refuse_price("fsdp_config.cpu_offload", effect)
     plan = LaunchPlan(
         tp=reading.degree("tp_config.tensor_parallel_degree"),
-        microbatch_size=None if size == "auto" else reading.count("device_train_microbatch_size"),
+        microbatch_size=None
+        if size == "auto"
+        else reading.count("device_train_microbatch_size"),
         batch=reading.count("global_train_batch_size"),
         zero=zero,
         offload=offload or NONE,
-        recompute=FULL if reading.is_on("fsdp_config.activation_checkpointing") else NONE,
+        recompute=FULL
+        if reading.is_on("fsdp_config.activation_checkpointing")
+        else NONE,
         precision=PRECISIONS.get(precision),
         gradients="same",
         optimizer=reading.optimizer("optimizer.name", plain.get(name, name)),
@@ -122,7 +138,9 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
     if vocabulary is None:
         vocabulary = 50368
         reading.notes.append("no model.vocab_size: 50368 tokens are assumed")
-    rotary = reading.is_on("model.attn_config.rope") or reading.is_on("model.attn_config.alibi")
+    rotary = reading.is_on("model.attn_config.rope") or reading.is_on(
+        "model.attn_config.alibi"
+    )
     return DecoderSizes(
         layers=layers,
         hidden=hidden,
@@ -133,5 +151,7 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
         vocabulary=vocabulary,
         gated="glu" in reading.text("model.ffn_config.ffn_type"),
         tied=reading.get("model.tie_word_embeddings") is not False,
-        positions=0 if rotary or reading.get("model.learned_pos_emb") is False else None,
+        positions=0
+        if rotary or reading.get("model.learned_pos_emb") is False
+        else None,
     )

@@ -22,7 +22,9 @@ LAUNCHED = (
 """Model types whose layers launchers have."""
 
 
-def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[LaunchPlan, list[str]]:
+def launch_plan_of(
+    plan: Plan, sizes: DecoderSizes | None = None
+) -> tuple[LaunchPlan, list[str]]:
     """Return the plan in launchers' terms, and a line for each thing that no launcher can express.
 
     Args:
@@ -33,7 +35,9 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
         InfeasibleError: If its stages have unlike meshes or ZeRO.
     """
     file = plan.file
-    meshes = {(len(s.rows), s.axes, s.zero if len(s.rows) > 1 else 0) for s in file.stages}
+    meshes = {
+        (len(s.rows), s.axes, s.zero if len(s.rows) > 1 else 0) for s in file.stages
+    }
     if len(meshes) > 1:
         raise InfeasibleError(
             f"{file.model}: its stages have unlike meshes ({plan.shape}), which no launcher can be "
@@ -50,8 +54,12 @@ def launch_plan_of(plan: Plan, sizes: DecoderSizes | None = None) -> tuple[Launc
     name, _, searched = file.schedule.partition(":")
     if searched == SEARCHED:
         told = [*told, f"order of actions: was searched; that of {name} is written"]
-    places = [d for k in range(ranks) for d in file.stages[file.rank_of.index(k)].device_names]
-    numbers = [int(d.rpartition(":")[2]) for d in places if d.rpartition(":")[2].isdecimal()]
+    places = [
+        d for k in range(ranks) for d in file.stages[file.rank_of.index(k)].device_names
+    ]
+    numbers = [
+        int(d.rpartition(":")[2]) for d in places if d.rpartition(":")[2].isdecimal()
+    ]
     if numbers != sorted(numbers):
         told.append("devices: not in their order; launchers number ranks by servers")
     made = LaunchPlan(
@@ -80,7 +88,9 @@ def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]
             for name, words in stage.placements.items()
             if words[place] != "R"
         ]
-        sent = any(word.endswith((":dispatch", ":spread")) for _, word, call in told if call)
+        sent = any(
+            word.endswith((":dispatch", ":spread")) for _, word, call in told if call
+        )
         weights = [name for name, _, call in told if not call]
         if any(stage.borders[axis] == "examples" for stage in file.stages):
             replicas *= count
@@ -104,8 +114,12 @@ def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
         own = dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
         split = [layer for layer in own if seen.setdefault(layer, k) != k]
         if split:
-            lines.append(f"stage {k}: begins inside of {split[0]}, which is whole on stage {k - 1}")
-    counts = tuple(sum(at == k for at in seen.values()) for k in range(len(file.stages)))
+            lines.append(
+                f"stage {k}: begins inside of {split[0]}, which is whole on stage {k - 1}"
+            )
+    counts = tuple(
+        sum(at == k for at in seen.values()) for k in range(len(file.stages))
+    )
     return (counts if seen else None), lines
 
 
@@ -115,7 +129,10 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
     if not any(again):
         return NONE, []
-    kinds, groups = {s.recompute.kind for s in stages}, {s.recompute.layers for s in stages}
+    kinds, groups = (
+        {s.recompute.kind for s in stages},
+        {s.recompute.layers for s in stages},
+    )
     if kinds - {NONE} == {SELECTIVE}:
         return SELECTIVE, []
     lacking = [k for k, s in enumerate(stages) if again[k] < (layers or again)[k]]
@@ -123,18 +140,25 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
         together = max(groups)
         return (f"uniform:{together}" if together > 1 else FULL), []
     most = max(again)
-    every = all(count == min(most, own) for count, own in zip(again, layers or again, strict=True))
-    word = f"block:{most}"
-    told = (
-        f"recompute: some layers of {len(lacking)} stages; {word} (the first {most} of every stage)"
+    every = all(
+        count == min(most, own)
+        for count, own in zip(again, layers or again, strict=True)
     )
-    return word, [] if every and _first(file, again) else [f"{told} is written"]
+    word = f"block:{most}"
+    if every and _first(file, again):
+        return word, []
+    lacked = f"some layers of {len(lacking)} stages"
+    return word, [
+        f"recompute: {lacked}; {word} (the first {most} of every stage) is written"
+    ]
 
 
 def _first(file: PlanFile, again: list[int]) -> bool:
     """Return whether the recomputed layers of every stage are its first ones."""
     for stage, count in zip(file.stages, again, strict=True):
-        own = list(dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m))))
+        own = list(
+            dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
+        )
         if {layer_of(m) for m in stage.recompute.modules} - {""} != set(own[:count]):
             return False
     return True

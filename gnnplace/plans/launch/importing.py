@@ -11,7 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from gnnplace.errors import InputError
-from gnnplace.plans.launch.launch_plan import PRICED_OPTIMIZERS, LaunchPlan, check_plan_words
+from gnnplace.plans.launch.launch_plan import (
+    PRICED_OPTIMIZERS,
+    LaunchPlan,
+    check_plan_words,
+)
 from gnnplace.plans.spec import PlanSpec
 
 
@@ -31,11 +35,17 @@ def completed(plan: LaunchPlan, devices: int, batch: int | None = None) -> Launc
         plan = plan.with_dp(devices, plan.source)
     batch = batch or plan.batch
     if batch is None and plan.microbatch_size is not None and plan.dp is not None:
-        batch = plan.dp * plan.microbatch_size * (plan.accumulation or 1)  # launchers assume it
+        batch = (
+            plan.dp * plan.microbatch_size * (plan.accumulation or 1)
+        )  # launchers assume it
     size = plan.microbatch_size
     if size is None and batch is not None and plan.accumulation and plan.dp is not None:
-        size = batch // (plan.dp * plan.accumulation) or 1  # DeepSpeed computes it in this way
-    return check_plan_words(replace(plan, batch=batch, microbatch_size=size), plan.source)
+        size = (
+            batch // (plan.dp * plan.accumulation) or 1
+        )  # DeepSpeed computes it in this way
+    return check_plan_words(
+        replace(plan, batch=batch, microbatch_size=size), plan.source
+    )
 
 
 def priced_optimizer(plan: LaunchPlan) -> str | None:
@@ -47,7 +57,9 @@ def assumed_values(plan: LaunchPlan, precision: str) -> list[str]:
     """Return a line for each value that neither the file nor its launcher has."""
     lines = []
     if plan.precision is None:
-        lines.append(f"precision: the file leaves it open; priced as {precision}, or --precision")
+        lines.append(
+            f"precision: the file leaves it open; priced as {precision}, or --precision"
+        )
     return lines
 
 
@@ -74,8 +86,14 @@ def with_missing(
     if gpus is not None and plan.world is None:
         plan = plan.with_dp(gpus, f"{plan.source}: --gpus {gpus}")
     elif gpus not in (None, plan.world):
-        raise InputError(f"--gpus {gpus}: the launch file says {plan.world}; leave it out")
-    values = {"batch": batch, "microbatch_size": microbatch_size, "precision": precision}
+        raise InputError(
+            f"--gpus {gpus}: the launch file says {plan.world}; leave it out"
+        )
+    values = {
+        "batch": batch,
+        "microbatch_size": microbatch_size,
+        "precision": precision,
+    }
     changes: dict[str, Any] = {}
     for word, value in values.items():
         said = getattr(plan, word)
@@ -83,7 +101,9 @@ def with_missing(
             continue
         if said is not None:
             option = f"--{word.replace('_', '-')}"
-            raise InputError(f"{option} {value}: the launch file says {said}; leave it out")
+            raise InputError(
+                f"{option} {value}: the launch file says {said}; leave it out"
+            )
         changes[word] = value
     return replace(plan, **changes)
 
@@ -94,7 +114,11 @@ def check_known(plan: LaunchPlan) -> None:
     Raises:
         InputError: The message names what is missing and the options that give it.
     """
-    missing = [name for name in ("dp", "microbatch_size", "batch") if getattr(plan, name) is None]
+    missing = [
+        name
+        for name in ("dp", "microbatch_size", "batch")
+        if getattr(plan, name) is None
+    ]
     if missing:
         options = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise InputError(
@@ -148,7 +172,9 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
     """
     check_known(plan)
     plan, lines = with_cut_experts(plan)
-    if plan.ep > 1 and (plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep):
+    if plan.ep > 1 and (
+        plan.ep != plan.cp if plan.cp > 1 else (plan.dp or 1) % plan.ep
+    ):
         raise InputError(
             f"{plan.source}: dp {plan.dp}, cp {plan.cp} and ep {plan.ep}: only experts on all "
             "shards "
@@ -159,13 +185,19 @@ def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:
         lines.append(f"adapters ({plan.lora}): priced as the captured model trains")
     if plan.schedule == "gpipe":
         plan = replace(plan, schedule="1f1b")
-        lines.append("schedule gpipe: priced as 1f1b, which takes as long and holds less")
+        lines.append(
+            "schedule gpipe: priced as 1f1b, which takes as long and holds less"
+        )
     if plan.group is not None:
-        lines.append(f"ZeRO over groups of {plan.group}: priced over all {plan.dp} replicas")
+        lines.append(
+            f"ZeRO over groups of {plan.group}: priced over all {plan.dp} replicas"
+        )
     if plan.gradients == "fp32" and (plan.precision or "").endswith(("master", "true")):
         lines.append("gradients in fp32: priced in the type of the parameters")
     graphs = plan.cuda_graphs not in (None, "off")
-    faster = [name for name, on in (("compile", plan.compile), ("CUDA graphs", graphs)) if on]
+    faster = [
+        name for name, on in (("compile", plan.compile), ("CUDA graphs", graphs)) if on
+    ]
     lines += [f"{' and '.join(faster)}: priced as eager PyTorch"] if faster else []
     hidden = [name for name in plan.overlap if name != "p2p"]
     if hidden:

@@ -68,7 +68,10 @@ class _Resolver:
         if len(way) > DEEPEST:
             return part
         if isinstance(part, dict):
-            return {key: self.resolve(value, (*way, str(key))) for key, value in part.items()}
+            return {
+                key: self.resolve(value, (*way, str(key)))
+                for key, value in part.items()
+            }
         if isinstance(part, list):
             return [self.resolve(value, (*way, "")) for value in part]
         return self._text(part, way) if isinstance(part, str) else part

@@ -30,7 +30,9 @@ def yaml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _collect_lines(node: FileValue, path: str, lines: dict[str, int], depth: int) -> None:
+def _collect_lines(
+    node: FileValue, path: str, lines: dict[str, int], depth: int
+) -> None:
     if not isinstance(node, yaml.MappingNode) or depth > DEEPEST:
         return
     for key, value in node.value:
@@ -85,7 +87,9 @@ def put_values(
         try:
             part[way[-1]] = yaml.load(text, Loader=yaml.CSafeLoader)
         except (yaml.YAMLError, ValueError, RecursionError):
-            raise FormatError(f"{source}: --set {path}: {text[:40]!r}: is no value") from None
+            raise FormatError(
+                f"{source}: --set {path}: {text[:40]!r}: is no value"
+            ) from None
     return changed
 
 
@@ -110,7 +114,9 @@ class Keys:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, dict) or not all(isinstance(key, str) for key in self.data):
+        if not isinstance(self.data, dict) or not all(
+            isinstance(key, str) for key in self.data
+        ):
             raise FormatError(f"{self.source}: must be keys and values")
 
     def get(self, path: str) -> Any:
@@ -124,11 +130,15 @@ class Keys:
             if value is None:
                 return None
             if not isinstance(value, dict):
-                raise FormatError(f"{self.source}: {'.'.join(way[:k])}: must be keys and values")
+                raise FormatError(
+                    f"{self.source}: {'.'.join(way[:k])}: must be keys and values"
+                )
             value = value.get(key)
         return value
 
-    def count(self, path: str, default: int | None = None, least: int = 1) -> int | None:
+    def count(
+        self, path: str, default: int | None = None, least: int = 1
+    ) -> int | None:
         """Return the whole number at a path, or `default` if there is none.
 
         Raises:
@@ -188,7 +198,11 @@ class Keys:
     def unknown(self, path: str, known: Sequence[str]) -> list[str]:
         """Return the keys at a path that are not among the known ones. The top's path is ""."""
         part = self.get(path) if path else self.data
-        return [str(k)[:40] for k in part if k not in known] if isinstance(part, dict) else []
+        return (
+            [str(k)[:40] for k in part if k not in known]
+            if isinstance(part, dict)
+            else []
+        )
 
     def has(self, path: str) -> bool:
         """Return whether a key is there and not null."""

@@ -180,7 +180,11 @@ class LaunchPlan:
     @property
     def full_schedule(self) -> str:
         """Return the schedule with its chunks a rank, as `--given` has it."""
-        return f"interleaved:{self.chunks}" if self.schedule == "interleaved" else self.schedule
+        return (
+            f"interleaved:{self.chunks}"
+            if self.schedule == "interleaved"
+            else self.schedule
+        )
 
     @property
     def spec(self) -> PlanSpec:
@@ -192,7 +196,9 @@ class LaunchPlan:
         ep, etp = self.ep, self.etp
         if etp == self.tp or self.sizes is None or self.sizes.experts is None:
             etp = None
-        if etp is not None:  # a launcher counts all groups of experts, a plan those beside shards
+        if (
+            etp is not None
+        ):  # a launcher counts all groups of experts, a plan those beside shards
             ep = max(1, ep * etp // self.tp)
         return PlanSpec(
             dp=self.dp or 1,
@@ -222,7 +228,11 @@ class LaunchPlan:
         """Return the plan as people read it, without batch, overlap and what is left open."""
         gradients = self.gradients if self.gradients == "fp32" else None
         layers: Layers | None = self.layers
-        if self.layers and len(self.layers) > LISTED_STAGES and len(set(self.layers)) == 1:
+        if (
+            self.layers
+            and len(self.layers) > LISTED_STAGES
+            and len(set(self.layers)) == 1
+        ):
             layers = "equal"
         shown = replace(
             self.spec,
@@ -234,14 +244,18 @@ class LaunchPlan:
         )
         text = str(shown)
         if self.microbatch_size is None:
-            return ",".join(pair for pair in text.split(",") if pair != "microbatch_size=1")
+            return ",".join(
+                pair for pair in text.split(",") if pair != "microbatch_size=1"
+            )
         return text
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
         """Return the plan under 1F1B, with all chunks of a rank joined into one stage."""
         layers, each = self.layers, self.chunks
         if layers is not None:
-            layers = tuple(sum(layers[k * each : (k + 1) * each]) for k in range(self.pp))
+            layers = tuple(
+                sum(layers[k * each : (k + 1) * each]) for k in range(self.pp)
+            )
         return replace(self, schedule="1f1b", chunks=1, layers=layers)
 
     def as_it_runs(
@@ -260,7 +274,10 @@ class LaunchPlan:
         plan = self
         if plan.compile and not compiles:
             plan = replace(plan, compile=False)
-            yield f"compile: {launcher}'s file does not turn it on; off is written", plan
+            yield (
+                f"compile: {launcher}'s file does not turn it on; off is written",
+                plan,
+            )
         if plan.cuda_graphs not in (None, "off", *graphs):
             told = f"cuda_graphs={plan.cuda_graphs}: {launcher}'s file has none; off is written"
             yield told, replace(plan, cuda_graphs=None)
@@ -298,16 +315,26 @@ class LaunchPlan:
         if unsaid:
             hidden = tuple(name for name in plan.overlap if name in overlap)
             plan = replace(plan, overlap=hidden)
-            yield f"overlap of {', '.join(unsaid)}: {launcher}'s file has no key for it", plan
+            yield (
+                f"overlap of {', '.join(unsaid)}: {launcher}'s file has no key for it",
+                plan,
+            )
         if plan.group is not None and plan.zero not in zero_groups:
             line = f"ZeRO {plan.zero} over groups of {plan.group} replicas: {launcher}'s file has "
             plan = replace(plan, group=None)
             yield f"{line}no key for it; over all is written", plan
         is_half = not (plan.precision or "32").startswith("32")
-        if gradients is not None and is_half and plan.gradients not in (None, gradients):
+        if (
+            gradients is not None
+            and is_half
+            and plan.gradients not in (None, gradients)
+        ):
             line = f"gradients={plan.gradients}: {launcher} sums in "
             plan = replace(plan, gradients=gradients)
-            yield line + ("fp32" if gradients == "fp32" else "the type of the passes"), plan
+            yield (
+                line + ("fp32" if gradients == "fp32" else "the type of the passes"),
+                plan,
+            )
 
     def with_whole_experts(self, launcher: str) -> Iterator[tuple[str, LaunchPlan]]:
         """Yield the plan with whole experts, for a launcher that does not cut them.
@@ -326,7 +353,10 @@ class LaunchPlan:
         cut, ep = self.etp or self.tp, self.ep * (self.etp or self.tp)
         if sizes.experts.count % ep == 0:
             told = f"ep={self.ep} with experts cut over {cut}: {launcher} cuts none"
-            yield f"{told}; ep={ep} of whole ones is written", replace(self, ep=ep, etp=1)
+            yield (
+                f"{told}; ep={ep} of whole ones is written",
+                replace(self, ep=ep, etp=1),
+            )
 
     def with_dp(self, world: int, source: str) -> LaunchPlan:
         """Return the plan with as many replicas as a number of processes leaves.
@@ -343,7 +373,9 @@ class LaunchPlan:
         return replace(self, dp=world // inside)
 
 
-def header(plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()) -> list[str]:
+def header(
+    plan: LaunchPlan, lines: Sequence[str], *, keys: Sequence[str] = ()
+) -> list[str]:
     """Return the lines for the head of a file, without comment signs.
 
     Args:
@@ -388,7 +420,9 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     said: dict[str, Any] = {}
     for key, value in held.items():
         if key not in kinds or type(value) is not kinds[key]:
-            raise FormatError(f"{source}: header: {key}: {shown(value)} is no word of a plan")
+            raise FormatError(
+                f"{source}: header: {key}: {shown(value)} is no word of a plan"
+            )
         if getattr(plan, key) == getattr(usual, key):
             said[key] = tuple(held[key]) if key == "layers" else value
     lines = {**dict.fromkeys(said), **plan.lines}
@@ -408,7 +442,17 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
 
 def _faults(plan: LaunchPlan) -> Iterator[str]:
     """Yield the contradictions between fields. Each check may rely on those before it."""
-    for name in ("dp", "tp", "pp", "cp", "ep", "etp", "chunks", "microbatch_size", "batch"):
+    for name in (
+        "dp",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "etp",
+        "chunks",
+        "microbatch_size",
+        "batch",
+    ):
         value = getattr(plan, name)
         if value is not None and not 1 <= value <= 10**9:
             yield f"{name} is {value}: must be at least 1"

@@ -66,7 +66,9 @@ class _Strategy:
     offload: str = NONE
 
 
-def read_lightning(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_lightning(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of Lightning CLI.
 
     Args:
@@ -82,7 +84,10 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
         given["trainer.devices"] = given.pop("devices")
     reading = YamlReading.of_text(text, source, given, OPEN_KEYS)
     strategy = _strategy(reading)
-    devices, nodes = reading.get("trainer.devices"), reading.count("trainer.num_nodes", 1) or 1
+    devices, nodes = (
+        reading.get("trainer.devices"),
+        reading.count("trainer.num_nodes", 1) or 1,
+    )
     is_count = type(devices) is int and devices > 0
     if isinstance(devices, list):
         devices, is_count = len(devices), True
@@ -92,10 +97,14 @@ def read_lightning(text: str, source: str, values: Mapping[str, str] | None = No
     dp = devices * nodes // strategy.tp if is_count else None
     group = devices if strategy.is_hybrid and is_count and nodes > 1 else None
     if strategy.is_hybrid and group is None and not is_count:
-        reading.notes.append("HYBRID_SHARD: shards within a server; priced over all replicas")
+        reading.notes.append(
+            "HYBRID_SHARD: shards within a server; priced over all replicas"
+        )
     precision = reading.text("trainer.precision")
     if precision == "transformer-engine":
-        reading.refuse_price("trainer.precision", "matrix products in fp8; priced in bf16")
+        reading.refuse_price(
+            "trainer.precision", "matrix products in fp8; priced in bf16"
+        )
     _note_adapters(reading)
     path, optimizer = _optimizer(reading)
     policy = "trainer.strategy.init_args.activation_checkpointing_policy"
@@ -145,7 +154,9 @@ def _strategy(reading: YamlReading) -> _Strategy:
                 effect = "offloads to the CPU; priced on the GPU"
                 reading.refuse_price(f"{place}.{key}", f"{key}: {effect}")
         if arguments.get("config"):
-            reading.notes.append("trainer.strategy: config: DeepSpeed's JSON is not read")
+            reading.notes.append(
+                "trainer.strategy: config: DeepSpeed's JSON is not read"
+            )
         return _Strategy(zero=zero, offload=offload or NONE)
     if "fsdp" in word:
         strategy = str(arguments.get("sharding_strategy", "FULL_SHARD")).upper()
@@ -155,7 +166,9 @@ def _strategy(reading: YamlReading) -> _Strategy:
         if offload is None:
             effect = "offloads parameters to the CPU (offload); priced on the GPU"
             reading.refuse_price(f"{place}.cpu_offload", effect)
-        return _Strategy(zero=zero, is_hybrid="HYBRID" in strategy, offload=offload or NONE)
+        return _Strategy(
+            zero=zero, is_hybrid="HYBRID" in strategy, offload=offload or NONE
+        )
     if "modelparallel" in word:
         tp = arguments.get("tensor_parallel_size", 1)
         if type(tp) is not int:
@@ -193,7 +206,12 @@ def _find(
 
 
 def _batch_size(reading: YamlReading) -> int | None:
-    names = ("batch_size", "train_batch_size", "per_device_batch_size", "micro_batch_size")
+    names = (
+        "batch_size",
+        "train_batch_size",
+        "per_device_batch_size",
+        "micro_batch_size",
+    )
     match = _find(reading.get("data"), names, "data.")
     if match is None or type(match[1]) is not int or match[1] < 1:
         return None
@@ -211,7 +229,10 @@ def _optimizer(reading: YamlReading) -> tuple[str, str]:
     """Return the path and the name of the optimizer, empty where the file has none."""
     places = (
         ("optimizer.class_path", reading.get("optimizer")),
-        ("model.init_args.optimizer.class_path", reading.get("model.init_args.optimizer")),
+        (
+            "model.init_args.optimizer.class_path",
+            reading.get("model.init_args.optimizer"),
+        ),
     )
     for path, value in places:
         if isinstance(value, dict) and value.get("class_path"):

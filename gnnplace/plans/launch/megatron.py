@@ -42,7 +42,9 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     """
     sizes = plan.sizes
     if sizes is None:
-        raise InfeasibleError("megatron-lm: needs the sizes of a decoder; give --model hf:CONFIG")
+        raise InfeasibleError(
+            "megatron-lm: needs the sizes of a decoder; give --model hf:CONFIG"
+        )
     world = plan.world or 1
     each = math.gcd(gpus, world)
     groups = [
@@ -56,7 +58,9 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "# Start it in the root of Megatron-LM; on servers, with NODE_RANK and MASTER_ADDR.",
             "# RUN has made-up data; put yours there, or behind the name of this script.",
     ]  # fmt: skip
-    if plan.zero < 2:  # which Megatron's FSDP refuses, and splits on GPUs before Blackwell need
+    if (
+        plan.zero < 2
+    ):  # which Megatron's FSDP refuses, and splits on GPUs before Blackwell need
         text.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
     for name, flags in groups:
         text += [f"{name}=(", *(f"    {flag}" for flag in flags), ")"]
@@ -87,7 +91,11 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = run
         yield line, plan
     if plan.schedule not in ("1f1b", "interleaved"):
-        name = "interleaved" if plan.chunks > 1 and plan.microbatches % plan.pp == 0 else "1f1b"
+        name = (
+            "interleaved"
+            if plan.chunks > 1 and plan.microbatches % plan.pp == 0
+            else "1f1b"
+        )
         told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
         looped = replace(plan, schedule=name)
         plan = looped if name == "interleaved" else plan.with_one_stage_a_rank()
@@ -102,7 +110,10 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield told, plan
     if plan.sizes is not None and plan.sizes.experts and plan.tp > 1 and not plan.sp:
         plan = replace(plan, sp=True)
-        yield "sp=off: Megatron-LM trains experts beside tp with cut tokens; sp=on is written", plan
+        yield (
+            "sp=off: Megatron-LM trains experts beside tp with cut tokens; sp=on is written",
+            plan,
+        )
 
 
 def model_flags(sizes: DecoderSizes) -> list[str]:
@@ -147,7 +158,10 @@ def detail_flags(details: LayerDetails | None) -> list[str]:
     if details.norm_epsilon is not None:
         flags.append(f"--norm-epsilon {details.norm_epsilon:g}")
     if details.scaling.get("rope_type") == LLAMA:
-        flags += ["--use-rope-scaling", f"--rope-scaling-factor {details.scaling['factor']:g}"]
+        flags += [
+            "--use-rope-scaling",
+            f"--rope-scaling-factor {details.scaling['factor']:g}",
+        ]
     return [*flags, *(["--add-qkv-bias"] if details.query_biases else [])]
 
 
@@ -164,7 +178,9 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
         f"--moe-ffn-hidden-size {own.width}", "--moe-token-dispatcher-type alltoall",
         "--moe-grouped-gemm",
     ]  # fmt: skip
-    flags += [f"--moe-shared-expert-intermediate-size {own.shared}"] if own.shared else []
+    flags += (
+        [f"--moe-shared-expert-intermediate-size {own.shared}"] if own.shared else []
+    )
     chosen = f"([0]*{own.dense}+[1]*{sizes.layers - own.dense})"
     return flags + ([f"--moe-layer-freq '{chosen}'"] if own.dense else [])
 
@@ -176,7 +192,9 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         InfeasibleError: If Megatron does not have the schedule.
     """
     if plan.schedule not in ("1f1b", "interleaved"):
-        raise InfeasibleError(f"megatron-lm: has no schedule {plan.schedule!r}; take 1f1b")
+        raise InfeasibleError(
+            f"megatron-lm: has no schedule {plan.schedule!r}; take 1f1b"
+        )
     flags = [
         f"--tensor-model-parallel-size {plan.tp}", f"--pipeline-model-parallel-size {plan.pp}",
         f"--context-parallel-size {plan.cp}", f"--micro-batch-size {plan.microbatch_size}",
@@ -189,7 +207,9 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
     if plan.zero == 1 or plan.offload != NONE:
         flags.append("--use-distributed-optimizer")
         if plan.group and plan.dp:
-            flags.append(f"--num-distributed-optimizer-instances {plan.dp // plan.group}")
+            flags.append(
+                f"--num-distributed-optimizer-instances {plan.dp // plan.group}"
+            )
     elif plan.zero:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[plan.zero]
         flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
@@ -210,9 +230,15 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         method = "uniform" if kind == FULL else kind
         flags += ["--recompute-granularity full", f"--recompute-method {method}",
                   f"--recompute-num-layers {count or 1}"]  # fmt: skip
-    half = {"bf16": "--bf16", "16": "--fp16"}.get((plan.precision or "").partition("-")[0])
+    half = {"bf16": "--bf16", "16": "--fp16"}.get(
+        (plan.precision or "").partition("-")[0]
+    )
     flags += [half] if half else []
-    flags += ["--grad-reduce-in-bf16"] if half == "--bf16" and plan.gradients != "fp32" else []
+    flags += (
+        ["--grad-reduce-in-bf16"]
+        if half == "--bf16" and plan.gradients != "fp32"
+        else []
+    )
     if half == "--fp16" and plan.gradients == "fp32":
         flags.append("--accumulate-allreduce-grads-in-fp32")
     optimizer = plan.optimizer or "adamw"
@@ -229,10 +255,16 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
     layers = plan.layers
     if layers is not None and len(set(layers)) > 1:
         return [f"--pipeline-model-parallel-layout '{layout_of(layers)}'"]
-    return [f"--num-virtual-stages-per-pipeline-rank {plan.chunks}"] if plan.chunks > 1 else []
+    return (
+        [f"--num-virtual-stages-per-pipeline-rank {plan.chunks}"]
+        if plan.chunks > 1
+        else []
+    )
 
 
 def layout_of(layers: Sequence[int]) -> str:
     """Return Megatron's layout of stages with these numbers of layers: `Et*3|t*2|t*6L` is 3+2+6."""
-    told = ["" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers]
+    told = [
+        "" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers
+    ]
     return f"E{'|'.join(told)}L"

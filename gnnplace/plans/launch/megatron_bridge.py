@@ -44,10 +44,22 @@ HELPER = re.compile(r"(?m)^\s{1,16}(\w+)\((?:cfg|config)\b")
 ASSIGNMENT = re.compile(r"(?m)^\s{1,16}(?:cfg|config)\.\w+\.\w+\s*=")
 IMPORT = re.compile(r"(?ms)^from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)")
 CONSTANT = re.compile(r"(?m)^([A-Z][A-Z0-9_]*)(?:\s*:\s*int)?\s*=\s*(\d+)\s*$")
-KNOWN_FUNCTIONS = ("_pretrain_common", "_peft_common", "_sft_common", "isinstance", "print")
+KNOWN_FUNCTIONS = (
+    "_pretrain_common",
+    "_peft_common",
+    "_sft_common",
+    "isinstance",
+    "print",
+)
 DEEPEST = 12  # functions that a recipe goes through
 HOPS = 4  # modules that hand on a function
-READ = ("model", "train", "ddp", "comm_overlap", "optimizer")  # sections that say a plan
+READ = (
+    "model",
+    "train",
+    "ddp",
+    "comm_overlap",
+    "optimizer",
+)  # sections that say a plan
 COMMON = "_pretrain_common()"
 COMMON_FLAGS = {
     "micro-batch-size": "2", "global-batch-size": "32", "use-distributed-optimizer": "true",
@@ -80,7 +92,10 @@ USUAL = {
     "model.cuda_graph_impl": "none",
 }  # fmt: skip
 """What recipes may set and a plan leaves at rest: overrides say it, too."""
-HALVES = {"bf16": ("bf16_mixed", "torch.bfloat16"), "16": ("fp16_mixed", "torch.float16")}
+HALVES = {
+    "bf16": ("bf16_mixed", "torch.bfloat16"),
+    "16": ("fp16_mixed", "torch.float16"),
+}
 """Its mixed precision by name, which sums gradients in fp32 and in fp16, and the type."""
 OWN = ("gated-linear-unit", "share-embeddings-and-output-weights", "grad-reduce-in-fp32",
        "add-bias-linear", "pipeline-dtype", "transformer-impl",
@@ -188,7 +203,9 @@ class _Recipe:
     unread: list[str] = field(default_factory=list)
 
 
-def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_bridge(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of overrides, or of a recipe's lines.
 
     Args:
@@ -212,8 +229,12 @@ def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None)
     overrides = "\n".join(f"{key}={value}" for key, value in (values or {}).items())
     flags |= _said(_Block(overrides, 0), source, constants)[0]
     whole = "".join(block.text for block in recipe.blocks)
-    if not any(name in flags for name in ("tensor-model-parallel-size", "micro-batch-size")):
-        raise FormatError(f"{source}: has no key such as model.tensor_model_parallel_size=4")
+    if not any(
+        name in flags for name in ("tensor-model-parallel-size", "micro-batch-size")
+    ):
+        raise FormatError(
+            f"{source}: has no key such as model.tensor_model_parallel_size=4"
+        )
     if COMMON in whole:
         flags = COMMON_FLAGS | flags
     replicas = with_header(LaunchPlan(), text, source).dp
@@ -236,7 +257,9 @@ def read_bridge(text: str, source: str, values: Mapping[str, str] | None = None)
         )
         plan = replace(plan, notes=(*plan.notes, note))
     if plan.sizes is not None:
-        plan = replace(plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true"))
+        plan = replace(
+            plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true")
+        )
     entries = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
     plan = replace(plan, not_priced=(*entries, *_type_effects(whole)))
     return check_plan_words(with_header(plan, text, source), source)
@@ -268,14 +291,18 @@ def _blocks(text: str, source: str) -> _Recipe:
         FormatError: If there are several functions and none is named, or none of that name.
     """
     functions = _functions(text)
-    path, _, name = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
+    path, _, name = (
+        source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
+    )
     if not name and len(functions) == 1 and source.endswith(".py"):
         name = next(iter(functions))
     if not name and len(functions) < 2:
         return _Recipe(blocks=[_Block(text, 1)])
     if name not in functions:
         listed = ", ".join(list(functions)[:8])
-        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {listed}")
+        raise FormatError(
+            f"{source}: say which function, as FILE:NAME; it has {listed}"
+        )
     recipe = _Recipe()
     _follow(recipe, name, functions, text, path, 0)
     return recipe
@@ -309,8 +336,12 @@ def _follow(
     block = functions[name]
     called = [match[1] for match in BEGUN.finditer(block.text)]
     helpers = [match[1] for match in HELPER.finditer(block.text)]
-    last_line = max((match.start() for match in ASSIGNMENT.finditer(block.text)), default=0)
-    late = {match[1] for match in HELPER.finditer(block.text) if match.start() > last_line}
+    last_line = max(
+        (match.start() for match in ASSIGNMENT.finditer(block.text)), default=0
+    )
+    late = {
+        match[1] for match in HELPER.finditer(block.text) if match.start() > last_line
+    }
     later: list[_Block] = []
     for function in dict.fromkeys([*called, *helpers]):
         if function in KNOWN_FUNCTIONS or function == name or depth > DEEPEST:
@@ -329,7 +360,9 @@ def _follow(
             if imported is None:
                 break
             other_path, other_text = imported
-            others = {k: replace(v, first_line=0) for k, v in _functions(other_text).items()}
+            others = {
+                k: replace(v, first_line=0) for k, v in _functions(other_text).items()
+            }
             if function in others:
                 break
         if function not in others:
@@ -391,7 +424,9 @@ def _said(
 
 def _others(flags: Flags, text: str) -> Flags:
     """Return the flags of Megatron-LM that Megatron-Bridge expresses in another way."""
-    made: Flags = {"tied": flags.get("share-embeddings-and-output-weights", "false").lower()}
+    made: Flags = {
+        "tied": flags.get("share-embeddings-and-output-weights", "false").lower()
+    }
     made |= _precision(text)
     if flags.get("gated-linear-unit", "false").lower() == "true":
         made["swiglu"] = "true"
@@ -410,7 +445,11 @@ def _precision(text: str) -> Flags:
     named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", text)
     if named and re.match("None|null", named[-1]):
         return {}
-    half = "fp16" if named and "fp16" in named[-1] and "bf16" not in named[-1] else "bf16"
-    own = re.findall(r"(?:mixed_precision\.|,\s?)grad_reduce_in_fp32\s?[:=]\s?(\w+)", text)
+    half = (
+        "fp16" if named and "fp16" in named[-1] and "bf16" not in named[-1] else "bf16"
+    )
+    own = re.findall(
+        r"(?:mixed_precision\.|,\s?)grad_reduce_in_fp32\s?[:=]\s?(\w+)", text
+    )
     fp32 = own[-1].lower() == "true" if own else half == "bf16"
     return {half: "true"} | ({} if fp32 else {"grad-reduce-in-bf16": "true"})

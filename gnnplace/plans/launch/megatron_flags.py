@@ -426,7 +426,9 @@ HARMLESS = frozenset(
 """Flags that change neither seconds nor bytes that are priced."""
 
 
-def effects(flags: Mapping[str, str], lines: Mapping[str, int | None]) -> Iterator[NotPriced]:
+def effects(
+    flags: Mapping[str, str], lines: Mapping[str, int | None]
+) -> Iterator[NotPriced]:
     """Yield what flags change that no price counts.
 
     Args:

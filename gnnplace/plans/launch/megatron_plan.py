@@ -161,7 +161,12 @@ WORD_FLAGS: Mapping[str, tuple[str, ...]] = {
     ),
     "microbatch_size": ("micro-batch-size",),
     "batch": ("global-batch-size",),
-    "zero": ("use-megatron-fsdp", "use-torch-fsdp2", "use-distributed-optimizer", "zero-stage"),
+    "zero": (
+        "use-megatron-fsdp",
+        "use-torch-fsdp2",
+        "use-distributed-optimizer",
+        "zero-stage",
+    ),
     "group": ("num-distributed-optimizer-instances",),
     "gradients": (
         "grad-reduce-in-bf16",
@@ -194,7 +199,10 @@ SEVERAL = (
 """Flags of more than one value."""
 LAYOUT = ("pipeline-model-parallel-layout",)
 ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
-ACCOUNTED = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+ACCOUNTED = (
+    "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+)
 WAYS = (LAYOUT, ENDS, ACCOUNTED)
 MOST_STAGES = 100_000  # letters of a layout
 LONGEST_PATTERN = 4000  # letters of `--moe-layer-freq`
@@ -226,7 +234,11 @@ def with_todays_names(
     method = renamed.get("activations-checkpoint-method")
     if method is not None or is_on(renamed, "checkpoint-activations"):
         if "recompute-granularity" not in renamed:
-            old = "checkpoint-activations" if method is None else "activations-checkpoint-method"
+            old = (
+                "checkpoint-activations"
+                if method is None
+                else "activations-checkpoint-method"
+            )
             renamed["recompute-granularity"] = FULL
             places["recompute-granularity"] = places.get(old)
         renamed.setdefault("recompute-method", method or "uniform")
@@ -253,7 +265,9 @@ def plan_of_flags(
     """
     flags, places = with_todays_names(flags, lines or {})
     counts = {
-        word: number_of(flags, name, source) for name, word in NUMBERS.items() if name in flags
+        word: number_of(flags, name, source)
+        for name, word in NUMBERS.items()
+        if name in flags
     }
     plan = LaunchPlan(**counts)  # type: ignore[arg-type]
     plan = replace(plan, etp=None) if plan.etp == plan.tp else plan
@@ -261,7 +275,11 @@ def plan_of_flags(
     chunks, layers = stages_of_flags(flags, plan.pp, sizes, source)
     zero = _zero(flags, source)
     half = next(
-        (p for name, p in (("bf16", "bf16-master"), ("fp16", "16-master")) if is_on(flags, name)),
+        (
+            p
+            for name, p in (("bf16", "bf16-master"), ("fp16", "16-master"))
+            if is_on(flags, name)
+        ),
         "32-true",
     )
     overlap = {
@@ -290,7 +308,9 @@ def plan_of_flags(
         lines=_word_lines(flags, places),
     )
     # Replicas are what the processes leave; without them the cluster says.
-    processes = [number_of(flags, x, source) for x in ("nproc-per-node", "nnodes") if x in flags]
+    processes = [
+        number_of(flags, x, source) for x in ("nproc-per-node", "nnodes") if x in flags
+    ]
     if len(processes) == 2:
         plan = plan.with_dp(processes[0] * processes[1], source)
     elif "world-size" in flags:
@@ -298,7 +318,9 @@ def plan_of_flags(
     count = number_of(flags, "num-distributed-optimizer-instances", source, 1)
     if count > 1 and plan.dp and plan.zero and plan.dp % count == 0:
         return replace(plan, group=plan.dp // count)
-    reason = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (count > 1)
+    reason = (f"{count} instances of the optimizer: its ZeRO is priced as one",) * (
+        count > 1
+    )
     return replace(plan, notes=(*plan.notes, *reason))
 
 
@@ -332,13 +354,18 @@ def _gradients(flags: Flags, precision: str) -> str:
     if precision == "32-true" or "deepspeed" in flags:
         return "same"
     if precision == "bf16-master":
-        in_bf16 = is_on(flags, "grad-reduce-in-bf16") or flags.get("main-grads-dtype") == "bf16"
+        in_bf16 = (
+            is_on(flags, "grad-reduce-in-bf16")
+            or flags.get("main-grads-dtype") == "bf16"
+        )
         return "same" if in_bf16 else "fp32"
     in_fp32 = is_on(flags, "accumulate-allreduce-grads-in-fp32")
     return "fp32" if in_fp32 else "same"
 
 
-def _word_lines(flags: Flags, places: Mapping[str, int | None]) -> dict[str, int | None]:
+def _word_lines(
+    flags: Flags, places: Mapping[str, int | None]
+) -> dict[str, int | None]:
     """Return the line of every word that a flag says."""
     lines: dict[str, int | None] = {}
     for word, names in WORD_FLAGS.items():
@@ -352,7 +379,9 @@ def _word_lines(flags: Flags, places: Mapping[str, int | None]) -> dict[str, int
 def _not_priced(flags: Flags, places: Mapping[str, int | None]) -> Iterator[NotPriced]:
     """Yield what flags change that no price counts."""
     priced = OFFLOADING_FLAGS if _offloads(flags) else ()
-    yield from effects({name: flags[name] for name in flags if name not in priced}, places)
+    yield from effects(
+        {name: flags[name] for name in flags if name not in priced}, places
+    )
     optimizer = flags.get("optimizer", "adam")
     if optimizer not in PRICED_OPTIMIZERS:
         effect = f"the update and the state of {optimizer}; priced as adamw"
@@ -403,7 +432,10 @@ def sizes_of_flags(flags: Flags, source: str) -> DecoderSizes | None:
     if latent is not None:
         width_of_head = number_of(flags, "qk-head-dim", source, 128) + latent.rotary
     vocabulary = number_of(
-        flags, "padded-vocab-size", source, number_of(flags, "vocab-size", source, 50257)
+        flags,
+        "padded-vocab-size",
+        source,
+        number_of(flags, "vocab-size", source, 50257),
     )
     return DecoderSizes(
         layers,
@@ -429,8 +461,15 @@ def _latent(flags: Flags, source: str) -> LatentAttention | None:
     """
     if not is_on(flags, "multi-latent-attention"):
         return None
-    usual = {"q-lora-rank": 0, "kv-lora-rank": 32, "qk-pos-emb-head-dim": 64, "v-head-dim": 128}
-    return LatentAttention(*(number_of(flags, name, source, n) for name, n in usual.items()))
+    usual = {
+        "q-lora-rank": 0,
+        "kv-lora-rank": 32,
+        "qk-pos-emb-head-dim": 64,
+        "v-head-dim": 128,
+    }
+    return LatentAttention(
+        *(number_of(flags, name, source, n) for name, n in usual.items())
+    )
 
 
 def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers | None:
@@ -454,10 +493,14 @@ def _experts(flags: Flags, layers: int, width: int, source: str) -> ExpertLayers
         try:
             has_experts = _pattern(ast.parse(freq[:LONGEST_PATTERN], mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise fault(source, "moe-layer-freq", f"{freq[:40]!r}: is no pattern") from None
+            raise fault(
+                source, "moe-layer-freq", f"{freq[:40]!r}: is no pattern"
+            ) from None
     if len(has_experts) != layers:
         raise fault(
-            source, "moe-layer-freq", f"is of {len(has_experts)} layers, and there are {layers}"
+            source,
+            "moe-layer-freq",
+            f"is of {len(has_experts)} layers, and there are {layers}",
         )
     dense = has_experts.index(1) if 1 in has_experts else layers
     return ExpertLayers(
@@ -505,14 +548,20 @@ def stages_of_flags(
     Raises:
         FormatError: If flags exclude each other, or numbers do not add up.
     """
-    used = [way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)]
+    used = [
+        way for way in WAYS if any(flags.get(name, "false") != "false" for name in way)
+    ]
     if len(used) > 1:
-        raise fault(source, used[0][0], f"and --{used[1][0]}: Megatron-LM takes one of them")
+        raise fault(
+            source, used[0][0], f"and --{used[1][0]}: Megatron-LM takes one of them"
+        )
     total = None if sizes is None else sizes.layers
     if used and used[0] == LAYOUT:
         layers = layers_of_layout(flags[LAYOUT[0]], source)
         if len(layers) % pp:
-            raise fault(source, LAYOUT[0], f"{len(layers)} stages are no multiple of {pp} ranks")
+            raise fault(
+                source, LAYOUT[0], f"{len(layers)} stages are no multiple of {pp} ranks"
+            )
         return len(layers) // pp, layers
     chunks = number_of(flags, "num-virtual-stages-per-pipeline-rank", source, 1)
     if EACH in flags and total is not None:
@@ -557,7 +606,9 @@ def _by_type(flags: Flags, stages: int, total: int) -> tuple[int, ...] | None:
     return tuple(layers)
 
 
-def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
+def _one_less(
+    flags: Flags, pp: int, chunks: int, total: int, source: str
+) -> tuple[int, ...]:
     """Return the layers of every stage, where embedding and loss may count as a layer each.
 
     Args:
@@ -574,7 +625,9 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
     stages = pp * chunks
     each, remainder = divmod(total + first + last, stages)
     if remainder:
-        reason = f"{total} layers, embedding and loss are no multiple of {stages} stages"
+        reason = (
+            f"{total} layers, embedding and loss are no multiple of {stages} stages"
+        )
         raise fault(source, ACCOUNTED[0], reason)
     layers = [each] * stages
     layers[0] -= first
@@ -582,7 +635,9 @@ def _one_less(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tu
     return tuple(layers)
 
 
-def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str) -> tuple[int, ...]:
+def _first_and_last(
+    flags: Flags, pp: int, chunks: int, total: int, source: str
+) -> tuple[int, ...]:
     """Return the layers of every stage, where flags may give those of the first and the last rank.
 
     The other ranks share the remaining layers equally, and a rank's stages share its layers.
@@ -599,14 +654,28 @@ def _first_and_last(flags: Flags, pp: int, chunks: int, total: int, source: str)
     """
     end_flags = {0: ENDS[0], pp - 1: ENDS[1]}
     given_layers = {
-        r: number_of(flags, name, source) for r, name in end_flags.items() if name in flags
+        r: number_of(flags, name, source)
+        for r, name in end_flags.items()
+        if name in flags
     }
-    num_middle_ranks, remaining = pp - len(given_layers), total - sum(given_layers.values())
-    if remaining < 0 or (remaining % num_middle_ranks if num_middle_ranks else remaining):
-        raise fault(source, ENDS[0], f"{remaining} layers are left for {num_middle_ranks} ranks")
-    ranks = [given_layers.get(rank, remaining // max(num_middle_ranks, 1)) for rank in range(pp)]
+    num_middle_ranks, remaining = (
+        pp - len(given_layers),
+        total - sum(given_layers.values()),
+    )
+    if remaining < 0 or (
+        remaining % num_middle_ranks if num_middle_ranks else remaining
+    ):
+        raise fault(
+            source, ENDS[0], f"{remaining} layers are left for {num_middle_ranks} ranks"
+        )
+    ranks = [
+        given_layers.get(rank, remaining // max(num_middle_ranks, 1))
+        for rank in range(pp)
+    ]
     if any(count % chunks for count in ranks):
-        raise fault(source, ENDS[0], f"ranks have {ranks} layers, in {chunks} stages each")
+        raise fault(
+            source, ENDS[0], f"ranks have {ranks} layers, in {chunks} stages each"
+        )
     return tuple(ranks[k % pp] // chunks for k in range(pp * chunks))
 
 
@@ -619,13 +688,23 @@ def layers_of_layout(layout: str, source: str) -> tuple[int, ...]:
     text = layout.replace(",", "")
     for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([EtmL|])\*(\d{1,4})"):
         if sum(len(m[1]) * int(m[2]) for m in re.finditer(pattern, text)) > MOST_STAGES:
-            raise fault(source, LAYOUT[0], f"{layout[:60]!r}: has more than can be trained")
+            raise fault(
+                source, LAYOUT[0], f"{layout[:60]!r}: has more than can be trained"
+            )
         text = re.sub(pattern, lambda m: m[1] * int(m[2]), text)
     if re.fullmatch("[EtmL|]+", text) is None:
-        raise fault(source, LAYOUT[0], f"{layout[:60]!r}: has E, t, m, L, |, x*n and (…)*n")
+        raise fault(
+            source, LAYOUT[0], f"{layout[:60]!r}: has E, t, m, L, |, x*n and (…)*n"
+        )
     plain = text.replace("|", "")
-    if plain.count("E") != 1 or plain.count("L") != 1 or (text[0], text[-1]) != ("E", "L"):
-        raise fault(source, LAYOUT[0], f"{layout[:60]!r}: has E once and first, L once and last")
+    if (
+        plain.count("E") != 1
+        or plain.count("L") != 1
+        or (text[0], text[-1]) != ("E", "L")
+    ):
+        raise fault(
+            source, LAYOUT[0], f"{layout[:60]!r}: has E once and first, L once and last"
+        )
     return tuple(stage.count("t") for stage in text.split("|"))
 
 
@@ -635,11 +714,15 @@ def _recompute(flags: Flags, source: str) -> str:
     if granularity in (NONE, SELECTIVE):
         return granularity
     if granularity != FULL:
-        raise fault(source, "recompute-granularity", f"{granularity[:40]}: full or selective")
+        raise fault(
+            source, "recompute-granularity", f"{granularity[:40]}: full or selective"
+        )
     method = flags.get("recompute-method", "")
     count = number_of(flags, "recompute-num-layers", source, 1)
     if method not in ("uniform", "block"):
-        raise fault(source, "recompute-method", f"{method[:40]!r}: must be uniform or block")
+        raise fault(
+            source, "recompute-method", f"{method[:40]!r}: must be uniform or block"
+        )
     return FULL if (method, count) == ("uniform", 1) else f"{method}:{count}"
 
 
@@ -674,5 +757,9 @@ def _notes(flags: Flags, sizes: DecoderSizes | None) -> Iterator[str]:
             yield "experts that are not gated, or not of all last layers: no sizes; give --model"
     if parts := _graphs(flags)[1]:
         yield f"CUDA graphs of {parts} alone: priced without"
-    if "vocab-size" not in flags and "padded-vocab-size" not in flags and "num-layers" in flags:
+    if (
+        "vocab-size" not in flags
+        and "padded-vocab-size" not in flags
+        and "num-layers" in flags
+    ):
         yield "no --vocab-size: 50257 tokens are assumed"

@@ -90,11 +90,21 @@ SWITCHES = frozenset(
         "async-save",
     ]
 )
-SWITCH_PREFIXES = ("use-", "no-", "overlap-", "enable-", "disable-", "distribute-", "override-")
+SWITCH_PREFIXES = (
+    "use-",
+    "no-",
+    "overlap-",
+    "enable-",
+    "disable-",
+    "distribute-",
+    "override-",
+)
 SIGN_FLAGS = frozenset((*NUMBERS, *SIZES, "model-parallel-size", "batch-size"))
 """A command with one of these would start training."""
 PRINTERS = ("echo", "printf", "cat", "tee", "log", "print")
-UNLIKE_MODELS = re.compile(r"(t5|bert|ict|retro|vision|vit|vlm|mamba|hybrid|multimodal|biencoder)")
+UNLIKE_MODELS = re.compile(
+    r"(t5|bert|ict|retro|vision|vit|vlm|mamba|hybrid|multimodal|biencoder)"
+)
 LAUNCHER_NUMBERS = {
     "nproc-per-node": "nproc-per-node",
     "nnodes": "nnodes",
@@ -103,7 +113,9 @@ LAUNCHER_NUMBERS = {
     "num-processes": "world-size",
 }
 ONE_SERVER = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-YAML_LINE = re.compile(r"[ \t]*(?:-[ \t]+)?--([A-Za-z][\w-]*)(?:\s*:\s+|\s*:\s*$|=|\s+|\s*$)(.*)")
+YAML_LINE = re.compile(
+    r"[ \t]*(?:-[ \t]+)?--([A-Za-z][\w-]*)(?:\s*:\s+|\s*:\s*$|=|\s+|\s*$)(.*)"
+)
 YAML_VALUE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
 
 
@@ -134,7 +146,9 @@ class FlagSet:
         }
 
 
-def read_megatron(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_megatron(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a script, of a file of flags or of a functional test.
 
     Args:
@@ -153,7 +167,9 @@ def read_megatron(text: str, source: str, values: Mapping[str, str] | None = Non
         run = evaluate(text, source, values)
         flags = _flags_of_run(run, source)
     if not flags.values:
-        raise FormatError(f"{source}: has no flag of Megatron-LM, such as --num-layers 32")
+        raise FormatError(
+            f"{source}: has no flag of Megatron-LM, such as --num-layers 32"
+        )
     _check_missing(flags, source)
     plan = _checked(_plan_of(flags, run, source), flags, run, source)
     unknown = [name for name in flags.values if not is_known(name)]
@@ -164,7 +180,9 @@ def read_megatron(text: str, source: str, values: Mapping[str, str] | None = Non
     if run is not None:
         notes += run.notes
     needs = [*plan.needs, *flags.additions]
-    processes = [n for f in ("nproc-per-node", "nnodes") for n in flags.missing.get(f, ())]
+    processes = [
+        n for f in ("nproc-per-node", "nnodes") for n in flags.missing.get(f, ())
+    ]
     plan = replace(
         plan,
         notes=(*plan.notes, *notes),
@@ -190,7 +208,9 @@ def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     return _with_deepspeed(plan, read_deepspeed(text, f"{source}: {path}"), path)
 
 
-def _checked(plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
+def _checked(
+    plan: LaunchPlan, flags: FlagSet, run: ShellRun | None, source: str
+) -> LaunchPlan:
     """Return a plan whose fields agree.
 
     Raises:
@@ -215,7 +235,9 @@ def _hinted(error: FormatError, flags: FlagSet, run: ShellRun | None) -> FormatE
     )
 
 
-def _with_hint(known: Flags, flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
+def _with_hint(
+    known: Flags, flags: FlagSet, run: ShellRun | None, source: str
+) -> LaunchPlan:
     """Return the plan of flags.
 
     Raises:
@@ -250,7 +272,10 @@ def _with_deepspeed(plan: LaunchPlan, engine: LaunchPlan, path: str) -> LaunchPl
         offload=engine.offload,
         lines=lines,
         notes=(*notes, *engine.notes),
-        not_priced=(*plan.not_priced, *(replace(e, line=None) for e in engine.not_priced)),
+        not_priced=(
+            *plan.not_priced,
+            *(replace(e, line=None) for e in engine.not_priced),
+        ),
     )
 
 
@@ -273,7 +298,9 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     Raises:
         FormatError: If there is none, or there are several that differ.
     """
-    starts = [(command, _flags_of_command(command, source)) for command in _training(run)]
+    starts = [
+        (command, _flags_of_command(command, source)) for command in _training(run)
+    ]
     starts = [(command, flags) for command, flags in starts if flags.values]
     if not starts:
         return _flags_without_command(run, source)
@@ -281,9 +308,13 @@ def _flags_of_run(run: ShellRun, source: str) -> FlagSet:
     unlike = [flags for _, flags in starts if flags.counted() != first.counted()]
     if not unlike:
         return first
-    deciders = list(dict.fromkeys(n for command, _ in starts for n in command.conditions))
+    deciders = list(
+        dict.fromkeys(n for command, _ in starts for n in command.conditions)
+    )
     if deciders and any(command.conditions for command, _ in starts):
-        raise _needs_error(source, {"which command starts the training": tuple(deciders)})
+        raise _needs_error(
+            source, {"which command starts the training": tuple(deciders)}
+        )
     lines = sorted({command.line for command, _ in starts})
     places = ", ".join(map(str, lines))
     raise FormatError(
@@ -344,9 +375,13 @@ def _flags_without_command(run: ShellRun, source: str) -> FlagSet:
         words = split_words(text)
         if _has_sign(words):
             _add_words(flags, words)
-            flags.notes.append(f"no command uses the flags of {name}; they are taken as they stand")
+            flags.notes.append(
+                f"no command uses the flags of {name}; they are taken as they stand"
+            )
     if not flags.values:
-        raise FormatError(f"{source}: no command of it starts training with flags of Megatron-LM")
+        raise FormatError(
+            f"{source}: no command of it starts training with flags of Megatron-LM"
+        )
     return flags
 
 
@@ -410,13 +445,22 @@ def _add_words(flags: FlagSet, words: Sequence[Text]) -> None:
     name = ""
     for word in words:
         letters = plain(word)
-        if letters is not None and letters.startswith("--") and re.search(r"\s", letters):
+        if (
+            letters is not None
+            and letters.startswith("--")
+            and re.search(r"\s", letters)
+        ):
             _add_words(flags, [part for part in split_words(_unquoted(word))])
             name = ""
             continue
         match = FLAG.fullmatch(letters) if letters is not None else None
         prefix = word[0].text if word and word[0].unknown is None else ""
-        if match is None and letters is None and prefix.startswith("--") and "=" in prefix:
+        if (
+            match is None
+            and letters is None
+            and prefix.startswith("--")
+            and "=" in prefix
+        ):
             name = prefix[2:].partition("=")[0].replace("_", "-")
             _set_flag(flags, name, "?", word)
             flags.missing[name] = names_in(word)
@@ -448,7 +492,11 @@ def _set_flag(flags: FlagSet, name: str, value: str, word: Text) -> None:
 
 def _add_unknown(flags: FlagSet, name: str, word: Text) -> str:
     """Add a word that is not known, as the value of a flag or as flags; return the open flag."""
-    is_switch = name in SWITCHES or name.startswith(SWITCH_PREFIXES) or name in HARMLESS_SWITCHES
+    is_switch = (
+        name in SWITCHES
+        or name.startswith(SWITCH_PREFIXES)
+        or name in HARMLESS_SWITCHES
+    )
     takes_value = bool(name) and flags.values[name] == "true" and not is_switch
     unknown = next(part.unknown for part in word if part.unknown is not None)
     has_flags = any("--" in part.text for option in unknown.options for part in option)
@@ -460,7 +508,9 @@ def _add_unknown(flags: FlagSet, name: str, word: Text) -> str:
         flags.missing[name] = names_in(word)
         return ""
     if not unknown.options:
-        named = ", ".join(f"${{{n}}}" if re.fullmatch(r"\w+", n) else n for n in unknown.names)
+        named = ", ".join(
+            f"${{{n}}}" if re.fullmatch(r"\w+", n) else n for n in unknown.names
+        )
         flags.notes.append(f"{named}: what only the environment has; taken as empty")
         flags.additions += [n for n in unknown.names if n not in flags.additions]
         return name
@@ -505,18 +555,23 @@ def _check_missing(flags: FlagSet, source: str) -> None:
 def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatError:
     """Return the error that asks for values by name."""
     needed = {
-        flag: tuple(" ".join(name.split())[:60] for name in entry) for flag, entry in needed.items()
+        flag: tuple(" ".join(name.split())[:60] for name in entry)
+        for flag, entry in needed.items()
     }
     names = dict.fromkeys(name for entry in needed.values() for name in entry)
     settable = [name for name in names if re.fullmatch(r"\w+", name)]
     computed = [name for name in names if name not in settable]
-    needs = ", ".join(f"{what} needs {' and '.join(entry)}" for what, entry in needed.items())
+    needs = ", ".join(
+        f"{what} needs {' and '.join(entry)}" for what, entry in needed.items()
+    )
     if computed and not settable:
         return FormatError(
             f"{source}: {needs}: is made by a shell, and nothing is run; write its value"
         )
     options = " ".join(f"--set {name}=VALUE" for name in settable)
-    return FormatError(f"{source}: {needs}; only the run's environment has them: give {options}")
+    return FormatError(
+        f"{source}: {needs}; only the run's environment has them: give {options}"
+    )
 
 
 def _flags_of_yaml(text: str, source: str, values: Mapping[str, str]) -> FlagSet:

@@ -89,7 +89,10 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = replace(plan, layers=own)
         if own != was:
             told = "+".join(map(str, was))
-            yield f"layers {told}: nanotron cuts by cost, {'+'.join(map(str, own))}", plan
+            yield (
+                f"layers {told}: nanotron cuts by cost, {'+'.join(map(str, own))}",
+                plan,
+            )
     if plan.zero > 1:
         plan = replace(plan, zero=1)
         yield "zero: nanotron has 0 and 1; zero=1 is written", plan
@@ -114,7 +117,9 @@ def check_degrees(plan: LaunchPlan) -> None:
         InfeasibleError: If it lacks one.
     """
     if plan.cp > 1 or plan.ep > 1:
-        raise InfeasibleError("nanotron: cp and ep fail at the version that is written for")
+        raise InfeasibleError(
+            "nanotron: cp and ep fail at the version that is written for"
+        )
 
 
 def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
@@ -212,7 +217,9 @@ def _factory(plan: LaunchPlan) -> dict[str, Any]:
             "torch_adam_is_fused": True}  # fmt: skip
 
 
-def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_nanotron(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of nanotron.
 
     Args:
@@ -226,12 +233,18 @@ def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = Non
     data = put_values(yaml_of(text, source), values or {}, source)
     keys = Keys(data, source, yaml_lines(text))
     unknown = keys.unknown("", TOP) + keys.unknown("parallelism", PARALLEL)
-    notes = [f"keys that are not known, and not priced: {', '.join(unknown)}"] if unknown else []
+    notes = (
+        [f"keys that are not known, and not priced: {', '.join(unknown)}"]
+        if unknown
+        else []
+    )
     sizes = _sizes(keys)
     dp, tp, pp = (keys.needed(f"parallelism.{name}") for name in ("dp", "tp", "pp"))
     size = keys.needed("tokens.micro_batch_size")
     steps = keys.count("tokens.batch_accumulation_per_replica", 1) or 1
-    mode = keys.word("parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"), "ALL_REDUCE")
+    mode = keys.word(
+        "parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"), "ALL_REDUCE"
+    )
     engine = keys.word("parallelism.pp_engine", ("afab", "1f1b"), "afab")
     name = str(keys.get("optimizer.optimizer_factory.name") or "adamW").lower()
     half = keys.word("model.dtype", ("bfloat16", "float16", "float32"), "bfloat16")
@@ -250,9 +263,15 @@ def read_nanotron(text: str, source: str, values: Mapping[str, str] | None = Non
         zero=min(keys.count("optimizer.zero_stage", 0, least=0) or 0, 1),
         recompute=FULL if keys.switch("parallelism.recompute_layer") else NONE,
         schedule="gpipe" if engine == "afab" and pp > 1 else "1f1b",
-        precision={"bfloat16": "bf16-master", "float16": "16-master"}.get(half, "32-true"),
+        precision={"bfloat16": "bf16-master", "float16": "16-master"}.get(
+            half, "32-true"
+        ),
         gradients="fp32" if fp32 and half != "float32" else "same",
-        optimizer="sgd" if name == "sgd" else "adamw" if name in ("adamw", "adam") else name,
+        optimizer="sgd"
+        if name == "sgd"
+        else "adamw"
+        if name in ("adamw", "adam")
+        else name,
         overlap=("tp",) if hidden else (),
         sizes=sizes,
         notes=tuple(notes),
@@ -276,8 +295,12 @@ def _sizes(keys: Keys) -> DecoderSizes:
     if keys.has(f"{model}moe_config"):
         listed = keys.get(f"{part}layers")
         indices = list(range(layers)) if listed in (None, [-1]) else listed
-        if not isinstance(indices, list) or indices != list(range(layers - len(indices), layers)):
-            raise keys.fault(f"{part}layers", "experts must be in all last layers to be priced")
+        if not isinstance(indices, list) or indices != list(
+            range(layers - len(indices), layers)
+        ):
+            raise keys.fault(
+                f"{part}layers", "experts must be in all last layers to be priced"
+            )
         has_shared = keys.switch(f"{part}enable_shared_expert")
         shared = keys.count(f"{part}shared_expert_intermediate_size", 5632) or 0
         if indices:
@@ -321,7 +344,9 @@ def _not_priced(keys: Keys, optimizer: str) -> Iterator[NotPriced]:
     for name in ("_fused_rms_norm", "_fused_rotary_emb"):
         if keys.get(f"{model}{name}") is False:
             effect = "by unfused kernels; priced with the framework's usual ones"
-            yield NotPriced(key=f"{model}{name}", effect=effect, line=keys.line(f"{model}{name}"))
+            yield NotPriced(
+                key=f"{model}{name}", effect=effect, line=keys.line(f"{model}{name}")
+            )
     if optimizer not in PRICED_OPTIMIZERS:
         path = "optimizer.optimizer_factory.name"
         effect = f"the update and the state of {optimizer}; priced as adamw"

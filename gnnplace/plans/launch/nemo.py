@@ -66,7 +66,9 @@ SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
 OPEN_KEYS = ("trainer", "model")
 
 
-def read_nemo(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_nemo(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of NeMo.
 
     Args:
@@ -162,7 +164,9 @@ def _precision(reading: YamlReading) -> str:
         return "32-true"
     if word.endswith("-true"):
         return f"{half}-true"
-    return f"{half}-master" if reading.is_on("model.megatron_amp_O2") else f"{half}-mixed"
+    return (
+        f"{half}-master" if reading.is_on("model.megatron_amp_O2") else f"{half}-mixed"
+    )
 
 
 def _optimizer(reading: YamlReading) -> str | None:
@@ -186,7 +190,9 @@ def _adapters(reading: YamlReading) -> str | None:
     if scheme in ("", "none", "null", "0"):
         return None
     if scheme != "lora":
-        effect = f"{scheme}: adapters of another kind; priced as training of all parameters"
+        effect = (
+            f"{scheme}: adapters of another kind; priced as training of all parameters"
+        )
         reading.refuse_price("model.peft.peft_scheme", effect)
         return None
     return read_adapters(reading, ADAPTERS)

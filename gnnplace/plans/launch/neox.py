@@ -52,7 +52,9 @@ OFFLOADING: Mapping[str, str] = {
 GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
 
-def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_neox(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a configuration of GPT-NeoX.
 
     Args:
@@ -68,7 +70,9 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
     keys = replace(
         reading.keys,
         data={key.replace("-", "_"): value for key, value in data.items()},
-        lines={path.replace("-", "_"): line for path, line in reading.keys.lines.items()},
+        lines={
+            path.replace("-", "_"): line for path, line in reading.keys.lines.items()
+        },
     )
     reading.keys = keys
     tp = reading.degree("model_parallel_size")
@@ -105,7 +109,9 @@ def read_neox(text: str, source: str, values: Mapping[str, str] | None = None) -
         offload=offload or NONE,
         recompute=recompute,
         precision=_precision(reading),
-        gradients="fp32" if reading.text("data_types.grad_accum_dtype") == "fp32" else "same",
+        gradients="fp32"
+        if reading.text("data_types.grad_accum_dtype") == "fp32"
+        else "same",
         optimizer=_optimizer(reading),
         sizes=_sizes(reading),
         lines=keys.word_lines(WORD_KEYS),
@@ -136,7 +142,9 @@ def _precision(reading: YamlReading) -> str | None:
 
 def _optimizer(reading: YamlReading) -> str | None:
     name = reading.text("optimizer.type")
-    return reading.optimizer("optimizer.type", "adamw" if name in ("adam", "cpu_adam") else name)
+    return reading.optimizer(
+        "optimizer.type", "adamw" if name in ("adam", "cpu_adam") else name
+    )
 
 
 def _note_attention(reading: YamlReading) -> None:
@@ -181,5 +189,7 @@ def _sizes(reading: YamlReading) -> DecoderSizes | None:
         vocabulary=vocabulary,
         gated=gated,
         tied=not reading.is_on("no_weight_tying"),
-        positions=0 if reading.text("pos_emb") in ("rotary", "alibi", "rpe", "none") else None,
+        positions=0
+        if reading.text("pos_emb") in ("rotary", "alibi", "rpe", "none")
+        else None,
     )

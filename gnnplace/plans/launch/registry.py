@@ -158,7 +158,9 @@ def launcher_of(name: str) -> Launcher:
     """
     if name not in LAUNCHERS:
         near = suggestion(name, LAUNCHERS)
-        raise InputError(f"launcher {name!r}: unknown; launchers: {', '.join(LAUNCHERS)}{near}")
+        raise InputError(
+            f"launcher {name!r}: unknown; launchers: {', '.join(LAUNCHERS)}{near}"
+        )
     return LAUNCHERS[name]
 
 
@@ -170,7 +172,9 @@ def reader_of(name: str) -> Reader:
     """
     if name not in READERS:
         near = suggestion(name, READERS)
-        raise InputError(f"launcher {name!r}: unknown; launchers: {', '.join(READERS)}{near}")
+        raise InputError(
+            f"launcher {name!r}: unknown; launchers: {', '.join(READERS)}{near}"
+        )
     return READERS[name]
 
 
@@ -185,7 +189,9 @@ def framework_of(launcher: str, plan: LaunchPlan) -> str:
 
 
 def read_launch_file(
-    path: str | Path, launcher: str | None = None, values: Mapping[str, str] | None = None
+    path: str | Path,
+    launcher: str | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> LaunchPlan:
     """Return the plan of a launch file; nothing of it is run.
 
@@ -214,7 +220,10 @@ def launcher_of_file(path: str | Path) -> str:
 
 def is_launch_file(path: str | Path) -> bool:
     """Return whether a file is one of a launcher; what cannot be read is none."""
-    if str(path).endswith((".sh", ".slurm", ".sbatch", ".toml")) and Path(path).is_file():
+    if (
+        str(path).endswith((".sh", ".slurm", ".sbatch", ".toml"))
+        and Path(path).is_file()
+    ):
         return True
     try:
         launcher_told_by(launch_text(path), str(path))
@@ -237,5 +246,7 @@ def launch_text(path: str | Path) -> str:
     if not Path(path).is_file():  # a folder, or a device that never ends
         raise FormatError(f"{path}: cannot be read: it is no file")
     if size > BYTES:
-        raise FormatError(f"{path}: has {size / 1e6:.0f} MB; a launch file has 1 MB at most")
+        raise FormatError(
+            f"{path}: has {size / 1e6:.0f} MB; a launch file has 1 MB at most"
+        )
     return read_text(path)

@@ -159,7 +159,9 @@ class LaunchExplanation:
     measured: MeasuredSteps | None = None
 
 
-def explain_launch_plan(answer: LaunchAnswer, measured: str | None = None) -> LaunchExplanation:
+def explain_launch_plan(
+    answer: LaunchAnswer, measured: str | None = None
+) -> LaunchExplanation:
     """Explain what bounds a run that was priced.
 
     Args:
@@ -220,7 +222,9 @@ class LauncherSearch:
     budget: float = math.inf
     details: LayerDetails | None = None
     progress: Callable[[str], None] | None = None
-    _settings: dict[tuple[str, str | None], PricingSetting] = field(default_factory=dict)
+    _settings: dict[tuple[str, str | None], PricingSetting] = field(
+        default_factory=dict
+    )
     _spaces: dict[tuple[str, str, int, str], SpecSpace] = field(default_factory=dict)
     _free: dict[SpecSpace, FoundSpecs] = field(default_factory=dict)
 
@@ -284,7 +288,9 @@ class LauncherSearch:
                 answers.append(answer)
         return min(answers, key=lambda one: one.best[0].seconds, default=None)
 
-    def _find_on(self, space: SpecSpace, launcher: str, num_best: int) -> LaunchAnswer | None:
+    def _find_on(
+        self, space: SpecSpace, launcher: str, num_best: int
+    ) -> LaunchAnswer | None:
         """Return a launcher's fastest plan among those of a space, or None if it can run none."""
         setting = space.setting
         accepts = self._accepts(launcher, setting)
@@ -346,11 +352,15 @@ class LauncherSearch:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
         if launcher != OWN:
             try:
-                launcher_of(launcher).write(self._launch_plan(setting, free.spec), [], SERVER_GPUS)
+                launcher_of(launcher).write(
+                    self._launch_plan(setting, free.spec), [], SERVER_GPUS
+                )
             except InfeasibleError as error:
                 return error
         message = "none of the plans that fit can be said"
-        return InfeasibleError(f"{launcher}: {message}; take more devices, or another launcher")
+        return InfeasibleError(
+            f"{launcher}: {message}; take more devices, or another launcher"
+        )
 
     def _undivided_batch(self, launcher: str, setting: PricingSetting) -> str:
         """Return why no replicas of a launcher's plans divide the batch, or "" if some do.
@@ -362,12 +372,16 @@ class LauncherSearch:
         has_degrees = self._has_degrees(launcher, setting)
         # A batch of as many examples as devices is divided by all replicas that there may be.
         groups = groups_of(setting, num_devices, num_devices, self.modes)
-        replicas = sorted({group.spec.dp for group in groups if has_degrees(group.spec)})
+        replicas = sorted(
+            {group.spec.dp for group in groups if has_degrees(group.spec)}
+        )
         if not replicas or any(batch % count == 0 for count in replicas):
             return ""
         *fewer, most = replicas
         lower = batch // most * most
-        nearest = lower if lower and batch - lower <= lower + most - batch else lower + most
+        nearest = (
+            lower if lower and batch - lower <= lower + most - batch else lower + most
+        )
         alike = replace(
             self,
             decoder=replace(self.decoder, batch=nearest),
@@ -411,22 +425,30 @@ class LauncherSearch:
         own = launcher_of(launcher).framework
         return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
 
-    def _accepts(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
+    def _accepts(
+        self, launcher: str, setting: PricingSetting
+    ) -> Callable[[PlanSpec], bool]:
         """Return a predicate for plans that the launcher can express and the framework prices."""
         if launcher == OWN:
             # Our runner has neither groups nor modes.
-            return lambda spec: spec.zero_group is None and only_modes(spec) == PlanSpec()
+            return lambda spec: (
+                spec.zero_group is None and only_modes(spec) == PlanSpec()
+            )
         target, has_framework = launcher_of(launcher), self.framework is not None
         network = setting.framework.network.each
 
         def accepts(spec: PlanSpec) -> bool:
             plan = self._launch_plan(setting, spec)
-            is_priced = has_framework or framework_of(launcher, plan) == setting.framework.name
+            is_priced = (
+                has_framework or framework_of(launcher, plan) == setting.framework.name
+            )
             return is_priced and can_say(target, plan, network)
 
         return accepts
 
-    def _has_degrees(self, launcher: str, setting: PricingSetting) -> Callable[[PlanSpec], bool]:
+    def _has_degrees(
+        self, launcher: str, setting: PricingSetting
+    ) -> Callable[[PlanSpec], bool]:
         """Return a predicate for plans whose kinds of parallelism a launcher has."""
         if launcher == OWN:
             return lambda spec: True
@@ -452,9 +474,13 @@ class LauncherSearch:
         """
         target = launcher_of(launcher)
         setting = self._setting(launcher, self._frameworks(launcher)[0])
-        spec = PlanSpec(dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch)
+        spec = PlanSpec(
+            dp=self.decoder.batch, microbatch_size=1, batch=self.decoder.batch
+        )
         plan, steps = nearest_plan(self._launch_plan(setting, spec), target)
-        target.write(steps[-1][1] if steps else plan, [], setting.framework.network.each)
+        target.write(
+            steps[-1][1] if steps else plan, [], setting.framework.network.each
+        )
 
     def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
         """Return a plan in words as a launch file says it of this model."""
@@ -464,7 +490,9 @@ class LauncherSearch:
         """Return the sizes, devices and framework that a launcher's plans are priced for."""
         precision = self.precision
         if precision is None and launcher in OF_DEEPSPEED:
-            precision = TRAITS["megatron-deepspeed"].precision  # DeepSpeed's engine keeps copies
+            precision = TRAITS[
+                "megatron-deepspeed"
+            ].precision  # DeepSpeed's engine keeps copies
         key = framework, precision
         if key not in self._settings:
             self._settings[key] = setting_of(
@@ -489,13 +517,17 @@ class LauncherSearch:
             count: Devices that every plan uses.
             offload: What lies in the host's memory; None: what `modes` says.
         """
-        modes = self.modes if offload is None else self.modes.with_words(offload=offload)
+        modes = (
+            self.modes if offload is None else self.modes.with_words(offload=offload)
+        )
         setting = self._setting(launcher, framework)
         key = framework, setting.framework.precision, count, modes.offload
         if key not in self._spaces:
             if self.progress is not None:
                 words = "" if modes.offload == NOTHING else f", offload={modes.offload}"
-                self.progress(f"planning: plans of {count} devices at {framework}'s prices{words}")
+                self.progress(
+                    f"planning: plans of {count} devices at {framework}'s prices{words}"
+                )
             self._spaces[key] = SpecSpace(setting, self.decoder.batch, count, modes)
         return self._spaces[key]
 
@@ -565,7 +597,9 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
     """
     if model is None and plan.sizes is None:
         raise InputError("MODEL: is missing; the launch file has no sizes of one")
-    decoder = decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
+    decoder = (
+        decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
+    )
     if decoder is None:
         raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
                          "their sizes; give the plan's words with --given")  # fmt: skip

@@ -73,7 +73,9 @@ def launcher_plans(
         fewest=options.goal == FEWEST,
         rate=options.rate,
         modes=options.modes or PlanSpec(),
-        offloads=options.goal == TIME and options.rate is None and options.trades is None,
+        offloads=options.goal == TIME
+        and options.rate is None
+        and options.trades is None,
         budget=options.budget,
         details=layer_details(named.row.name),
         progress=progress,
@@ -121,7 +123,9 @@ def launcher_plans(
     return [replace(best, file=file, notices=notices), *slower]
 
 
-def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> LaunchAnswer:
+def _find(
+    search: LauncherSearch, launcher: str, options: SearchOptions
+) -> LaunchAnswer:
     """Return a launcher's best plan by the goal.
 
     Raises:
@@ -138,7 +142,9 @@ def _find(search: LauncherSearch, launcher: str, options: SearchOptions) -> Laun
     return search.find(launcher, num_best=options.top)
 
 
-def _trades(search: LauncherSearch, launcher: str, options: SearchOptions) -> list[TradeEntry]:
+def _trades(
+    search: LauncherSearch, launcher: str, options: SearchOptions
+) -> list[TradeEntry]:
     """Return a launcher's plans that trade time for memory or devices, where they are asked for."""
     if options.trades is None:
         return []
@@ -158,7 +164,9 @@ def _trades(search: LauncherSearch, launcher: str, options: SearchOptions) -> li
     return trades
 
 
-def _slower_than_free(search: LauncherSearch, launcher: str, seconds: float) -> tuple[str, ...]:
+def _slower_than_free(
+    search: LauncherSearch, launcher: str, seconds: float
+) -> tuple[str, ...]:
     """Return a line if a launcher's framework could train faster than the launcher can be told."""
     free = search.free(launcher)
     if free is None or seconds / free.seconds - 1 < NOTABLE:
@@ -223,7 +231,8 @@ def _plans_of(
             "words": str(spec_answer.spec),
             "launcher": launcher,
             "environment": options.environment,
-            "gradients": spec_answer.spec.gradients or setting.framework.traits.gradients,
+            "gradients": spec_answer.spec.gradients
+            or setting.framework.traits.gradients,
             "lower_bound": bound,
             "claim": claim,
         }
@@ -251,7 +260,9 @@ def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan
     return replace(priced, file=priced.file.model_copy(update=words))
 
 
-def setting_of_file(file: PlanFile, sizes: DecoderSizes, cluster: Cluster) -> PricingSetting:
+def setting_of_file(
+    file: PlanFile, sizes: DecoderSizes, cluster: Cluster
+) -> PricingSetting:
     """Return the sizes, devices and framework that a plan in words of a file is priced for.
 
     Args:
@@ -288,7 +299,9 @@ def price_file(
     name = model or file.model
     sizes = decoder_of(name, num_devices=devices.num_devices)
     if sizes is None or file.words is None:
-        raise InputError(f"{name}: is no decoder of text whose sizes are known; give --model")
+        raise InputError(
+            f"{name}: is no decoder of text whose sizes are known; give --model"
+        )
     setting = setting_of_file(file, sizes, devices)
     spec = parse_spec(file.words)
     return LaunchAnswer(launch_plan_of(setting, spec), price(setting, spec), setting)

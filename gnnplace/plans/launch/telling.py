@@ -30,8 +30,20 @@ FLAGS = (
     r"(?m)^[^#\"\n]*--(tensor-model-parallel-size|num-layers|micro-batch-size|hidden-size|global-batch-size|"
     r"pipeline-model-parallel-size|model-parallel-size|seq-length|num-experts)\b"
 )
-DEEPSPEED_FLAGS = r"--(deepspeed|deepspeed_config|zero-stage|ds-sequence-parallel-size)\b"
-SHELL_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash", ".sub", ".job", ".pbs", ".lsf", ".batch")
+DEEPSPEED_FLAGS = (
+    r"--(deepspeed|deepspeed_config|zero-stage|ds-sequence-parallel-size)\b"
+)
+SHELL_SUFFIXES = (
+    ".sh",
+    ".slurm",
+    ".sbatch",
+    ".bash",
+    ".sub",
+    ".job",
+    ".pbs",
+    ".lsf",
+    ".batch",
+)
 SHELL_SIGN = r"\A#!.*\b(ba|z|k|da)?sh\b|(?m:^#(SBATCH|PBS|BSUB)\b)"
 UNREAD = {  # launchers whose files are known, and not read
     "colossalai": r"(?m)^[ \t]*(import|from) colossalai|\bcolossalai run\b",
@@ -88,7 +100,9 @@ def _told_by_signs(text: str, suffix: str) -> str | None:
     elif suffix in (".yaml", ".yml"):
         if re.search(YAML_FLAGS, text):
             return "megatron-lm"
-        order = tuple(name for name in SIGNS if name not in ("torchtitan", "megatron-bridge"))
+        order = tuple(
+            name for name in SIGNS if name not in ("torchtitan", "megatron-bridge")
+        )
     else:
         for name in ("torchtitan", "megatron-bridge"):
             if re.search(SIGNS[name], text):

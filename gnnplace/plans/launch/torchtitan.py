@@ -77,8 +77,18 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_8b": (8192, 8192, {}, SELECTIVE),
     "llama3_70b": (8 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
     "llama3_405b": (2 * 8192, 8192, {"tensor_parallel_degree": 8}, FULL),
-    "deepseek_v3_16b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 8}, SELECTIVE),
-    "deepseek_v3_671b": (4 * 4096, 4096, {**LOOPED, "expert_parallel_degree": 2}, SELECTIVE),
+    "deepseek_v3_16b": (
+        4 * 4096,
+        4096,
+        {**LOOPED, "expert_parallel_degree": 8},
+        SELECTIVE,
+    ),
+    "deepseek_v3_671b": (
+        4 * 4096,
+        4096,
+        {**LOOPED, "expert_parallel_degree": 2},
+        SELECTIVE,
+    ),
     "qwen3_0_6b": (4 * 4096, 4096, {}, SELECTIVE),
     "qwen3_1_7b": (4 * 4096, 4096, {}, SELECTIVE),
     "qwen3_14b": (4 * 4096, 4096, {}, FULL),
@@ -99,7 +109,9 @@ LAYERS: Mapping[str, LayerDetails] = {
             ("rope_type", LLAMA),
         ),
     ),
-    "qwen3_30b_a3b": LayerDetails(type="qwen3_moe", rotary_base=1_000_000, norm_epsilon=1e-6),
+    "qwen3_30b_a3b": LayerDetails(
+        type="qwen3_moe", rotary_base=1_000_000, norm_epsilon=1e-6
+    ),
     "qwen3": LayerDetails(type="qwen3", rotary_base=1_000_000, norm_epsilon=1e-6),
 }
 """What layers of its configurations have beside sizes, by what the names of these begin with."""
@@ -146,8 +158,12 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that torchtitan can express.
     """
-    still = plan.pp == 1 and not (plan.sizes and plan.sizes.experts)  # torchtitan can capture these
-    for told, run in plan.as_it_runs("torchtitan", compiles=True, graphs=("iteration",) * still):
+    still = plan.pp == 1 and not (
+        plan.sizes and plan.sizes.experts
+    )  # torchtitan can capture these
+    for told, run in plan.as_it_runs(
+        "torchtitan", compiles=True, graphs=("iteration",) * still
+    ):
         plan = run
         yield told, plan
     if plan.zero == 1 and (plan.dp or 1) * plan.cp > 1:
@@ -156,9 +172,9 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.zero == 2 and plan.pp > 1:
         plan = replace(plan, zero=3)
         line = (
-            "zero=2: in a pipeline torchtitan gathers parameters once a step by itself, as zero=3"
+            "zero=2: in a pipeline torchtitan gathers parameters once a step by itself"
         )
-        yield line, plan
+        yield f"{line}, as zero=3", plan
     if plan.zero == 0 and plan.cp > 1:
         plan = replace(plan, zero=3, group=1 if (plan.dp or 1) > 1 else None)
         line = "zero=0: torchtitan shards parameters over cp; zero=3 in groups of cp is written"
@@ -167,7 +183,9 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         "torchtitan",
         zero_groups=(2, 3),
         gradients="fp32",
-        offloads=(EVERYTHING,) if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1 else (),
+        offloads=(EVERYTHING,)
+        if plan.zero == 3 and (plan.dp or 1) * plan.cp > 1
+        else (),
     ):
         plan = run
         yield line, plan
@@ -176,7 +194,10 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield told, plan
     if plan.ep > plan.cp * plan.tp and not plan.zero:
         plan = replace(plan, zero=3)
-        yield "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written", plan
+        yield (
+            "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written",
+            plan,
+        )
     if plan.recompute not in (NONE, FULL, SELECTIVE):
         told = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)
@@ -221,17 +242,23 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     """
     sizes = plan.sizes
     if sizes is None:
-        raise InfeasibleError("torchtitan: the sizes of the model are not known; give --model")
+        raise InfeasibleError(
+            "torchtitan: the sizes of the model are not known; give --model"
+        )
     base = _registered(sizes, plan.details)
     family = None if base else family_of(sizes, plan.details)
     if sizes.tied and plan.pp > 1:
-        raise InfeasibleError("torchtitan: cuts no model with a tied embedding into stages")
+        raise InfeasibleError(
+            "torchtitan: cuts no model with a tied embedding into stages"
+        )
     if sizes.kv_heads % plan.tp:
         raise InfeasibleError(
             f"torchtitan: tp {plan.tp} must divide {sizes.kv_heads} heads of keys and values"
         )
     if sizes.experts and plan.tp > 1 and plan.etp != 1:
-        raise InfeasibleError("torchtitan: cuts no expert, and ep x tp does not divide them")
+        raise InfeasibleError(
+            "torchtitan: cuts no expert, and ep x tp does not divide them"
+        )
 
     checkpointing = {FULL: "FullAC", SELECTIVE: "SelectiveAC"}.get(plan.recompute)
     has_listed_order = plan.pp > 1 and plan.schedule not in SCHEDULES.values()
@@ -241,7 +268,9 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     # What the function needs, then what registers the model, then what the function sets.
     imports = ["from pathlib import Path"] if has_listed_order else []
     if checkpointing:
-        imports.append(f"from torchtitan.distributed.activation_checkpoint import {checkpointing}")
+        imports.append(
+            f"from torchtitan.distributed.activation_checkpoint import {checkpointing}"
+        )
     model: list[str] = []
     if family is None:
         needed, body = _known_model(base, plan.details)
@@ -250,19 +279,36 @@ def write_torchtitan(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
         needed, body = model_imports(family, sizes), config_lines(plan.details)
         model = ["", *model_lines(family, sizes, plan.details)]
     imports += needed
-    body += [f"config.{name} = {value!r}" for name, value in _settings(plan, sizes).items()]
+    body += [
+        f"config.{name} = {value!r}" for name, value in _settings(plan, sizes).items()
+    ]
     if has_listed_order:
         path = 'str(Path(__file__).with_suffix(".csv"))'
         body.append(f"config.parallelism.{BESIDE} = {path}")
     recomputed = f"{checkpointing}.Config()" if checkpointing else "None"
     body += [f"config.activation_checkpoint = {recomputed}", "return config"]
 
-    function = [f"def {FUNCTION}():", *(f"    {line}" for line in [f"config = {base}()", *body])]
-    text = ['"""', *title, '"""', "", *_sorted_imports(imports), *model, "", "", *function]
+    function = [
+        f"def {FUNCTION}():",
+        *(f"    {line}" for line in [f"config = {base}()", *body]),
+    ]
+    text = [
+        '"""',
+        *title,
+        '"""',
+        "",
+        *_sorted_imports(imports),
+        *model,
+        "",
+        "",
+        *function,
+    ]
     return "\n".join(text) + "\n"
 
 
-def _known_model(base: str, details: LayerDetails | None) -> tuple[list[str], list[str]]:
+def _known_model(
+    base: str, details: LayerDetails | None
+) -> tuple[list[str], list[str]]:
     """Return the imports of a configuration of torchtitan's own, and what must be set besides.
 
     Args:
@@ -287,7 +333,9 @@ def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
     for name, (_, registered) in MODELS.items():
         if replace(registered, length=sizes.length) != sizes:
             continue
-        layers = next((own for start, own in LAYERS.items() if name.startswith(start)), None)
+        layers = next(
+            (own for start, own in LAYERS.items() if name.startswith(start)), None
+        )
         if details is None or layers is None or _are_same_layers(details, layers):
             return name
     return ""
@@ -310,7 +358,9 @@ def _sorted_imports(imports: Sequence[str]) -> list[str]:
     groups: list[list[str]] = [[], [], []]
     for line in sorted(imports):
         package = line.split()[1].partition(".")[0]
-        groups[("torch", "torchtitan").index(package) + 1 if "torch" in package else 0].append(line)
+        groups[
+            ("torch", "torchtitan").index(package) + 1 if "torch" in package else 0
+        ].append(line)
     lines: list[str] = []
     for group in groups:
         lines += [*([""] if lines and group else []), *group]
@@ -334,7 +384,9 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
         "training.num_tokens_per_train_step": (plan.batch or 1) * sizes.length,
         "training.max_context_length": sizes.length,
         "training.dtype": "bfloat16" if plan.precision == "bf16-true" else "float32",
-        "training.mixed_precision_param": "float32" if plan.precision == "32-true" else "bfloat16",
+        "training.mixed_precision_param": "float32"
+        if plan.precision == "32-true"
+        else "bfloat16",
     }
     if plan.zero == 2:
         own[f"parallelism.{RESHARD}"] = "never"
@@ -343,13 +395,19 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     own["compile.enable"] = plan.compile
     own |= {"compile.components": ["model", "loss"]} if plan.compile else {}
     if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
-        own["training.disable_cuda_graphs"] = True  # torchtitan refuses stages beside them
+        own["training.disable_cuda_graphs"] = (
+            True  # torchtitan refuses stages beside them
+        )
     elif plan.cuda_graphs:
         own["training.disable_cuda_graphs"] = False
     if plan.pp > 1:
-        layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (plan.pp * plan.chunks)
+        layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (
+            plan.pp * plan.chunks
+        )
         own |= {
-            "parallelism.pipeline_parallel_schedule": schedules.get(plan.schedule, LISTED),
+            "parallelism.pipeline_parallel_schedule": schedules.get(
+                plan.schedule, LISTED
+            ),
             "parallelism.num_pp_microbatches": plan.microbatches,
             "parallelism.module_fqns_per_model_part": modules_of(layers),
         }
@@ -370,7 +428,9 @@ def modules_of(layers: Sequence[int]) -> list[list[str]]:
     return found
 
 
-def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = None) -> LaunchPlan:
+def read_torchtitan(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
     """Return the plan of a module of configurations, or of a TOML.
 
     Args:
@@ -397,7 +457,9 @@ def read_torchtitan(text: str, source: str, values: Mapping[str, str] | None = N
         name = next(iter(functions))
     if name not in functions:
         listed = ", ".join(list(functions)[:8]) or "none"
-        raise FormatError(f"{source}: say which function, as FILE:NAME; it has {listed}")
+        raise FormatError(
+            f"{source}: say which function, as FILE:NAME; it has {listed}"
+        )
     data, model = _read_function(functions, name, 0)
     sizes = next((sizes for flavor, sizes in MODELS.values() if flavor == model), None)
     if model == FLAVOR:
@@ -424,14 +486,22 @@ def _read_function(
                 data, model = _read_function(functions, base, depth + 1)
             elif base in MODELS and base not in functions:
                 data, model = _base_settings(base), MODELS[base][0]
-            elif base == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
+            elif (
+                base == "model_registry"
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            ):
                 model = _known_flavor(name, str(node.args[0].value))
             elif base in CONFIGS:
-                data[CONFIGS[base]] |= {k.arg: _literal(k.value) for k in node.keywords if k.arg}
+                data[CONFIGS[base]] |= {
+                    k.arg: _literal(k.value) for k in node.keywords if k.arg
+                }
             for keyword in node.keywords:
                 if keyword.arg == "activation_checkpoint":
                     data["activation_checkpoint"] = _checkpointing(keyword.value)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+        elif isinstance(node, ast.Assign) and isinstance(
+            node.targets[0], ast.Attribute
+        ):
             path = _dotted(node.targets[0]).split(".")[1:]
             if path == ["activation_checkpoint"]:
                 data["activation_checkpoint"] = _checkpointing(node.value)
@@ -445,14 +515,20 @@ def _known_flavor(function: str, flavor: str) -> str | None:
     if flavor == FLAVOR:
         return flavor
     family = next((folder for folder in FAMILIES if function.startswith(folder)), "")
-    same = (flavor == listed and base.startswith(family) for base, (listed, _) in MODELS.items())
+    same = (
+        flavor == listed and base.startswith(family)
+        for base, (listed, _) in MODELS.items()
+    )
     return flavor if any(same) else None
 
 
 def _base_settings(base: str) -> dict[str, Any]:
     """Return what a configuration of torchtitan's own sets."""
     tokens, length, degrees, recomputed = BASES[base]
-    training = {"num_tokens_per_microbatch_per_dp_rank": tokens, "max_context_length": length}
+    training = {
+        "num_tokens_per_microbatch_per_dp_rank": tokens,
+        "max_context_length": length,
+    }
     return {
         "activation_checkpoint": recomputed,
         "training": training,
@@ -471,7 +547,9 @@ def _dotted(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return ".".join([*([node.id] if isinstance(node, ast.Name) else [""]), *reversed(parts)])
+    return ".".join(
+        [*([node.id] if isinstance(node, ast.Name) else [""]), *reversed(parts)]
+    )
 
 
 def _literal(node: ast.expr) -> Any:
@@ -492,7 +570,9 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     # torchtitan counts tokens, and a plan counts examples of this length.
     each = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
     if each % length:
-        raise keys.fault(f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens")
+        raise keys.fault(
+            f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens"
+        )
     pp = keys.count(f"{where}pipeline_parallel_degree", 1) or 1
     tp = keys.count(f"{where}tensor_parallel_degree", 1) or 1
     cp = keys.count(f"{where}context_parallel_degree", 1) or 1
@@ -511,7 +591,9 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     if batch is None and dp is not None:
         batch = dp * (each // length) * (count if steps else 1)
     # Types, and the ZeRO stage that gathering parameters again stands for.
-    half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
+    half = keys.word(
+        "training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16"
+    )
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
     reshard = keys.word(f"{where}{RESHARD}", ("default", "always", "never"), "default")
     zero = 0 if shard == 1 and cp == 1 else 2 if reshard == "never" and pp == 1 else 3
@@ -524,7 +606,10 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     notes += ["float8 products: priced in bf16"] if model == FLOAT8 else []
     compiled, parts = keys.switch("compile.enable"), keys.get("compile.components")
     if compiled and isinstance(parts, list) and "model" not in parts:
-        compiled, notes = False, [*notes, f"compile of {', '.join(parts)} alone: priced without"]
+        compiled, notes = (
+            False,
+            [*notes, f"compile of {', '.join(parts)} alone: priced without"],
+        )
     eager = keys.get("training.disable_cuda_graphs")
     captures = {True: "off", False: "iteration"}
     if chosen and not eager:
@@ -555,7 +640,9 @@ def _offload(keys: Keys, zero: int, notes: list[str]) -> str:
         return NONE
     offload = fsdp_offload(zero)
     if offload is None:
-        notes.append("training.enable_cpu_offload: priced on the GPU, since parameters stay whole")
+        notes.append(
+            "training.enable_cpu_offload: priced on the GPU, since parameters stay whole"
+        )
     return offload or NONE
 
 
@@ -579,8 +666,12 @@ def _stages(
     if isinstance(listed, list) and all(isinstance(part, list) for part in listed):
         if not listed or len(listed) % pp:
             told = f"{len(listed)} stages are no multiple of {pp} ranks"
-            raise FormatError(f"{keys.source}: parallelism.module_fqns_per_model_part: {told}")
-        layers = tuple(sum(str(m).startswith("layers.") for m in part) for part in listed)
+            raise FormatError(
+                f"{keys.source}: parallelism.module_fqns_per_model_part: {told}"
+            )
+        layers = tuple(
+            sum(str(m).startswith("layers.") for m in part) for part in listed
+        )
         return len(listed) // pp, layers
     chunks = 1 if schedule in ONE_STAGE else 2
     return chunks, None if sizes is None else layers_of(sizes, pp * chunks, "ends")

@@ -228,7 +228,9 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
     reason = ""
     if not sizes.gated or sizes.learned:
         reason = "layers with learned positions or a feed-forward without a gate"
-    elif experts is not None and (experts.shared or experts.dense or sizes.expert_vectors):
+    elif experts is not None and (
+        experts.shared or experts.dense or sizes.expert_vectors
+    ):
         reason = "experts beside a feed-forward of all tokens, or with biases"
     elif sizes.layer_vectors not in (_vectors(sizes, False), _vectors(sizes, True)):
         reason = "norms or biases beside those of Llama and Qwen"
@@ -239,7 +241,9 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
     elif scaling not in ("", LLAMA):
         reason = f"rotary scaling {scaling} in its blocks of Llama and Qwen3"
     if reason:
-        raise InfeasibleError(f"torchtitan: has no code for {reason}; take another launcher")
+        raise InfeasibleError(
+            f"torchtitan: has no code for {reason}; take another launcher"
+        )
     return LLAMA3 if experts is None and not sizes.head_norms else QWEN3
 
 
@@ -249,7 +253,9 @@ def _vectors(sizes: DecoderSizes, has_biases: bool) -> int:
     return replace(sizes, vectors=None).layer_vectors + biases
 
 
-def model_literal(sizes: DecoderSizes, details: LayerDetails | None) -> dict[str, object]:
+def model_literal(
+    sizes: DecoderSizes, details: LayerDetails | None
+) -> dict[str, object]:
     """Return the literal with a model's sizes, by torchtitan's names.
 
     Args:
@@ -266,7 +272,9 @@ def model_literal(sizes: DecoderSizes, details: LayerDetails | None) -> dict[str
     if details is not None and details.scaling.get("rope_type") == LLAMA:
         rope["scaling"] = "llama"
         scaling = details.scaling
-        rope |= {name: scaling[key] for key, name in LLAMA_SCALING.items() if key in scaling}
+        rope |= {
+            name: scaling[key] for key, name in LLAMA_SCALING.items() if key in scaling
+        }
     literal: dict[str, object] = {
         "dim": sizes.hidden,
         "n_layers": sizes.layers,
@@ -297,7 +305,11 @@ def model_imports(family: Family, sizes: DecoderSizes) -> list[str]:
     if sizes.experts is None:
         helpers.append("make_ffn_config")
     else:
-        helpers += ["make_moe_config", "make_routed_experts_config", "make_router_config"]
+        helpers += [
+            "make_moe_config",
+            "make_routed_experts_config",
+            "make_router_config",
+        ]
     listed = "".join(f"    {name},\n" for name in sorted(helpers))
     package = f"torchtitan.models.{family.name}"
     return [
@@ -313,7 +325,9 @@ def model_imports(family: Family, sizes: DecoderSizes) -> list[str]:
     ]
 
 
-def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | None) -> list[str]:
+def model_lines(
+    family: Family, sizes: DecoderSizes, details: LayerDetails | None
+) -> list[str]:
     """Return the lines of a module that register a model of these sizes.
 
     Args:
@@ -323,8 +337,12 @@ def model_lines(family: Family, sizes: DecoderSizes, details: LayerDetails | Non
     """
     entries = model_literal(sizes, details).items()
     literal = ["{", *(f'    "{key}": {value!r},' for key, value in entries), "}"]
-    unknown = details is None or details.rotary_base is None or details.norm_epsilon is None
-    comment = "# Empty `norm` and `rope` have torchtitan's defaults: set them to the model's."
+    unknown = (
+        details is None or details.rotary_base is None or details.norm_epsilon is None
+    )
+    comment = (
+        "# Empty `norm` and `rope` have torchtitan's defaults: set them to the model's."
+    )
     feed_forward = DENSE if sizes.experts is None else EXPERTS
     builders = Template(ATTENTION + feed_forward + REGISTERED).substitute(
         rope=family.rope,
@@ -364,7 +382,9 @@ def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | No
             try:
                 literal = ast.literal_eval(statement.value)
             except (ValueError, TypeError, RecursionError, MemoryError):
-                raise FormatError(f"{source}: {MODEL}: must be a literal with sizes") from None
+                raise FormatError(
+                    f"{source}: {MODEL}: must be a literal with sizes"
+                ) from None
             return _sizes_of(Keys({MODEL: literal}, source))
     return None
 
@@ -386,7 +406,9 @@ def _sizes_of(keys: Keys) -> DecoderSizes:
 
     experts: ExpertLayers | None = None
     if keys.has(f"{MODEL}.num_experts"):
-        experts = ExpertLayers(count("num_experts"), count("top_k"), count("moe_hidden_dim"))
+        experts = ExpertLayers(
+            count("num_experts"), count("top_k"), count("moe_hidden_dim")
+        )
     head_size = count("head_dim")
     has_own_size = head_size * count("n_heads") != count("dim")
     sizes = DecoderSizes(

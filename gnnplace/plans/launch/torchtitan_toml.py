@@ -197,11 +197,15 @@ def read_toml(
     return check_plan_words(with_header(plan, text, source), source)
 
 
-def _sizes(keys: Keys, models: Mapping[str, tuple[str, DecoderSizes]]) -> DecoderSizes | None:
+def _sizes(
+    keys: Keys, models: Mapping[str, tuple[str, DecoderSizes]]
+) -> DecoderSizes | None:
     """Return the sizes of the model that name and flavor mean, or None if they are not listed."""
     name = str(keys.get("model.name") or "llama3")
     flavor = str(keys.get("model.flavor") or "debugmodel").lower()
-    family = next((f for f in ("llama3", "deepseek_v3", "qwen3") if name.startswith(f)), "")
+    family = next(
+        (f for f in ("llama3", "deepseek_v3", "qwen3") if name.startswith(f)), ""
+    )
     if not family or name not in (family, f"{family}_ft", f"{family}_simple_fsdp"):
         return None
     length = keys.count("training.seq_len", 2048) or 2048
@@ -273,7 +277,8 @@ def _plan(keys: Keys, sizes: DecoderSizes | None) -> LaunchPlan:
         precision=_precision(keys),
         gradients="fp32",
         optimizer=optimizer,
-        offload=(keys.switch("training.enable_cpu_offload") and fsdp_offload(zero)) or NONE,
+        offload=(keys.switch("training.enable_cpu_offload") and fsdp_offload(zero))
+        or NONE,
         overlap=("tp",) if hides_tp and tp > 1 else (),
         compile=_compiles(keys),
         sizes=sizes,
@@ -299,7 +304,9 @@ def _microbatches(keys: Keys, local: int, pp: int) -> tuple[int, int]:
             raise keys.fault(count_place, f"do not divide {local} examples")
         return local // count, count
     if not keys.has("parallelism") and not keys.has(size_place):
-        return max(local // pp, 1), min(pp, local)  # the first generation has as many as stages
+        return max(local // pp, 1), min(
+            pp, local
+        )  # the first generation has as many as stages
     size = keys.count(size_place, 1) or 1
     if local % size:
         raise keys.fault(size_place, f"does not divide {local} examples")
@@ -324,23 +331,32 @@ def _stages(
     layers: tuple[int, ...] | None = None
     if isinstance(listed, list) and listed:
         layers = tuple(
-            sum(str(m).startswith("layers.") for m in part) if isinstance(part, list) else 0
+            sum(str(m).startswith("layers.") for m in part)
+            if isinstance(part, list)
+            else 0
             for part in listed
         )
     elif isinstance(points, list) and points and sizes is not None:
         starts = [_layer_index(point, keys) for point in points]
         layers = tuple(
-            end - start for start, end in zip([0, *starts], [*starts, sizes.layers], strict=True)
+            end - start
+            for start, end in zip([0, *starts], [*starts, sizes.layers], strict=True)
         )
     elif each is not None and sizes is not None:
         chunks = max(-(-(sizes.layers + 2) // each) // pp, 1)
     if layers is not None:
         if len(layers) % pp:
-            raise FormatError(f"{keys.source}: {len(layers)} stages are no multiple of {pp} ranks")
+            raise FormatError(
+                f"{keys.source}: {len(layers)} stages are no multiple of {pp} ranks"
+            )
         chunks = len(layers) // pp
     elif sizes is not None:
         layers = layers_of(sizes, pp * chunks, "ends")
-    return ("interleaved" if schedule == "1f1b" and chunks > 1 else schedule), chunks, layers
+    return (
+        ("interleaved" if schedule == "1f1b" and chunks > 1 else schedule),
+        chunks,
+        layers,
+    )
 
 
 def _layer_index(point: FileValue, keys: Keys) -> int:
@@ -354,7 +370,9 @@ def _layer_index(point: FileValue, keys: Keys) -> int:
 
 
 def _precision(keys: Keys) -> str:
-    half = keys.word("training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
+    half = keys.word(
+        "training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16"
+    )
     if keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16":
         return "bf16-true"
     return "32-true" if half == "float32" else "bf16-mixed"
@@ -380,7 +398,10 @@ def _lines(keys: Keys, shard_place: str, local_place: str) -> dict[str, int | No
         "etp": (_place(keys, "expert_tensor_parallel_degree"),),
         "zero": (shard_place,),
         "group": (_place(keys, "data_parallel_replicate_degree"),),
-        "microbatch_size": (_place(keys, "pipeline_parallel_microbatch_size"), local_place),
+        "microbatch_size": (
+            _place(keys, "pipeline_parallel_microbatch_size"),
+            local_place,
+        ),
         "batch": ("training.global_batch_size",),
         "recompute": (recompute,),
         "schedule": (_place(keys, "pipeline_parallel_schedule"),),
@@ -415,7 +436,9 @@ def _notes(keys: Keys) -> Iterator[str]:
         yield f"schedule {schedule}: priced as interleaved"
 
 
-def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[NotPriced]:
+def _not_priced(
+    keys: Keys, mode: str, optimizer: str, zero: int
+) -> Iterator[NotPriced]:
     """Yield the keys that change seconds or bytes and that no price counts.
 
     Args:
@@ -427,10 +450,14 @@ def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[No
     converters = keys.get("model.converters")
     for converter in converters if isinstance(converters, list) else ():
         effect = f"{converter}: matrix products in fewer bits; priced in bf16"
-        yield NotPriced(key="model.converters", effect=effect, line=keys.line("model.converters"))
+        yield NotPriced(
+            key="model.converters", effect=effect, line=keys.line("model.converters")
+        )
     effects = {path: "float8 products; priced in bf16" for path in FLOAT8_SWITCHES}
     if fsdp_offload(zero) is None:
-        effects["training.enable_cpu_offload"] = "offloads parameters to the CPU; priced on the GPU"
+        effects["training.enable_cpu_offload"] = (
+            "offloads parameters to the CPU; priced on the GPU"
+        )
     effects |= {
         "optimizer.early_step_in_backward": "parameters are updated in the backward pass; priced "
         "after it",
@@ -444,11 +471,15 @@ def _not_priced(keys: Keys, mode: str, optimizer: str, zero: int) -> Iterator[No
             yield NotPriced(key=path, effect=effect, line=keys.line(path))
     if mode not in RECOMPUTE:
         path = "activation_checkpoint.mode"
-        effect = f"{mode}: what is recomputed is chosen by a budget; priced as selective"
+        effect = (
+            f"{mode}: what is recomputed is chosen by a budget; priced as selective"
+        )
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     if optimizer not in PRICED_OPTIMIZERS:
         effect = f"the update and the state of {optimizer}; priced as adamw"
-        yield NotPriced(key="optimizer.name", effect=effect, line=keys.line("optimizer.name"))
+        yield NotPriced(
+            key="optimizer.name", effect=effect, line=keys.line("optimizer.name")
+        )
     backend = _place(keys, "expert_parallel_comm_backend")
     if keys.get(backend) not in (None, "standard"):
         effect = "dispatch of experts by DeepEP; --environment deepep prices it"

@@ -52,7 +52,9 @@ def missing_values(plan: LaunchPlan) -> list[str]:
     names = list(plan.needs)
     if plan.batch is None and plan.microbatch_size is None:
         names += ["batch"]
-    if plan.microbatch_size is None and (plan.batch is None or plan.accumulation is None):
+    if plan.microbatch_size is None and (
+        plan.batch is None or plan.accumulation is None
+    ):
         names += ["microbatch_size"]
     if plan.precision is None:
         names += ["precision"]
@@ -93,7 +95,11 @@ def words_data(plan: LaunchPlan, launcher: str) -> dict[str, FileValue]:
     return {
         "launcher": launcher,
         "words": {
-            word: {"value": value, "line": lines.get(word), "default": word not in lines}
+            word: {
+                "value": value,
+                "line": lines.get(word),
+                "default": word not in lines,
+            }
             for word, value in word_values(plan).items()
         },
         "sizes": None if plan.sizes is None else size_values(plan.sizes),
@@ -116,7 +122,9 @@ def words_lines(plan: LaunchPlan, launcher: str, path: str) -> list[str]:
             place = f"line {entry['line']}"
         text.append(f"  {word} = {_format_value(entry['value'])}  ({place})")
     if data["sizes"] is not None:
-        pairs = ", ".join(f"{key} {_format_value(value)}" for key, value in data["sizes"].items())
+        pairs = ", ".join(
+            f"{key} {_format_value(value)}" for key, value in data["sizes"].items()
+        )
         text.append(f"  sizes of the model: {pairs}")
     text += [f"  not priced: {entry}" for entry in plan.not_priced]
     text += [f"  note: {note}" for note in plan.notes]

@@ -87,7 +87,9 @@ def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
         layers = None
     is_grouped = plan.zero > 0 and plan.group not in (None, plan.dp)
     is_sharded = (plan.dp or 2) * plan.cp > 1 and (plan.group or 2) * plan.cp > 1
-    cannot_capture = plan.pp > 1 or (plan.sizes is not None and plan.sizes.experts is not None)
+    cannot_capture = plan.pp > 1 or (
+        plan.sizes is not None and plan.sizes.experts is not None
+    )
     is_eager = cannot_capture or TRAITS[framework].cuda_graphs[0] == "off"
     return replace(
         plan,
@@ -95,7 +97,9 @@ def canonical(plan: LaunchPlan, framework: str) -> LaunchPlan:
         layers=layers if stages > 1 else None,
         group=plan.group if is_grouped and is_sharded else None,
         zero=plan.zero if is_sharded else 0,
-        cuda_graphs=None if plan.cuda_graphs == "off" and is_eager else plan.cuda_graphs,
+        cuda_graphs=None
+        if plan.cuda_graphs == "off" and is_eager
+        else plan.cuda_graphs,
         sp=plan.sp or plan.tp == 1,
         etp=None if plan.etp == plan.tp else plan.etp,
         recompute="full" if plan.recompute == "uniform:1" else plan.recompute,
@@ -180,7 +184,12 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
     back = canonical(back, launcher.framework)
     for entry in fields(LaunchPlan):
         value, read_value = getattr(plan, entry.name), getattr(back, entry.name)
-        if not entry.compare or entry.name == "notes" or value == read_value or value is None:
+        if (
+            not entry.compare
+            or entry.name == "notes"
+            or value == read_value
+            or value is None
+        ):
             continue
         if entry.name == "lora":  # the script makes them, which has its own line
             continue
@@ -230,7 +239,9 @@ def convert_launch_file(
     """
     target = launcher_of(launcher)
     if plan.dp is None and gpus is None:
-        raise InputError(f"{plan.source}: does not say the number of devices; give --gpus N")
+        raise InputError(
+            f"{plan.source}: does not say the number of devices; give --gpus N"
+        )
     plan = completed(plan, gpus or plan.world or 1, batch)
     if plan.microbatch_size is None or plan.batch is None:
         raise InputError(
@@ -254,7 +265,9 @@ def convert_launch_file(
         f"A plan of gnnplace for {launcher}, from a file of {source_launcher}.",
         *(f"Not carried: {loss.line}" for loss in losses),
     ]
-    text, unwritten = write_launch_plan(last, launcher, lines, min(SERVER_GPUS, last.world or 1))
+    text, unwritten = write_launch_plan(
+        last, launcher, lines, min(SERVER_GPUS, last.world or 1)
+    )
     losses += unwritten
     return LaunchFile(
         text=text,
@@ -273,5 +286,7 @@ def _sizes_of_model(model: str) -> DecoderSizes:
     """
     sizes = decoder_of(model)
     if sizes is None:
-        raise InputError(f"--model {model}: is no decoder of text whose sizes are known")
+        raise InputError(
+            f"--model {model}: is no decoder of text whose sizes are known"
+        )
     return replace(sizes, batch=1)

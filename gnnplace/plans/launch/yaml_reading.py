@@ -58,9 +58,13 @@ class YamlReading:
         """
         # A tab between the braces of JSON is a blank.
         data = yaml_of(text.replace("\t", " "), source)
-        environment = {name: value for name, value in values.items() if f"{name}" in text}
+        environment = {
+            name: value for name, value in values.items() if f"{name}" in text
+        }
         paths = {k: v for k, v in values.items() if _is_key(data, k) or k in known}
-        unused = [name for name in values if name not in paths and name not in environment]
+        unused = [
+            name for name in values if name not in paths and name not in environment
+        ]
         if unused:
             raise FormatError(f"{source}: --set {unused[0]}: the file has no such key")
         data = put_values(data, paths, source, known)
@@ -90,12 +94,16 @@ class YamlReading:
         for path in paths:
             if size := self.count(path):
                 return size
-        self.notes.append(f"the vocabulary is the tokenizer's: {GPT2_TOKENS} tokens are assumed")
+        self.notes.append(
+            f"the vocabulary is the tokenizer's: {GPT2_TOKENS} tokens are assumed"
+        )
         return GPT2_TOKENS
 
     def refuse_price(self, path: str, effect: str) -> None:
         """Note that no price counts a key."""
-        self.not_priced.append(NotPriced(key=path, effect=effect, line=self.keys.line(path)))
+        self.not_priced.append(
+            NotPriced(key=path, effect=effect, line=self.keys.line(path))
+        )
 
     def refuse_switches(self, effects: Mapping[str, str]) -> None:
         """Note that no price counts switches that are on."""
@@ -114,7 +122,9 @@ class YamlReading:
             return None
         return value
 
-    def count(self, path: str, default: int | None = None, least: int = 1) -> int | None:
+    def count(
+        self, path: str, default: int | None = None, least: int = 1
+    ) -> int | None:
         """Return a whole number, the default where it is not there or not known.
 
         Raises:
@@ -141,7 +151,11 @@ class YamlReading:
     def text(self, path: str) -> str:
         """Return a value's text in small letters, empty where it is not there."""
         value = self.get(path)
-        return "" if value is None or isinstance(value, (dict, list)) else str(value).lower()
+        return (
+            ""
+            if value is None or isinstance(value, (dict, list))
+            else str(value).lower()
+        )
 
     def optimizer(self, path: str, name: str) -> str | None:
         """Return an optimizer; one of another kind is noted and keeps its name."""
@@ -162,7 +176,9 @@ def _is_key(data: FileValue, path: str) -> bool:
     return True
 
 
-def with_json(reading: YamlReading, plan: LaunchPlan, path: str, key: str) -> LaunchPlan:
+def with_json(
+    reading: YamlReading, plan: LaunchPlan, path: str, key: str
+) -> LaunchPlan:
     """Return a plan with what DeepSpeed's JSON beside a file says.
 
     Args:

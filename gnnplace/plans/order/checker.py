@@ -88,14 +88,18 @@ def check_actions(
     _runs(rows, ranks, source)
     flying = [0] * len(ranks)
     for row in rows:
-        flying = [max(a, b) for a, b in zip(flying, in_flight(row, len(ranks)), strict=True)]
+        flying = [
+            max(a, b) for a, b in zip(flying, in_flight(row, len(ranks)), strict=True)
+        ]
     live = tuple(live_bytes(row, saved) for row in rows) if saved else ()
     return Checked(tuple(rows), tuple(flying), live)
 
 
 def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> FormatError:
     """Return an error that names an action and, if the rows have it, its row and position."""
-    places = [(p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action]
+    places = [
+        (p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action
+    ]
     where = "[{}][{}]".format(*places[-1]) if places else ""
     return FormatError(f"{source}: actions{where}: {action} {why}")
 
@@ -113,16 +117,22 @@ def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) 
     for p, row in enumerate(rows):
         for action in row:
             if action.chunk >= len(ranks):
-                raise _fault(source, rows, action, f"is of stage {action.chunk} of {len(ranks)}")
+                raise _fault(
+                    source, rows, action, f"is of stage {action.chunk} of {len(ranks)}"
+                )
             if ranks[action.chunk] != p:
                 owner = ranks[action.chunk]
-                raise _fault(source, rows, action, f"is in row {p}; its stage is on rank {owner}")
+                raise _fault(
+                    source, rows, action, f"is in row {p}; its stage is on rank {owner}"
+                )
             if action.microbatch >= count:
                 raise _fault(source, rows, action, f"is of micro-batch {action.microbatch}, of "
                              f"{count}")  # fmt: skip
 
 
-def _complete(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
+def _complete(
+    rows: Sequence[Row], ranks: Sequence[int], count: int, source: str
+) -> None:
     """Check that every stage runs each micro-batch once: F, and either B or both I and W.
 
     Raises:
@@ -227,7 +237,9 @@ def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
                 moving = True
     stuck = [(p, rows[p][k]) for p, k in enumerate(place) if k < len(rows[p])]
     if stuck:
-        told = ", ".join(f"rank {p} at {a} for {_lacks(a, ranks, done)}" for p, a in stuck)
+        told = ", ".join(
+            f"rank {p} at {a} for {_lacks(a, ranks, done)}" for p, a in stuck
+        )
         raise FormatError(f"{source}: actions: a deadlock; waiting for ever: {told}")
 
 

@@ -38,8 +38,12 @@ from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.errors import InputError
 
 FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
-SEARCHED = "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
-SCHEDULE = re.compile(f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?")
+SEARCHED = (
+    "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
+)
+SCHEDULE = re.compile(
+    f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
+)
 
 
 class Action(NamedTuple):
@@ -168,7 +172,9 @@ def as_arrays(line: Pipeline) -> Line:
     return Line(rank, seconds, sent, line.microbatches, line.apart)
 
 
-def listed_by(line: Pipeline, rules: Rules, ends: Sequence[float]) -> tuple[float, LongArray]:
+def listed_by(
+    line: Pipeline, rules: Rules, ends: Sequence[float]
+) -> tuple[float, LongArray]:
     """Return the step time of a list schedule, and its actions in order of their start.
 
     Args:
@@ -221,7 +227,9 @@ def rows_of_orders(orders: Sequence[Sequence[Action]], apart: bool) -> ActionRow
     length = np.array([len(actions) for actions in orders])
     rows = np.zeros((len(orders), int(length.max()), 3), dtype=np.int64)
     for rank, actions in enumerate(orders):
-        rows[rank, : len(actions)] = [(a.chunk, kinds[a.kind], a.microbatch) for a in actions]
+        rows[rank, : len(actions)] = [
+            (a.chunk, kinds[a.kind], a.microbatch) for a in actions
+        ]
     return ActionRows(rows, length, apart)
 
 
@@ -301,7 +309,9 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     return fixed_rows(schedule, ranks, len(line.rank), count, group)
 
 
-def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) -> float:
+def seconds_of_rows(
+    line: Pipeline, actions: ActionRows, ends: Sequence[float]
+) -> float:
     """Return the step time of given actions, as the simulator has it where nothing blocks.
 
     Args:
@@ -309,7 +319,9 @@ def seconds_of_rows(line: Pipeline, actions: ActionRows, ends: Sequence[float]) 
         actions: Actions of every rank, in their order.
         ends: Seconds of each rank after its last pass. [P]
     """
-    return float(replayed(as_arrays(line), actions.rows, actions.length, np.array(ends)))
+    return float(
+        replayed(as_arrays(line), actions.rows, actions.length, np.array(ends))
+    )
 
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
@@ -456,7 +468,13 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
 
 @numba.njit(cache=True)
 def _announced(
-    line: Line, arrival: FloatArray, channel: FloatArray, c: int, k: int, m: int, end: float
+    line: Line,
+    arrival: FloatArray,
+    channel: FloatArray,
+    c: int,
+    k: int,
+    m: int,
+    end: float,
 ) -> int:
     """Set the time from which what follows a pass may run.
 
@@ -510,7 +528,9 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
 
 
 @numba.njit(cache=True)
-def turned(ranks: int, each: int, microbatches: int, group: int, forward_first: bool) -> LongArray:
+def turned(
+    ranks: int, each: int, microbatches: int, group: int, forward_first: bool
+) -> LongArray:
     """Return the actions of 1F1B, of GPipe, or of Megatron-LM's order of several chunks a rank.
 
     A rank of several chunks runs 2 (P - rank - 1) + (v - 1) group forward passes ahead, a rank of
@@ -552,7 +572,9 @@ def turned(ranks: int, each: int, microbatches: int, group: int, forward_first: 
 
 
 @numba.njit(cache=True)
-def most_in_flight(rows: LongArray, length: LongArray, apart: bool, chunks: int) -> LongArray:
+def most_in_flight(
+    rows: LongArray, length: LongArray, apart: bool, chunks: int
+) -> LongArray:
     """Return the most micro-batches that each chunk keeps at once. [C]
 
     Args:
@@ -575,7 +597,9 @@ def most_in_flight(rows: LongArray, length: LongArray, apart: bool, chunks: int)
 
 
 @numba.njit(cache=True)
-def peak_saved(rows: LongArray, length: LongArray, apart: bool, saved: FloatArray) -> FloatArray:
+def peak_saved(
+    rows: LongArray, length: LongArray, apart: bool, saved: FloatArray
+) -> FloatArray:
     """Return the most bytes that each rank keeps for backward passes at one instant. [P]
 
     Args:

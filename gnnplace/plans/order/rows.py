@@ -52,7 +52,9 @@ def parsed(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
         FormatError: A word is no action; the message names it and its place.
     """
     return tuple(
-        tuple(_action(word, f"{source}: actions[{p}][{k}]") for k, word in enumerate(row))
+        tuple(
+            _action(word, f"{source}: actions[{p}][{k}]") for k, word in enumerate(row)
+        )
         for p, row in enumerate(rows)
     )
 
@@ -70,7 +72,11 @@ def _action(word: str, where: str) -> Action:
 def passes_in(row: Sequence[str]) -> Iterator[Action]:
     """Return an iterator over the passes among a row's words; messages are left out."""
     found = (WORD.fullmatch(word) for word in row)
-    return (Action(int(x[1]), x[2], int(x[3])) for x in found if x is not None and x[2] in PASSES)
+    return (
+        Action(int(x[1]), x[2], int(x[3]))
+        for x in found
+        if x is not None and x[2] in PASSES
+    )
 
 
 def message_after(action: Action, ranks: Sequence[int]) -> StageMessage | None:
@@ -104,10 +110,14 @@ def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
 
 def is_done(action: Action, done: set[Action]) -> bool:
     """Return whether a pass is among those done; B counts as its I."""
-    return action in done or (action.kind == INPUT and action._replace(kind=FULL) in done)
+    return action in done or (
+        action.kind == INPUT and action._replace(kind=FULL) in done
+    )
 
 
-def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tuple[Row, ...]:
+def with_messages(
+    rows: Sequence[Sequence[Action]], ranks: Sequence[int]
+) -> tuple[Row, ...]:
     """Return rows of passes with every send and its receive added.
 
     Rows that have messages already are returned as they are. Passes that can never run stay at the
@@ -125,7 +135,10 @@ def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tup
         for rank, action in going.items():
             place[rank] += 1
             made[rank].append(action)
-        for rank, action in going.items():  # what was made in one instant is sent at its end
+        for (
+            rank,
+            action,
+        ) in going.items():  # what was made in one instant is sent at its end
             message = message_after(action, ranks)
             if message is not None:
                 made[rank].append(message.send)
@@ -135,7 +148,9 @@ def with_messages(rows: Sequence[Sequence[Action]], ranks: Sequence[int]) -> tup
     return tuple(tuple(row) for row in made)
 
 
-def instants(rows: Sequence[Sequence[Action]], stages: int) -> Iterator[dict[int, Action]]:
+def instants(
+    rows: Sequence[Sequence[Action]], stages: int
+) -> Iterator[dict[int, Action]]:
     """Yield the passes of each instant by their ranks.
 
     In an instant every rank runs the next pass of its row, if all that this needs is done.
@@ -160,11 +175,16 @@ def as_csv(rows: Sequence[Sequence[Action]], stages: int) -> str:
     """
     passes = [[action for action in row if action.kind in PASSES] for row in rows]
     columns = list(instants(passes, stages))
-    cells = ((str(x[rank]) if rank in x else "" for x in columns) for rank in range(len(rows)))
+    cells = (
+        (str(x[rank]) if rank in x else "" for x in columns)
+        for rank in range(len(rows))
+    )
     return "".join(f"{','.join(row)}\n" for row in cells)
 
 
-def _next(row: Sequence[Action], place: int, done: set[Action], stages: int) -> Action | None:
+def _next(
+    row: Sequence[Action], place: int, done: set[Action], stages: int
+) -> Action | None:
     if place == len(row):
         return None
     action = row[place]

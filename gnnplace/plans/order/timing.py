@@ -70,7 +70,8 @@ def timed(
     problem = _problem(line, orders, ends, blocking)
     index = {name: i for i, name in enumerate(problem.graph.names)}
     sequence = tuple(
-        np.array([index[name] for name in names], dtype=np.int32) for names in _names(orders)
+        np.array([index[name] for name in names], dtype=np.int32)
+        for names in _names(orders)
     )
     device = np.zeros(problem.num_ops, dtype=np.int32)
     for rank, ops in enumerate(sequence):
@@ -83,7 +84,9 @@ def _names(orders: Orders) -> list[list[str]]:
     return [[*map(str, actions), f"end {rank}"] for rank, actions in enumerate(orders)]
 
 
-def _problem(line: Pipeline, orders: Orders, ends: Sequence[float], blocking: bool) -> Problem:
+def _problem(
+    line: Pipeline, orders: Orders, ends: Sequence[float], blocking: bool
+) -> Problem:
     names = [name for row in _names(orders) for name in row]
     index = {name: i for i, name in enumerate(names)}
     seconds = [0.0] * len(names)
@@ -113,8 +116,16 @@ def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float
     if kind == FORWARD:
         # What it saved is read by its own backward pass, and its result by the next chunk.
         own = (str(Action(chunk, back, m)), 0.0)
-        return [own] if last else [own, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
-    found = [(f"end {rank}", 0.0)] if kind != INPUT else [(str(Action(chunk, WEIGHT, m)), 0.0)]
+        return (
+            [own]
+            if last
+            else [own, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
+        )
+    found = (
+        [(f"end {rank}", 0.0)]
+        if kind != INPUT
+        else [(str(Action(chunk, WEIGHT, m)), 0.0)]
+    )
     if kind != WEIGHT and chunk > 0:
         found.append((str(Action(chunk - 1, back, m)), line.between(chunk - 1)))
     return found
@@ -147,5 +158,7 @@ def _cluster(line: Pipeline, blocking: bool) -> Cluster:
         for a, b in sorted(pairs)
     )
     count = line.ranks
-    devices = tuple(Device(name=f"rank {p}", kind=KIND, memory=1e30) for p in range(count))
+    devices = tuple(
+        Device(name=f"rank {p}", kind=KIND, memory=1e30) for p in range(count)
+    )
     return Cluster(devices, links, "pipeline")

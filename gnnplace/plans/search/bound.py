@@ -95,7 +95,9 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
             table = relaxed(space.pricer, _places(space, shape), shape)
             if table is not None:
                 found[shape] = stacked([table])
-    return dict(sorted(found.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1]))
+    return dict(
+        sorted(found.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1])
+    )
 
 
 def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
@@ -109,7 +111,9 @@ def _with_one(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> f
     return high
 
 
-def _with_several(space: Space, alike: Mapping[MeshKind, Relaxed], high: float) -> float:
+def _with_several(
+    space: Space, alike: Mapping[MeshKind, Relaxed], high: float
+) -> float:
     """Return a lower bound on the step with two chunks or more a rank, `high` at most."""
     cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
     for shape, table in alike.items():
@@ -204,7 +208,9 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
             working = max(working, table.working[0, first - 1])
             before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
             surroundings = StageSurroundings(working, before, lead, after)
-            if not stage_holds(table, 0, first - 1, last, surroundings, microbatches, step):
+            if not stage_holds(
+                table, 0, first - 1, last, surroundings, microbatches, step
+            ):
                 break
             first -= 1
         if first == 0:
@@ -217,7 +223,12 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
 
 @numba.njit(cache=True)
 def _several_hold(
-    table: Relaxed, ranks: int, speed: float, slowest: float, microbatches: int, step: float
+    table: Relaxed,
+    ranks: int,
+    speed: float,
+    slowest: float,
+    microbatches: int,
+    step: float,
 ) -> bool:
     """Return whether all ranks together have the time and the memory for all stages.
 
@@ -327,13 +338,20 @@ def _mixed_hold(
                 for last in range(first + 1, count + 1):
                     working = max(working, table.working[kind, last - 1])
                     # Longer stages only take more.
-                    if microbatches * (sums[ALL, last] - sums[ALL, first]) > step - past:
+                    if (
+                        microbatches * (sums[ALL, last] - sums[ALL, first])
+                        > step - past
+                    ):
                         break
                     total = rest[last] + sums[BOTH, last] - sums[BOTH, first]
                     if total >= after[first, begin]:
                         continue
-                    surroundings = StageSurroundings(working, past, lead[first], rest[last])
-                    if stage_holds(table, kind, first, last, surroundings, microbatches, step):
+                    surroundings = StageSurroundings(
+                        working, past, lead[first], rest[last]
+                    )
+                    if stage_holds(
+                        table, kind, first, last, surroundings, microbatches, step
+                    ):
                         after[first, begin] = total
     return bool(after[0, 0] < np.inf)
 

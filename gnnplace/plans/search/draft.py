@@ -135,7 +135,9 @@ class Priced:
     def chunks(self) -> list[list[int]]:
         """Return the chunks of every rank. [P][chunks]"""
         ranks = self.draft.ranks
-        return [[c for c, r in enumerate(ranks) if r == p] for p in range(max(ranks) + 1)]
+        return [
+            [c for c, r in enumerate(ranks) if r == p] for p in range(max(ranks) + 1)
+        ]
 
     def held(self, rank: int) -> float:
         """Return the bytes that a device of a rank has reserved at its fullest instant."""
@@ -157,7 +159,9 @@ def lack_of(pricer: Pricer, draft: Draft) -> float:
     found = []
     for rank, mesh in enumerate(meshes_of(draft)):
         own = [c for c, r in enumerate(draft.ranks) if r == rank]
-        held = pricer.held([draft.stages[c] for c in own], [draft.limit[c] for c in own])
+        held = pricer.held(
+            [draft.stages[c] for c in own], [draft.limit[c] for c in own]
+        )
         found.append(held - pricer.usable_memory(mesh))
     return max(found)
 
@@ -216,7 +220,9 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     cluster = priced.pricer.fabric.cluster
     device = cluster.devices[meshes_of(priced.draft)[rank].first]
     slack, usable = memory.reserved - memory.allocated, priced.memory[rank]
-    if priced.pricer.chain.framework is None:  # what libraries take is reserved of the device
+    if (
+        priced.pricer.chain.framework is None
+    ):  # what libraries take is reserved of the device
         slack += device.reserve
         usable += device.reserve
     return MemoryParts(
@@ -233,7 +239,9 @@ def rank_parts(priced: Priced, rank: int) -> MemoryParts:
     )
 
 
-def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Priced | None:
+def realized(
+    pricer: Pricer, draft: Draft, orders: Orders | None = None
+) -> Priced | None:
     """Price a draft as it is and time its step; return None if the model cannot be cut so.
 
     Args:
@@ -261,7 +269,9 @@ def realized(pricer: Pricer, draft: Draft, orders: Orders | None = None) -> Pric
     return Priced(draft, costs, line, actions, ends, seconds, memory, pricer)
 
 
-def ends_of(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> tuple[float, ...]:
+def ends_of(
+    pricer: Pricer, draft: Draft, costs: Sequence[StageCost]
+) -> tuple[float, ...]:
     """Return the seconds of every rank after its last pass. [P]"""
     by_rank: defaultdict[int, list[StageCost]] = defaultdict(list)
     for rank, cost in zip(draft.ranks, costs, strict=True):

@@ -40,7 +40,14 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.plans.order.orders import limits
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft
-from gnnplace.plans.search.space import BARRED, MEGATRON, MIXED, MeshKind, Space, devices_of_server
+from gnnplace.plans.search.space import (
+    BARRED,
+    MEGATRON,
+    MIXED,
+    MeshKind,
+    Space,
+    devices_of_server,
+)
 from gnnplace.plans.search.stage import Stage
 from gnnplace.plans.segments.chain import FASTEST
 
@@ -49,7 +56,16 @@ PRECISION = 1e-3
 LARGEST_STAGES = 12  # thresholds that `best_meshes` is run with
 Timed = tuple[float, Draft]
 """Seconds by the formula, and the draft."""
-BASELINES = ("ddp", "zero-1", "zero-2", "zero-3", "megatron", "chain", "pipedream", "alpa")
+BASELINES = (
+    "ddp",
+    "zero-1",
+    "zero-2",
+    "zero-3",
+    "megatron",
+    "chain",
+    "pipedream",
+    "alpa",
+)
 Row = Sequence[tuple[int, MeshKind, int]]
 """First segment, mesh and first device of every stage."""
 
@@ -110,10 +126,14 @@ def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
     if table is None:
         return None
     flying = np.array(limits("1f1b", stages, space.microbatches), dtype=np.int64)
-    largest, cuts = partition.even_cuts(table.sums, float(table.memory), flying, PRECISION)
+    largest, cuts = partition.even_cuts(
+        table.sums, float(table.memory), flying, PRECISION
+    )
     if not np.isfinite(largest):
         return None
-    return draft_of(space, [(int(cut), shape, k * shape.devices) for k, cut in enumerate(cuts)])
+    return draft_of(
+        space, [(int(cut), shape, k * shape.devices) for k, cut in enumerate(cuts)]
+    )
 
 
 def unlike_drafts(space: Space, best: float = np.inf) -> Iterator[Timed]:
@@ -173,7 +193,13 @@ class MeshChoices:
         """
         deepest = min(self.table.shape[1], DEEPEST)
         total, stages = partition.best_meshes(
-            self.sums, self.memory, self.table, self.size, microbatches, largest, deepest
+            self.sums,
+            self.memory,
+            self.table,
+            self.size,
+            microbatches,
+            largest,
+            deepest,
         )
         return stages if np.isfinite(total) else None
 
@@ -182,7 +208,9 @@ class MeshChoices:
         segments = self.sums.shape[2] - 1
         ends = [*stages[1:, 0].tolist(), segments]
         first_device, seconds = 0, []
-        for k, ((first, mesh), last) in enumerate(zip(stages.tolist(), ends, strict=True)):
+        for k, ((first, mesh), last) in enumerate(
+            zip(stages.tolist(), ends, strict=True)
+        ):
             table = self.table[mesh, first_device]
             flying = min(len(stages) - k, microbatches)
             memory = float(self.memory[table])
@@ -243,7 +271,9 @@ def stages_by_largest(
     seconds = np.mod(choices.sums[:, partition.SECONDS, -1], BARRED)
     unsplit = float(seconds.max() + choices.sums[:, partition.AGAIN, -1].max())
     top = min(unsplit, best / max(microbatches, 1)) if np.isfinite(best) else unsplit
-    steps = np.geomspace(max(smallest, 1e-12), max(top, smallest) * 1.001, LARGEST_STAGES)
+    steps = np.geomspace(
+        max(smallest, 1e-12), max(top, smallest) * 1.001, LARGEST_STAGES
+    )
     for largest in steps[::-1]:
         stages = choices.stages_below(microbatches, float(largest))
         if stages is None:
@@ -251,7 +281,9 @@ def stages_by_largest(
         yield stages
 
 
-def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[LongArray]:
+def stages_of_least_step(
+    choices: MeshChoices, microbatches: int
+) -> Iterator[LongArray]:
     """Yield stages, among them those with the least sum of stages + (M - 1) slowest stage.
 
     That is the least to `PRECISION`. The slowest stage of one answer, less `PRECISION`, is the
@@ -281,7 +313,9 @@ def stages_of_least_step(choices: MeshChoices, microbatches: int) -> Iterator[Lo
         largest = (1 - PRECISION) * float(seconds.max())
 
 
-def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArray | None:
+def stages_of_least_largest(
+    choices: MeshChoices, microbatches: int
+) -> LongArray | None:
     """Return the stages of which the slowest is least, to `PRECISION`; None if nothing fits.
 
     A stage takes its seconds of a micro-batch and a micro-batch's share of its end of the step. The
@@ -294,7 +328,10 @@ def stages_of_least_largest(choices: MeshChoices, microbatches: int) -> LongArra
     sums = choices.sums.copy()
     sums[:, partition.SECONDS] += choices.end / microbatches
     choices = replace(choices, sums=sums)
-    low, high = 0.0, 2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max())
+    low, high = (
+        0.0,
+        2.0 * float(sums[:, [partition.SECONDS, partition.AGAIN], -1].sum(1).max()),
+    )
     best = choices.stages_below(microbatches, high)
     while best is not None and high - low > PRECISION * high:
         middle = 0.5 * (low + high)
@@ -320,7 +357,9 @@ def draft_of(space: Space, meshes: Row) -> Timed:
         assert table is not None
         flying = min(len(meshes) - k, space.microbatches)
         seconds.append(
-            partition.stage_seconds(table.sums, float(table.memory), first, last, flying)
+            partition.stage_seconds(
+                table.sums, float(table.memory), first, last, flying
+            )
         )
         ended = max(ended, float(table.end[last] - table.end[first]))
         mesh = shape.mesh(device)
@@ -331,7 +370,9 @@ def draft_of(space: Space, meshes: Row) -> Timed:
 
 def baselines_of(space: Space) -> dict[str, list[Timed]]:
     """Return every baseline's drafts for one size of micro-batches, with the formula's seconds."""
-    made = {name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])}
+    made = {
+        name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])
+    }
     made["megatron"] = list(_uniform(space))
     made["chain"] = list(_chain(space))
     made["pipedream"] = list(_pipedream(space))
@@ -359,7 +400,9 @@ def _uniform(space: Space) -> Iterator[Timed]:
             if rest or space.pricer.size % replicas or space.table(shape) is None:
                 continue
             cuts = [round(k * segments / stages) for k in range(stages)]
-            yield draft_of(space, [(cut, shape, k * shape.devices) for k, cut in enumerate(cuts)])
+            yield draft_of(
+                space, [(cut, shape, k * shape.devices) for k, cut in enumerate(cuts)]
+            )
 
 
 def _chain(space: Space) -> Iterator[Timed]:
@@ -371,7 +414,9 @@ def _chain(space: Space) -> Iterator[Timed]:
 
 def _alpa(space: Space) -> Iterator[Timed]:
     """Yield stages on meshes of powers of two, among them those with the shortest step."""
-    shapes = tuple(s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1))
+    shapes = tuple(
+        s for s in space.shapes if s.zero < 2 and not s.replicas & (s.replicas - 1)
+    )
     powers = Space(space.pricer, space.microbatches, shapes)
     choices = choices_of(powers)
     if choices is not None:
@@ -383,7 +428,9 @@ def _pipedream(space: Space) -> Iterator[Timed]:
     """Yield the stages and replicas of which the slowest is least."""
     count = space.pricer.fabric.cluster.num_devices
     sizes = [r for r in range(1, count + 1) if space.pricer.size % r == 0]
-    replicated = Space(space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes))
+    replicated = Space(
+        space.pricer, space.microbatches, tuple(MeshKind(r, 1, 0) for r in sizes)
+    )
     choices = choices_of(replicated)
     if choices is None or not 1 < count <= MIXED:
         return

@@ -46,7 +46,13 @@ from gnnplace.plans.search.stage import (
     StageBytes,
     StageCost,
 )
-from gnnplace.plans.segments.chain import Chain, Degrees, SegmentCosts, SplitChoice, Tied
+from gnnplace.plans.segments.chain import (
+    Chain,
+    Degrees,
+    SegmentCosts,
+    SplitChoice,
+    Tied,
+)
 
 if TYPE_CHECKING:
     from gnnplace.plans.search.draft import Draft
@@ -183,19 +189,27 @@ class FrameworkPricer(Pricer):
         # What is computed again: attention alone, or everything of the recomputed segments.
         is_recomputed = np.zeros(len(costs.forward))
         is_recomputed[sorted(stage.recompute)] = 1.0
-        again = (costs.attention if stage.attention else costs.recomputed) * is_recomputed
+        again = (
+            costs.attention if stage.attention else costs.recomputed
+        ) * is_recomputed
         passes = self._passes(setting, again[run])
 
-        forward, backward = self.floored(passes.forward, passes.backward, self._host(setting))
+        forward, backward = self.floored(
+            passes.forward, passes.backward, self._host(setting)
+        )
         forward, backward = float(forward), float(backward)
         weights = float(costs.weights[run].sum())
         # Below ZeRO 2 gradients are accumulated and exchanged once a step, in part behind passes.
         reduction, exchanges = 0.0, NO_EXCHANGES
         if zero < SHARDED:
             weights += framework.accumulation(setting.parameters.count)
-            exchanges = framework.replica_exchanges(zero, setting.parameters, setting.group)
+            exchanges = framework.replica_exchanges(
+                zero, setting.parameters, setting.group
+            )
             window = constants["hides_reduce"]
-            reduction = framework.reduction(zero, exchanges, window * forward, window * backward)
+            reduction = framework.reduction(
+                zero, exchanges, window * forward, window * backward
+            )
         weights = min(weights, backward)
 
         # What lies on the host takes no memory of the GPU but seconds of copies.
@@ -208,7 +222,8 @@ class FrameworkPricer(Pricer):
             recomputed=float(again[run].sum()),
             gathered=passes.exposed,
             reduction=reduction,
-            update=framework.update(setting.parameters, setting.group) + self._products(setting),
+            update=framework.update(setting.parameters, setting.group)
+            + self._products(setting),
             error=float(costs.error.mean()),
             exchanges=exchanges,
         )
@@ -216,7 +231,9 @@ class FrameworkPricer(Pricer):
             return cost
         return self._with_host(setting, cost, copied=bytes_in_all.saved - cost.saved)
 
-    def stage_bytes(self, stage: Stage, sums: SegmentSums | None = None) -> StageBytes | None:
+    def stage_bytes(
+        self, stage: Stage, sums: SegmentSums | None = None
+    ) -> StageBytes | None:
         """Return the bytes of a stage on its devices; None where no cut is possible.
 
         Args:
@@ -245,19 +262,25 @@ class FrameworkPricer(Pricer):
         zero = self.zero_as_run(stage.zero, is_whole=setting.is_whole)
         # Whole parameters have buckets and buffers beside them; sharded ones are gathered at work.
         if zero < SHARDED:
-            terms, updating = framework.replicated_state(zero, setting.parameters, setting.group)
+            terms, updating = framework.replicated_state(
+                zero, setting.parameters, setting.group
+            )
             if setting.degrees.tp > 1:
                 gathered = constants["gather_buffers"] * self._stream(setting)
                 terms = terms.plus(StateTerms(buckets=gathered))
             working = float(costs.working[run].max(initial=0.0)) + recomputing
             parameter = framework.state_bytes.parameter
-            working += constants["gradient_passing"] * parameter * setting.parameters.count
+            working += (
+                constants["gradient_passing"] * parameter * setting.parameters.count
+            )
         else:
             terms = framework.sharded_state(setting.parameters, setting.group)
             resident, working = self._sharded_working(setting, recomputing)
         return StageBytes(
             terms=terms,
-            saved=float(costs.saved[run].sum()) - freed + self._gathered_inputs(setting),
+            saved=float(costs.saved[run].sum())
+            - freed
+            + self._gathered_inputs(setting),
             working=working,
             recomputing=recomputing,
             resident=resident,
@@ -276,7 +299,9 @@ class FrameworkPricer(Pricer):
         offloading, terms = self.framework.offloading, whole.terms
         if offloading.activations:
             # What is copied passes while it is used: at work it is on the GPU.
-            return replace(whole, saved=whole.saved - offloading.activations * whole.saved)
+            return replace(
+                whole, saved=whole.saved - offloading.activations * whole.saved
+            )
         if not offloading.optimizer:
             return whole
         terms = terms._replace(optimizer=0.0)
@@ -295,7 +320,9 @@ class FrameworkPricer(Pricer):
         on_device = self._beside_host(bytes_in_all)
         return bytes_in_all.terms.total - on_device.terms.total
 
-    def _with_host(self, setting: StageSetting, cost: StageCost, copied: float) -> StageCost:
+    def _with_host(
+        self, setting: StageSetting, cost: StageCost, copied: float
+    ) -> StageCost:
         """Return the cost of a stage with the seconds of copies and updates on its hosts.
 
         `costs.frameworks.offloading` has what is hidden.
@@ -305,8 +332,16 @@ class FrameworkPricer(Pricer):
             cost: Its seconds with everything on the GPU.
             copied: Bytes that a micro-batch keeps on the host.
         """
-        framework, group, parameters = setting.framework, setting.group, setting.parameters
-        offloading, host, state = framework.offloading, framework.host, framework.state_bytes
+        framework, group, parameters = (
+            setting.framework,
+            setting.group,
+            setting.parameters,
+        )
+        offloading, host, state = (
+            framework.offloading,
+            framework.host,
+            framework.state_bytes,
+        )
         backward = cost.backward + cost.weights
         if offloading.activations:
             return replace(
@@ -314,9 +349,15 @@ class FrameworkPricer(Pricer):
                 forward=cost.forward + beyond(copied / host.link, cost.forward),
                 backward=cost.backward + beyond(copied / host.link, backward),
             )
-        sharded = parameters.dense / group.shards + parameters.experts / group.expert_shards
+        sharded = (
+            parameters.dense / group.shards + parameters.experts / group.expert_shards
+        )
         sent = state.gradient * sharded / host.link
-        frozen = framework.sharded_frozen(parameters, group) if offloading.parameters else 0.0
+        frozen = (
+            framework.sharded_frozen(parameters, group)
+            if offloading.parameters
+            else 0.0
+        )
         returned = (state.parameter * sharded + frozen) / host.link
         element_bytes = host.adam + framework.optimizer_kind.extra_bytes_moved
         update = element_bytes * sharded / host.memory
@@ -333,7 +374,9 @@ class FrameworkPricer(Pricer):
                 backward=late,
                 update=update,
             )
-        if cost.is_sharded:  # gradients are scattered, and leave, with every micro-batch
+        if (
+            cost.is_sharded
+        ):  # gradients are scattered, and leave, with every micro-batch
             late = cost.backward + beyond(sent, backward)
             return replace(cost, backward=late, update=update + returned)
         return replace(cost, update=beyond(sent, backward) + update + returned)
@@ -348,7 +391,9 @@ class FrameworkPricer(Pricer):
             zero: ZeRO stage of the plan.
             is_whole: Whether the stage is the whole model.
         """
-        is_once = zero >= SHARDED and not is_whole and self.framework.traits.gathers_once
+        is_once = (
+            zero >= SHARDED and not is_whole and self.framework.traits.gathers_once
+        )
         return ONCE if is_once else zero
 
     def _setting(self, stage: Stage, sums: SegmentSums) -> StageSetting:
@@ -359,18 +404,24 @@ class FrameworkPricer(Pricer):
         framework = self.framework
         if framework.kinds:
             kinds = self.fabric.kinds(mesh)
-            slowest = max(kinds, key=lambda kind: framework.on_kind(kind).kernels.stream(1.0))
+            slowest = max(
+                kinds, key=lambda kind: framework.on_kind(kind).kernels.stream(1.0)
+            )
             framework = framework.with_kernels_of(slowest)
         elements = float(costs.parameters[run].sum()) - self._twice(stage, sums)
         parameters = self._parameters(costs, run, elements)
-        if not self.chain.tied and parameters.frozen:  # a frozen table of embedding and head
+        if (
+            not self.chain.tied and parameters.frozen
+        ):  # a frozen table of embedding and head
             tied = costs.tied[run]
             repeated = PARAMETER_BYTES * float(tied.sum() - tied.max(initial=0.0))
             parameters = replace(parameters, frozen=parameters.frozen - repeated)
         group = self._group(mesh, degrees, zero=stage.zero, shards=stage.zero_group)
         return StageSetting(stage, costs, degrees, group, framework, parameters)
 
-    def _parameters(self, costs: SegmentCosts, run: slice, elements: float) -> ReplicatedParameters:
+    def _parameters(
+        self, costs: SegmentCosts, run: slice, elements: float
+    ) -> ReplicatedParameters:
         """Return the parameters of a run of segments on one device.
 
         Args:
@@ -382,7 +433,9 @@ class FrameworkPricer(Pricer):
         return ReplicatedParameters(
             dense=elements - experts,
             experts=experts,
-            num_layers=float(self._layers_before[run.stop] - self._layers_before[run.start]),
+            num_layers=float(
+                self._layers_before[run.stop] - self._layers_before[run.start]
+            ),
             largest=float(costs.largest.max()),
             outside=elements - float(costs.matrices[run].sum()),
             frozen=float((costs.frozen_bytes - costs.frozen_experts)[run].sum()),
@@ -480,7 +533,9 @@ class FrameworkPricer(Pricer):
         if self.zero_as_run(stage.zero, is_whole=setting.is_whole) < SHARDED:
             accumulation = framework.accumulation(parameters.count)
             return StagePasses(
-                float(forward.sum()), float((backward + again).sum()) + accumulation, 0.0
+                float(forward.sum()),
+                float((backward + again).sum()) + accumulation,
+                0.0,
             )
 
         # An FSDP unit is a layer: what lies in one layer is gathered at once.
@@ -504,8 +559,12 @@ class FrameworkPricer(Pricer):
             bare += (gather[0], scatter[0])
         forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
         backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
-        exposed = max(forward_seconds + backward_seconds - work, 0.0)  # rounding may be below
-        return StagePasses(float(forward_seconds), float(backward_seconds), float(exposed))
+        exposed = max(
+            forward_seconds + backward_seconds - work, 0.0
+        )  # rounding may be below
+        return StagePasses(
+            float(forward_seconds), float(backward_seconds), float(exposed)
+        )
 
     def _unit_exchanges(
         self, costs: SegmentCosts, group: ReplicaGroup, order: IntArray, run: slice
@@ -540,7 +599,9 @@ class FrameworkPricer(Pricer):
     def _host(self, setting: StageSetting) -> float:
         """Return the seconds that the host takes to launch both passes of a micro-batch."""
         launches = float(setting.costs.host[setting.run].sum())
-        return launches + self.host_beside(setting.degrees.tp, is_whole=setting.is_whole)
+        return launches + self.host_beside(
+            setting.degrees.tp, is_whole=setting.is_whole
+        )
 
     def host_beside(self, tp: int, *, is_whole: bool) -> float:
         """Return the seconds that the host takes for a micro-batch beside launching kernels.
@@ -570,16 +631,22 @@ class FrameworkPricer(Pricer):
             host: Seconds that the host takes to launch both passes.
         """
         share = self.framework.constants["host_forward"]
-        return np.maximum(forward, share * host), np.maximum(backward, (1 - share) * host)
+        return np.maximum(forward, share * host), np.maximum(
+            backward, (1 - share) * host
+        )
 
     def _gathered_inputs(self, setting: StageSetting) -> float:
         """Return the bytes of gathered inputs that a model in one stage keeps."""
         if not setting.is_whole or setting.stage.zero >= SHARDED:
             return 0.0
-        gathered = setting.framework.constants["gathered_alone"] * (1 - 1 / setting.degrees.tp)
+        gathered = setting.framework.constants["gathered_alone"] * (
+            1 - 1 / setting.degrees.tp
+        )
         return gathered * 4.0 * self._stream(setting) * setting.parameters.num_layers
 
-    def _sharded_working(self, setting: StageSetting, recomputing: float) -> tuple[float, float]:
+    def _sharded_working(
+        self, setting: StageSetting, recomputing: float
+    ) -> tuple[float, float]:
         """Return the bytes that stay gathered, and those at work, of sharded parameters (FSDP).
 
         Args:
@@ -607,7 +674,11 @@ class FrameworkPricer(Pricer):
         wide = 4.0 if setting.framework.state_bytes.gradient == 4.0 else 0.0
         gradients = 2.0 * root + (4.0 + wide) * largest
         gradients += float(costs.unpacked[run].max(initial=0.0))
-        late = recomputing + LATE_VALUES * self._stream(setting) / setting.degrees.tp + gradients
+        late = (
+            recomputing
+            + LATE_VALUES * self._stream(setting) / setting.degrees.tp
+            + gradients
+        )
         return resident, gathered + max(float(costs.loss[run].max(initial=0.0)), late)
 
     # The search: numbers of single segments.
@@ -647,13 +718,17 @@ class FrameworkPricer(Pricer):
             forward = float(costs.forward.sum())
             window = framework.constants["hides_reduce"]
             exchanges = framework.replica_exchanges(zero, whole, group)
-            seconds = framework.reduction(zero, exchanges, window * forward, window * backward)
+            seconds = framework.reduction(
+                zero, exchanges, window * forward, window * backward
+            )
             end = end + seconds * part
         state = framework.replicated_state(zero, whole, group)[0].trained * part
         state = state + costs.frozen_bytes
         return SegmentRates(none, none, accumulation, end, state, again, costs.working)
 
-    def exposed(self, zero: int, costs: SegmentCosts, group: ReplicaGroup) -> FloatArray:
+    def exposed(
+        self, zero: int, costs: SegmentCosts, group: ReplicaGroup
+    ) -> FloatArray:
         """Return the seconds that gathers and late exchanges add, by segment. [2, segments]
 
         A unit's seconds are shared by its segments as its parameters are.
@@ -676,7 +751,9 @@ class FrameworkPricer(Pricer):
                 np.where(is_layer, self.framework.hidden_seconds(late, backward), 0.0),
             ]
         )
-        share = costs.parameters / np.maximum(sums_by(order, costs.parameters)[order], 1e-30)
+        share = costs.parameters / np.maximum(
+            sums_by(order, costs.parameters)[order], 1e-30
+        )
         return np.asarray(exposed[:, order] * share)
 
     # Ranks and steps.
@@ -699,7 +776,9 @@ class FrameworkPricer(Pricer):
             loose = (constants["fragmentation"] - 1.0) * (saved + recomputing)
         moving = saved + working + resident
         allocated = state + max(moving, updating)
-        reserved = state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
+        reserved = (
+            state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
+        )
         beside = 0.0 if is_sharded else self.framework.workspace
         return RankBytes(terms, allocated + beside, reserved)
 
@@ -743,7 +822,9 @@ class FrameworkPricer(Pricer):
             chunks: Stages of the rank; a number, or an array of them.
             following: Micro-batches that follow; see `rank_end`.
         """
-        return (self.framework.constants["hides_reduce"] + (chunks - 1) * following) / chunks
+        return (
+            self.framework.constants["hides_reduce"] + (chunks - 1) * following
+        ) / chunks
 
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds to send what crosses a cut; arguments as of `Pricer.message`."""
@@ -756,7 +837,9 @@ class FrameworkPricer(Pricer):
             self._messages[key] = self._message(size, before, border, across=across)
         return self._messages[key]
 
-    def _message(self, size: int, before: Stage, border: float, *, across: bool) -> float:
+    def _message(
+        self, size: int, before: Stage, border: float, *, across: bool
+    ) -> float:
         """Return the seconds to send what crosses a cut.
 
         Args:

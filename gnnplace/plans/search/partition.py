@@ -70,7 +70,9 @@ def _at_work(sums: FloatArray, first: int, last: int) -> float:
 
 
 @numba.njit(cache=True)
-def stage_seconds(sums: FloatArray, memory: float, first: int, last: int, flying: int) -> float:
+def stage_seconds(
+    sums: FloatArray, memory: float, first: int, last: int, flying: int
+) -> float:
     """Return a stage's seconds of a micro-batch with what it must recompute; inf if too large.
 
     Args:
@@ -229,7 +231,11 @@ def best_meshes(
 
 @numba.njit(cache=True)
 def _longest(
-    own: tuple[FloatArray, float], rest: FloatArray, first: int, flying: int, most: float
+    own: tuple[FloatArray, float],
+    rest: FloatArray,
+    first: int,
+    flying: int,
+    most: float,
 ) -> tuple[float, int]:
     """Return the best end of a stage on one mesh.
 

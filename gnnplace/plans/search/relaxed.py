@@ -81,14 +81,18 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
     Returns:
         The sums; None if the model cannot be cut so.
     """
-    found = [rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None]
+    found = [
+        rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None
+    ]
     if not found:
         return None
     rows = np.min([x for x, _ in found], axis=0)
     working = np.min([x for _, x in found], axis=0)
     forward, freed = rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]]
     known = np.unique(forward[freed > 0] / freed[freed > 0])
-    prices = np.zeros(PRICES)  # seconds a byte at which one more segment is worth recomputing
+    prices = np.zeros(
+        PRICES
+    )  # seconds a byte at which one more segment is worth recomputing
     if len(known):
         prices = np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
     gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
@@ -97,7 +101,9 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
     return Relaxed(_sums(rows), working, prices, _sums(dual), memory)
 
 
-def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, FloatArray] | None:
+def rows_of(
+    pricer: Pricer, mesh: Mesh, shape: MeshKind
+) -> tuple[FloatArray, FloatArray] | None:
     """Return every segment's numbers on one mesh, and its bytes at work.
 
     The rows are those of `Relaxed.sums`, not summed up: [10, segments], and [segments]. None if
@@ -111,7 +117,9 @@ def rows_of(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> tuple[FloatArray, Fl
     for tied, own in zip(chain.tied, chain.tied_in(costs), strict=True):
         parameters[list(tied.segments[1:])] -= own[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
-    rates = pricer.of_segments(shape.zero, costs, parameters, mesh, shape.choice, least=True)
+    rates = pricer.of_segments(
+        shape.zero, costs, parameters, mesh, shape.choice, least=True
+    )
     both = costs.forward + costs.backward + rates.forward + rates.backward
     rows = [
         both,

@@ -55,7 +55,13 @@ GIVEN = "given"  # the name of the seeds among the baselines
 OTHERS = ("zero-bubble", "v", "interleaved:2")
 CHANGES = 2000  # of the order of each plan
 TOGETHER = 20  # changes between two looks at the clock
-FEWER = (-2, -1, 1, 2, 4)  # micro-batches in flight, more or less than usual, for all chunks
+FEWER = (
+    -2,
+    -1,
+    1,
+    2,
+    4,
+)  # micro-batches in flight, more or less than usual, for all chunks
 Keep = Callable[[Draft], Priced | None]
 
 
@@ -120,12 +126,16 @@ def search(
         if size in searched:
             drafts += drafts_of(space, runnable=options.runnable)
         for name, own in baselines_of(space).items():
-            known[name] += [x for x in own if not options.runnable or has_like_replicas(x[1])]
+            known[name] += [
+                x for x in own if not options.runnable or has_like_replicas(x[1])
+            ]
         spaces.append(space)
     # Time the best of them.
     timed = {name: fastest(own, EACH) for name, own in known.items()}
     timed[GIVEN] = list(seeds)
-    best, baselines = shortlisted(chain, fabric, drafts, timed, started + options.budget)
+    best, baselines = shortlisted(
+        chain, fabric, drafts, timed, started + options.budget
+    )
     baselines.pop(GIVEN, None)
     bounds = (np.inf, np.inf)
     if best:
@@ -202,7 +212,9 @@ class Shortlist:
                 continue
             made = fitted(self.pricer(draft.size), draft, zero=False)
             priced = None if made is None else self.keep(made)
-            if priced is not None and (best is None or priced.step_time < best.step_time):
+            if priced is not None and (
+                best is None or priced.step_time < best.step_time
+            ):
                 best = priced
         return best
 
@@ -222,7 +234,9 @@ def obeys(draft: Draft, chain: Chain) -> bool:
     if chain.allowed is None:
         return True
     return all(
-        chain.allowed[s.first : s.last, s.mesh.devices.start : s.mesh.devices.stop].all()
+        chain.allowed[
+            s.first : s.last, s.mesh.devices.start : s.mesh.devices.stop
+        ].all()
         for s in draft.stages
     )
 
@@ -300,7 +314,10 @@ def under(chain: Chain, draft: Draft, schedule: str) -> Draft | None:
     if len(bounds) - 1 != 2 * ranks:
         return None
     chunks = list(itertools.pairwise(bounds))
-    order = [*range(ranks), *(reversed(range(ranks)) if schedule == "v" else range(ranks))]
+    order = [
+        *range(ranks),
+        *(reversed(range(ranks)) if schedule == "v" else range(ranks)),
+    ]
     stages = [
         replace(draft.stages[p], first=a, last=b, recompute=frozenset())
         for p, (a, b) in zip(order, chunks, strict=True)
@@ -364,7 +381,9 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
     for stage in draft.stages:
         stages.append(replace(stage, recompute=frozenset()))
     rules = Rules(limit, no, no)
-    return replace(draft, schedule=f"{name}:{SEARCHED}", stages=tuple(stages), rules=rules)
+    return replace(
+        draft, schedule=f"{name}:{SEARCHED}", stages=tuple(stages), rules=rules
+    )
 
 
 def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
@@ -392,7 +411,9 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
     return found if found is not None and found.step_time < best.step_time else best
 
 
-def _other(rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator) -> Rules:
+def _other(
+    rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator
+) -> Rules:
     """Return rules with one random change of one chunk: its limit or one of its preferences."""
     chunk, kind = int(rng.integers(len(rules.limit))), int(rng.integers(4))
     if kind < 2:

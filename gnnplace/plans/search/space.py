@@ -43,7 +43,9 @@ SERVERS = 8  # that experts may lie on
 PRICES = (0.0, 2.0**-3, 2.0**3)  # of a byte, beside all seconds over all bytes
 FLYING, MANY = 4, 16  # micro-batches in flight, and in a step, that prices are for
 MEGATRON = SplitChoice(WEIGHTS, border="tokens", once=1.0 / MANY)
-BARRED = 2.0**20  # seconds of a segment where it may not be; keeps the digits of the others
+BARRED = (
+    2.0**20
+)  # seconds of a segment where it may not be; keeps the digits of the others
 
 
 class MeshKind(NamedTuple):
@@ -88,7 +90,9 @@ class Space:
     pricer: Pricer
     microbatches: int
     shapes: tuple[MeshKind, ...]
-    tables: dict[tuple[MeshKind, tuple[str, ...]], partition.Tables] = field(default_factory=dict)
+    tables: dict[tuple[MeshKind, tuple[str, ...]], partition.Tables] = field(
+        default_factory=dict
+    )
     barred: dict[tuple[int, bytes], partition.Tables] = field(default_factory=dict)
 
     @cached_property
@@ -122,7 +126,9 @@ class Space:
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
-        whole = shape.replicas > 1 and self.pricer.chain.mixes  # no replica may have a share
+        whole = (
+            shape.replicas > 1 and self.pricer.chain.mixes
+        )  # no replica may have a share
         if whole or mesh.devices.stop > fabric.cluster.num_devices:
             return None
         key = (shape, fabric.kinds(mesh))
@@ -146,7 +152,9 @@ def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | No
     sums[partition.KEPT] = found.saved
     rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.again, 0.0))
-    sums[partition.SECONDS, 1:] += np.cumsum(rates.forward + rates.backward + rates.weights)
+    sums[partition.SECONDS, 1:] += np.cumsum(
+        rates.forward + rates.backward + rates.weights
+    )
     sums[partition.STATE, 1:] = np.cumsum(rates.state)
     end = np.concatenate([[0.0], np.cumsum(rates.end)])
     sums = np.concatenate([sums, partition.largest_at_work(rates.working)])
@@ -169,12 +177,18 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
         for replicas in range(1, count // shards + 1):
             if size % replicas or (pricer.chain.mixes and replicas > 1):
                 continue
-            if count > MIXED and replicas & (replicas - 1) and count % (replicas * shards):
+            if (
+                count > MIXED
+                and replicas & (replicas - 1)
+                and count % (replicas * shards)
+            ):
                 continue
             for outer, choice, summed in menu_of(pricer, replicas, shards, experts):
                 zeros = ZEROS if replicas > 1 or "examples" in choice.border else (1,)
                 zeros = zeros if summed or replicas > 1 else (0,)
-                shapes += [MeshKind(replicas, shards, zero, choice, outer) for zero in zeros]
+                shapes += [
+                    MeshKind(replicas, shards, zero, choice, outer) for zero in zeros
+                ]
     space = Space(pricer, microbatches, tuple(shapes))
     for shape in shapes:
         space.plain_table(shape)  # priced now: every search begins with equal meshes
@@ -201,7 +215,10 @@ def menu_of(
         Shards along the outer of two axes, the choice, and whether any gradient is a sum over
         shards.
     """
-    mesh, found = Mesh(0, replicas, shards), list[tuple[int, SplitChoice, bool, FloatArray]]()
+    mesh, found = (
+        Mesh(0, replicas, shards),
+        list[tuple[int, SplitChoice, bool, FloatArray]](),
+    )
     if shards == 1:
         return [(1, FASTEST, False)]
     plain: SegmentSums | None = None
@@ -219,7 +236,11 @@ def menu_of(
                          *(apart + half)])  # fmt: skip
         cut = choice.border != "whole"
         if not any(bool((other <= rows).all()) for _, _, _, other in found):
-            found = [x for x in found if (x[1].border != "whole") > cut or not (rows <= x[3]).all()]
+            found = [
+                x
+                for x in found
+                if (x[1].border != "whole") > cut or not (rows <= x[3]).all()
+            ]
             found.append((outer, choice, bool(costs.summed.any()), rows))
     return [(outer, choice, summed) for outer, choice, summed, _ in found]
 
@@ -282,7 +303,9 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
     once, chain = 1.0 / MANY, pricer.chain
     seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
     parameters = float(plain.parameters[-1])
-    terms = state_terms(parameters, optimizer=chain.optimizer, precision=chain.precision)
+    terms = state_terms(
+        parameters, optimizer=chain.optimizer, precision=chain.precision
+    )
     unit = seconds / max(terms.total + float(plain.saved[-1]), 1.0)
     for border in ("tokens", "whole"):
         yield replace(MEGATRON, border=border)

@@ -18,11 +18,17 @@ from gnnplace.plans.search.draft import Draft, meshes_of, realized
 from gnnplace.plans.search.stage import Pricer, Stage
 from gnnplace.plans.segments.chain import SplitChoice
 
-STEPS = range(-24, 17, 2)  # powers of two around the seconds of a step over a device's bytes
+STEPS = range(
+    -24, 17, 2
+)  # powers of two around the seconds of a step over a device's bytes
 
 
 def with_splits(
-    pricer: Pricer, draft: Draft, choices: Sequence[SplitChoice], *, regather: bool = False
+    pricer: Pricer,
+    draft: Draft,
+    choices: Sequence[SplitChoice],
+    *,
+    regather: bool = False,
 ) -> Draft:
     """Return a draft whose stages have the splits with which they fit, or else the leanest ones.
 
@@ -47,7 +53,9 @@ def with_splits(
         made_draft = replace(draft, stages=tuple(stages))
         priced = realized(pricer, made_draft)
         if priced is not None:
-            found.append((max(priced.lacking[1], 0.0), priced.step_time, number, made_draft))
+            found.append(
+                (max(priced.lacking[1], 0.0), priced.step_time, number, made_draft)
+            )
     if regather and not any(lack == 0.0 for lack, *_ in found):
         lean = [replace(choice, regather=True) for choice in choices]
         return with_splits(pricer, draft, (*choices, *lean))

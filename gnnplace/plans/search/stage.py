@@ -274,7 +274,9 @@ def sums_of(costs: SegmentCosts, tied: FloatArray) -> SegmentSums:
     """
 
     def sums(values: FloatArray) -> FloatArray:
-        return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, -1)], -1)
+        return np.concatenate(
+            [np.zeros((*values.shape[:-1], 1)), np.cumsum(values, -1)], -1
+        )
 
     seconds = costs.forward + costs.backward + costs.weights
     return SegmentSums(
@@ -309,12 +311,15 @@ class Pricer:
     """Whether ZeRO 2 and 3 never take less time than ZeRO 1."""
     allows_rest: ClassVar[bool] = False
     """Whether interleaved ranks may have micro-batches that their number does not divide."""
-    _sums: dict[tuple[tuple[str, ...], tuple[int, ...], int, SplitChoice], SegmentSums | None] = (
-        field(default_factory=dict)
-    )
+    _sums: dict[
+        tuple[tuple[str, ...], tuple[int, ...], int, SplitChoice], SegmentSums | None
+    ] = field(default_factory=dict)
 
     def sums(
-        self, mesh: Mesh, kinds: tuple[str, ...] | None = None, choice: SplitChoice = FASTEST
+        self,
+        mesh: Mesh,
+        kinds: tuple[str, ...] | None = None,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentSums | None:
         """Return the prefix sums of segment costs on a mesh; None if the model cannot be cut so.
 
@@ -329,7 +334,9 @@ class Pricer:
         key = (kinds, mesh.axes, self.size // mesh.replicas, choice)
         if key not in self._sums:
             costs = self.chain.costs(*key)
-            self._sums[key] = None if costs is None else sums_of(costs, self.chain.tied_in(costs))
+            self._sums[key] = (
+                None if costs is None else sums_of(costs, self.chain.tied_in(costs))
+            )
         return self._sums[key]
 
     def cost(self, stage: Stage) -> StageCost | None:
@@ -354,9 +361,12 @@ class Pricer:
         # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
         parameters -= self._twice(stage, found)
-        owned = owners_of(np.array(parameters), np.minimum(summed, parameters), stage.mesh)
+        owned = owners_of(
+            np.array(parameters), np.minimum(summed, parameters), stage.mesh
+        )
         exchanged = [
-            self.exchanged(stage.zero, float(own), group, alike) for own, group, alike in owned
+            self.exchanged(stage.zero, float(own), group, alike)
+            for own, group, alike in owned
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
         # Frozen parameters are gathered under ZeRO 3 and never exchanged otherwise.
@@ -365,7 +375,9 @@ class Pricer:
         for elements, group, _ in owned:
             terms = terms.plus(self._terms(stage.zero, float(elements), len(group)))
         gather += before
-        parted = sum(float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned)
+        parted = sum(
+            float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned
+        )
         saved = float(found.saved[stage.last] - found.saved[stage.first])
         working = float(costs.working[stage.first : stage.last].max(initial=0.0))
         return StageCost(
@@ -399,7 +411,13 @@ class Pricer:
         return total
 
     def exchanged(
-        self, zero: int, parameters: float, group: Sequence[int], alike: int, *, least: bool = False
+        self,
+        zero: int,
+        parameters: float,
+        group: Sequence[int],
+        alike: int,
+        *,
+        least: bool = False,
     ) -> tuple[float, float, float, float]:
         """Price what the devices that add up the gradients of some parameters exchange.
 
@@ -422,7 +440,11 @@ class Pricer:
             size = width * parameters
             if not least:
                 return self.fabric.collective(op, size, group, alike)
-            return size * self.fabric.rate(op, size, group, alike) if len(group) > 1 else 0.0
+            return (
+                size * self.fabric.rate(op, size, group, alike)
+                if len(group) > 1
+                else 0.0
+            )
 
         gather, scatter, end = exchanges(zero, chain.precision, seconds)
         return gather, scatter, end, self._terms(zero, parameters, len(group)).total
@@ -485,7 +507,9 @@ class Pricer:
             least: See `exchanged`.
         """
         found = np.zeros((4, len(parameters)))
-        for own, group, alike in owners_of(parameters, np.minimum(costs.summed, parameters), mesh):
+        for own, group, alike in owners_of(
+            parameters, np.minimum(costs.summed, parameters), mesh
+        ):
             every = max(float(own.sum()), 1.0)
             whole = self.exchanged(zero, every, group, alike, least=least)
             found += np.multiply.outer(np.array(whole) / every, own)
@@ -493,7 +517,9 @@ class Pricer:
             found[2] += costs.update * part / (len(group) if zero else 1)
         every = max(float(costs.frozen.sum()), 1.0)
         before, kept = self.frozen(zero, every, mesh, least=least)
-        found[[0, 3]] += np.multiply.outer(np.array([before, kept]) / every, costs.frozen)
+        found[[0, 3]] += np.multiply.outer(
+            np.array([before, kept]) / every, costs.frozen
+        )
         gather, scatter, end, state = found
         again = np.maximum(costs.forward - costs.gathered, 0.0)
         return SegmentRates(gather, gather, scatter, end, state, again, costs.working)
@@ -510,10 +536,14 @@ class Pricer:
             return 0.0, 0.0
         again = sorted(stage.recompute)
         if stage.attention:
-            return float(costs.scores[again].sum()), float(costs.scores[again].max(initial=0.0))
+            return float(costs.scores[again].sum()), float(
+                costs.scores[again].max(initial=0.0)
+            )
         freed, made = float(costs.saved[again].sum()), costs.saved + costs.whole
         if not stage.together:
-            return freed - float(costs.entering[again].sum()), float(made[again].max(initial=0.0))
+            return freed - float(costs.entering[again].sum()), float(
+                made[again].max(initial=0.0)
+            )
         starts = run_starts(self.chain.layers, np.array(again), stage.together)
         entering = float(costs.entering[again][starts].sum())
         return freed - entering, float(np.add.reduceat(made[again], starts).max())
@@ -538,12 +568,18 @@ class Pricer:
         """
         found: list[tuple[float, int, tuple[Stage, ...]]] = []
         sums = self.sums(stages[0].mesh, choice=stages[0].choice)
-        several = stages[0].mesh.replicas > 1 or (sums is not None and bool(sums.summed.any()))
+        several = stages[0].mesh.replicas > 1 or (
+            sums is not None and bool(sums.summed.any())
+        )
         for zero in zeros if several else (0,):
-            for chosen in self._recomputed([replace(s, zero=zero) for s in stages], flying, limit):
+            for chosen in self._recomputed(
+                [replace(s, zero=zero) for s in stages], flying, limit
+            ):
                 costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
                 count = self.chain.batch / self.size
-                found.append((sum(count * c.microbatch + c.end for c in costs), zero, chosen))
+                found.append(
+                    (sum(count * c.microbatch + c.end for c in costs), zero, chosen)
+                )
             if (
                 self.has_cheap_zero
                 and zero == 1
@@ -607,7 +643,9 @@ class Pricer:
                 if word != "whole":
                     sent /= count
         pairs: list[tuple[int, int]] = []
-        for source, target in zip(before.mesh.devices, after.mesh.devices, strict=False):
+        for source, target in zip(
+            before.mesh.devices, after.mesh.devices, strict=False
+        ):
             if source != target:
                 pairs.append((source, target))
         return self.fabric.sends(sent, pairs[::-1]) if pairs else 0.0
@@ -660,7 +698,9 @@ class Pricer:
             if (chosen := self._least(kind, flying, limit)) is not None:
                 yield chosen
                 break
-        known = [s for stage in stages if (s := self.sums(stage.mesh, choice=stage.choice))]
+        known = [
+            s for stage in stages if (s := self.sums(stage.mesh, choice=stage.choice))
+        ]
         if any(s.costs.scores.sum() > WORTHWHILE * s.costs.saved.sum() for s in known):
             kind = [replace(s, attention=True) for s in stages]
             if (chosen := self._least(kind, flying, limit)) is not None:
@@ -676,8 +716,13 @@ class Pricer:
         order = self.worth(stages, flying)
 
         def some(count: int) -> tuple[Stage, ...]:
-            again = [frozenset(s for c, s in order[:count] if c == k) for k in range(len(stages))]
-            return tuple(replace(s, recompute=a) for s, a in zip(stages, again, strict=True))
+            again = [
+                frozenset(s for c, s in order[:count] if c == k)
+                for k in range(len(stages))
+            ]
+            return tuple(
+                replace(s, recompute=a) for s, a in zip(stages, again, strict=True)
+            )
 
         if not order or self.held(some(len(order)), flying) > limit:
             return None
@@ -688,7 +733,9 @@ class Pricer:
             few, many = (few, middle) if fits else (middle, many)
         return some(many)
 
-    def worth(self, stages: Sequence[Stage], flying: Sequence[int]) -> list[tuple[int, int]]:
+    def worth(
+        self, stages: Sequence[Stage], flying: Sequence[int]
+    ) -> list[tuple[int, int]]:
         """Return the stage and segment of what is worth recomputing, most bytes a second first.
 
         A byte counts as often as micro-batches are in flight.
@@ -708,5 +755,7 @@ class Pricer:
             if stage.attention:
                 freed, again = costs.scores[run], costs.attention[run]
             rate = many * freed / np.maximum(again, 1e-12)
-            found += [(-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0]
+            found += [
+                (-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0
+            ]
         return [(k, s) for _, k, s in sorted(found)]

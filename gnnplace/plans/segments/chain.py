@@ -68,7 +68,9 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
                      for k, held in enumerate(inside)], dtype=np.int64)  # fmt: skip
 
 
-def joined_runs(layers: IntArray, again: Iterable[int], together: int) -> list[list[int]]:
+def joined_runs(
+    layers: IntArray, again: Iterable[int], together: int
+) -> list[list[int]]:
     """Return recomputed segments by the run that keeps one input. [runs][segments]
 
     Args:
@@ -364,7 +366,11 @@ class CostSource(Protocol):
         ...
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Return the costs of segments on a kind of device; None if the model cannot be cut so.
 
@@ -429,8 +435,8 @@ class Chain:
     layer: IntArray | None = None
     joined: str = ""
     parameters: int | None = None
-    _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = field(
-        default_factory=dict
+    _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = (
+        field(default_factory=dict)
     )
 
     def __len__(self) -> int:
@@ -477,4 +483,6 @@ class Chain:
 def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:
     """Return the largest of each number, since devices of a mesh wait for the slowest."""
     fields = SegmentCosts.__dataclass_fields__
-    return SegmentCosts(**{n: np.max([getattr(c, n) for c in several], axis=0) for n in fields})
+    return SegmentCosts(
+        **{n: np.max([getattr(c, n) for c in several], axis=0) for n in fields}
+    )

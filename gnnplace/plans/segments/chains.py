@@ -24,7 +24,13 @@ import torch
 from torch import nn
 
 from gnnplace.costs import CAPTURED_OPTIMIZERS
-from gnnplace.errors import CaptureError, GnnplaceError, InputError, MismatchError, OtherLossError
+from gnnplace.errors import (
+    CaptureError,
+    GnnplaceError,
+    InputError,
+    MismatchError,
+    OtherLossError,
+)
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
@@ -143,13 +149,21 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     layers = layers_of(workload, precision)
     notices = (*notices, *layers.calls.notices)
     if layers.calls.statistics and not mixes and not job.accept_other_loss:
-        mixes = f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
-    if COUNTED in notices and not job.accept_other_loss and counts_of(layers.calls) is None:
+        mixes = (
+            f"buffer {layers.calls.statistics[0]!r} keeps statistics of the whole batch"
+        )
+    if (
+        COUNTED in notices
+        and not job.accept_other_loss
+        and counts_of(layers.calls) is None
+    ):
         mixes = "the loss divides by a count within a function that no rule knows; divide by a sum"
     # Cut the calls into segments, which the source prices.
     cuts = cuts_of(layers.calls, layers.rules)
     examples = batch_of(workload)
-    source = ModelCosts(layers, cuts, MeshFabric(cluster), examples, precision, optimizer)
+    source = ModelCosts(
+        layers, cuts, MeshFabric(cluster), examples, precision, optimizer
+    )
     source.parts.fullest = job.imbalance
     if source.experts:
         notices = (
@@ -166,7 +180,9 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
         )
         notices = (*notices, joined)
     if any(known_kind(kind) == "cpu" for kind in cluster.kinds):
-        rates = "times on CPUs are estimated, by a roofline with assumed rates of one core"
+        rates = (
+            "times on CPUs are estimated, by a roofline with assumed rates of one core"
+        )
         notices = (rates, *notices)
     chain = Chain(
         workload.name,
@@ -195,9 +211,13 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
         InputError: The model was not captured.
     """
     if not isinstance(chain.source, ModelCosts):
-        raise InputError(f"{chain.name}: only a captured model can move to another cluster")
+        raise InputError(
+            f"{chain.name}: only a captured model can move to another cluster"
+        )
     old, fabric = chain.source, MeshFabric(cluster)
-    source = ModelCosts(old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer)
+    source = ModelCosts(
+        old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer
+    )
     source.parts = old.parts
     captured = replace(chain, source=source, framework=None, _known={})
     if not isinstance(old, SizedModelCosts):
@@ -228,10 +248,16 @@ def _worded(one: Input | None) -> str:
 
 def told_inputs(inputs: Any) -> tuple[Input, ...]:
     """Return the name, shape and type of every input; nothing if any is no tensor."""
-    named = list(inputs.items()) if isinstance(inputs, dict) else [(None, x) for x in inputs]
+    named = (
+        list(inputs.items())
+        if isinstance(inputs, dict)
+        else [(None, x) for x in inputs]
+    )
     if not all(isinstance(x, torch.Tensor) for _, x in named):
         return ()
-    return tuple((n, tuple(x.shape), str(x.dtype).removeprefix("torch.")) for n, x in named)
+    return tuple(
+        (n, tuple(x.shape), str(x.dtype).removeprefix("torch.")) for n, x in named
+    )
 
 
 def inputs_of(file: PlanFile) -> Any:
@@ -241,11 +267,17 @@ def inputs_of(file: PlanFile) -> Any:
         InputError: The plan's file does not have them, or they cannot be made here.
     """
     if not file.inputs:
-        raise InputError("apply: the plan's file has no shapes of inputs; give example inputs")
+        raise InputError(
+            "apply: the plan's file has no shapes of inputs; give example inputs"
+        )
     try:
-        made = [torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs]
+        made = [
+            torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs
+        ]
     except (AttributeError, TypeError, RuntimeError):
-        raise InputError("plan: inputs: cannot be made: unknown types, or too large") from None
+        raise InputError(
+            "plan: inputs: cannot be made: unknown types, or too large"
+        ) from None
     names = [x.name for x in file.inputs]
     return tuple(made) if None in names else dict(zip(names, made, strict=True))
 
@@ -283,9 +315,15 @@ def _unlike(whole: Workload) -> int:
     Neither it nor its half is the first size of an input that all examples share.
     """
     batch, leaves = batch_of(whole), pytree.tree_leaves(whole.inputs)
-    sizes = [int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0]
+    sizes = [
+        int(x.shape[0]) for x in leaves if isinstance(x, torch.Tensor) and x.dim() > 0
+    ]
     shared = {size for size in sizes if size != batch}
-    return next(e for e in itertools.count(EXAMPLES, SHARES) if shared.isdisjoint({e, e // SHARES}))
+    return next(
+        e
+        for e in itertools.count(EXAMPLES, SHARES)
+        if shared.isdisjoint({e, e // SHARES})
+    )
 
 
 def layers_of(
@@ -337,7 +375,9 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
         kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
         return replace(call, args=args, kwargs=kwargs)
 
-    attention = [i for i, c in enumerate(graph.calls) if c.kind == "scaled_dot_product_attention"]
+    attention = [
+        i for i, c in enumerate(graph.calls) if c.kind == "scaled_dot_product_attention"
+    ]
     return replace(
         graph,
         calls=tuple(kept(call) for call in graph.calls),
@@ -357,7 +397,9 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 continue
             if id(parameter) not in made:
                 learns = parameter.requires_grad
-                own = made[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), learns)
+                own = made[id(parameter)] = nn.Parameter(
+                    parameter.detach().to(dtype), learns
+                )
                 own._backward_hooks = parameter._backward_hooks
                 own._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
             module._parameters[name] = made[id(parameter)]
@@ -368,7 +410,11 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
 
 def as_type(leaf: Any, precision: str) -> Any:
     """Return an input in the type of a precision's parameters; unchanged if that is not half."""
-    if precision in TYPES and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+    if (
+        precision in TYPES
+        and isinstance(leaf, torch.Tensor)
+        and leaf.is_floating_point()
+    ):
         return leaf.to(TYPES[precision])
     return leaf
 
@@ -382,7 +428,9 @@ def batch_of(workload: Workload) -> int:
     for leaf in pytree.tree_leaves(workload.inputs):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             if leaf.shape[0] == 0:
-                raise InputError(f"{workload.name}: its inputs hold no example; give one or more")
+                raise InputError(
+                    f"{workload.name}: its inputs hold no example; give one or more"
+                )
             return int(leaf.shape[0])
     raise InputError(f"{workload.name}: no input has a batch")
 
@@ -400,7 +448,11 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
     before = batch_of(workload)
 
     def resized(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.dim() == 0 or leaf.shape[0] != before:
+        if (
+            not isinstance(leaf, torch.Tensor)
+            or leaf.dim() == 0
+            or leaf.shape[0] != before
+        ):
             return leaf
         times = -(-batch // before)
         return leaf.repeat(times, *[1] * (leaf.dim() - 1))[:batch]
@@ -409,9 +461,13 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
     return Workload(workload.name, workload.model, inputs, workload.loss)
 
 
-def _border(graph: CallGraph, cuts: Cuts, batch: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _border(
+    graph: CallGraph, cuts: Cuts, batch: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the bytes an example of what crosses each cut. [segments + 1]"""
-    crossing = [sum(graph.values[v].bytes for v in values) / batch for values in cuts.crossing]
+    crossing = [
+        sum(graph.values[v].bytes for v in values) / batch for values in cuts.crossing
+    ]
     return np.array([*crossing, 0.0])
 
 
@@ -462,7 +518,8 @@ def _proven(workload: Workload) -> tuple[str, ...]:
     """
     loss = workload.loss or default_loss
     whole, part = (
-        StepModule(workload.model, loss, w.inputs) for w in (workload, cut(workload, SHARES))
+        StepModule(workload.model, loss, w.inputs)
+        for w in (workload, cut(workload, SHARES))
     )
     cutter = Cutter(whole, part, SHARES, accept=False, name=workload.name, bare=True)
     check_cut(part, cutter)
@@ -495,7 +552,9 @@ def shortened(model: nn.Module) -> Iterator[None]:
 def _structure(module: nn.Module | None) -> Any:
     if module is None:
         return None
-    own = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+    own = [
+        (name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()
+    ]
     return [type(m) for m in module.modules()], own
 
 

@@ -216,10 +216,17 @@ def _of_call(
         weight = call.reads[2]
         mean = call.argument(WEIGHED[call.kind], "reduction", "mean") == "mean"
         return (weight, None, weight) if mean and weight in varying else None
-    if alone or call.kind not in COUNTED or call.argument(6, "reduction", "mean") != "mean":
+    if (
+        alone
+        or call.kind not in COUNTED
+        or call.argument(6, "reduction", "mean") != "mean"
+    ):
         return None
     target, weight = call.argument(1, "target"), call.argument(2, "weight")
-    if graph.values[target.value].dtype.is_floating_point or target.value not in varying:
+    if (
+        graph.values[target.value].dtype.is_floating_point
+        or target.value not in varying
+    ):
         return None
     ignored = int(call.argument(4, "ignore_index", IGNORED))
     return target.value, ignored, None if weight is None else weight.value
@@ -233,7 +240,10 @@ def _added(graph: CallGraph, divisor: int) -> int:
     """
     made, value = {v: call for call in graph.calls for v in call.results}, divisor
     while (call := made.get(value)) is not None and call.kind not in ADDED:
-        if call.kind not in (*LINEAR, *BOUNDED, "long", "int", "detach", "item") or not call.reads:
+        if (
+            call.kind not in (*LINEAR, *BOUNDED, "long", "int", "detach", "item")
+            or not call.reads
+        ):
             raise OtherLossError(
                 f"{graph.name}: the loss divides by what {call.name!r} makes, which does not add "
                 "up over micro-batches and replicas; divide by a sum alone, or leave it whole "

@@ -27,7 +27,9 @@ from gnnplace.torch_names import pytree
 from gnnplace.tracing import PARAMETER, SHAPE, CallGraph, CallRef, LayerCall, Rule
 
 NEARBY = 8  # calls on both sides of a cut
-LARGE = 0.25  # part of the model's flops between the narrower places on both sides of a cut
+LARGE = (
+    0.25  # part of the model's flops between the narrower places on both sides of a cut
+)
 MOST = 256  # segments
 FUSED, PRODUCTS = "scaled_dot_product_attention", ("matmul", "bmm", "baddbmm", "einsum")
 
@@ -68,13 +70,17 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
             own.update(call.results)
     derived = frozenset(own)  # values that parameters have a part in
     aside = frozenset(
-        i for i, c in enumerate(graph.calls) if c.results and not derived.intersection(c.results)
+        i
+        for i, c in enumerate(graph.calls)
+        if c.results and not derived.intersection(c.results)
     )
     crossing = _crossing(graph, rules, derived, aside)
     joined = _joined(graph, aside)
     # A buffer joins layers if a cut would be at its positions without it.
     free = _starts(graph, rules, crossing, aside, frozenset())
-    shared = tuple(name for name, positions in joined.items() if positions.intersection(free))
+    shared = tuple(
+        name for name, positions in joined.items() if positions.intersection(free)
+    )
     starts = _starts(graph, rules, crossing, aside, frozenset().union(*joined.values()))
     ends = [*starts[1:], len(graph.calls)]
     runs = tuple(zip(starts, ends, strict=True))
@@ -132,7 +138,10 @@ def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
 
 
 def _crossing(
-    graph: CallGraph, rules: Sequence[Rule], derived: frozenset[int], aside: frozenset[int]
+    graph: CallGraph,
+    rules: Sequence[Rule],
+    derived: frozenset[int],
+    aside: frozenset[int],
 ) -> list[tuple[int, ...]]:
     """Return the values that cross every position, one of all views of a tensor. [calls + 1]
 
@@ -179,7 +188,11 @@ def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]
                 users.add(next((i for i in within if i > index), within[-1]))
             else:
                 results = set(graph.calls[index].results)
-                todo += [i for i, c in enumerate(graph.calls) if results.intersection(c.reads)]
+                todo += [
+                    i
+                    for i, c in enumerate(graph.calls)
+                    if results.intersection(c.reads)
+                ]
         first, last = min(users, default=0), max(users, default=0)
         positions[name] = frozenset(range(first + 1, last + 1))
     return positions
@@ -211,9 +224,9 @@ def _starts(
             continue
         if not _large(count, flops, position):
             continue
-        if _substantial(graph, rules, range(starts[-1], position), aside) and _substantial(
-            graph, rules, range(position, total), aside
-        ):
+        if _substantial(
+            graph, rules, range(starts[-1], position), aside
+        ) and _substantial(graph, rules, range(position, total), aside):
             starts.append(position)
     while len(starts) > MOST:
         starts = starts[::2]
@@ -273,7 +286,9 @@ def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
 
     made = []
     for call in calls:
-        arguments = tuple(place(x) for x in pytree.tree_leaves((call.args, call.kwargs)))
+        arguments = tuple(
+            place(x) for x in pytree.tree_leaves((call.args, call.kwargs))
+        )
         results = tuple(own.setdefault(v, len(own)) for v in call.results)
         shapes = tuple(graph.values[v].shape for v in call.results)
         made.append((call.kind, arguments, results, shapes, call.gradient))
@@ -285,10 +300,17 @@ def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]
     for segment, run in enumerate(runs):
         for i in range(*run):
             for value in graph.calls[i].reads:
-                if graph.values[value].source == PARAMETER and graph.values[value].gradient:
+                if (
+                    graph.values[value].source == PARAMETER
+                    and graph.values[value].gradient
+                ):
                     readers.setdefault(value, {})[segment] = None
     return tuple(
-        Tied(graph.values[v].name, tuple(own), float(torch.Size(graph.values[v].shape).numel()))
+        Tied(
+            graph.values[v].name,
+            tuple(own),
+            float(torch.Size(graph.values[v].shape).numel()),
+        )
         for v, own in readers.items()
         if len(own) > 1
     )

@@ -135,7 +135,9 @@ class Parts:
             seconds, error = estimate.seconds[own], estimate.error[own]
             times.append(_times(description, seconds, error, self._floor(kind)))
         for k, (key, recorded) in enumerate(new.items()):
-            self._priced[key] = Part(recorded, (times[3 * k], times[3 * k + 1], times[3 * k + 2]))
+            self._priced[key] = Part(
+                recorded, (times[3 * k], times[3 * k + 1], times[3 * k + 2])
+            )
 
     def beside(self, kernels: Sequence[Kernel], kind: str) -> Times:
         """Return the times of kernels of float32 that are of no call."""
@@ -179,7 +181,10 @@ class Parts:
         key = (self.call_key(call), cut, examples)
         if key not in self.recordings:
             graph, rule = self.layers.calls, self.layers.rules[call]
-            parts, batch = self.batch // examples, self.layers.operations.ops[call].batch
+            parts, batch = (
+                self.batch // examples,
+                self.layers.operations.ops[call].batch,
+            )
             whole = batch is None or rule.extents.get(batch, 1) % parts
             given = (*(label for label, _ in cut), None if whole else batch)
             mesh = (*(count for _, count in cut), parts)
@@ -205,7 +210,9 @@ class Parts:
         return NOTHING if known_kind(kind) == "cpu" else EAGER
 
 
-def _times(found: Description, seconds: FloatArray, error: FloatArray, floor: Floor) -> Times:
+def _times(
+    found: Description, seconds: FloatArray, error: FloatArray, floor: Floor
+) -> Times:
     """Return the times of a pass whose rows were predicted; views launch nothing.
 
     Args:
@@ -245,7 +252,9 @@ def example_corners(batch: int) -> tuple[int, ...]:
     If there are no two, they are 1 and the batch.
     """
     divisors = divisors_of(batch)[1:]
-    return tuple(divisors[:2]) if len(divisors) > 1 else tuple(dict.fromkeys((1, batch)))
+    return (
+        tuple(divisors[:2]) if len(divisors) > 1 else tuple(dict.fromkeys((1, batch)))
+    )
 
 
 def shard_corners(shards: int) -> tuple[int, ...]:
@@ -274,11 +283,18 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     inner = float(_mixed([first.inner], [second.inner], at)[0])
     sizes = _mixed(first.sizes, second.sizes, at)
     return replace(
-        first, forward=passes[0], backward=passes[1], whole=passes[2], inner=inner, sizes=sizes
+        first,
+        forward=passes[0],
+        backward=passes[1],
+        whole=passes[2],
+        inner=inner,
+        sizes=sizes,
     )
 
 
-def _described(first: Description, second: Description, at: float) -> Description | None:
+def _described(
+    first: Description, second: Description, at: float
+) -> Description | None:
     one, other = first.rows, second.rows
     same = (
         np.array_equal(one.op, other.op)
@@ -297,5 +313,8 @@ def _mixed(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, at: float
 ) -> np.ndarray:
     """Return the whole numbers, 0 at least, on the line through two."""
-    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    one, other = (
+        np.asarray(first, dtype=np.float64),
+        np.asarray(second, dtype=np.float64),
+    )
     return np.maximum(np.rint(one + at * (other - one)), 0.0)

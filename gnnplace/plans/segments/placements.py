@@ -96,10 +96,14 @@ def placements_of(
             if info.source == PARAMETER:
                 read = read_layout(axes, chosen)
                 if any(place.cuts for place in read):
-                    found.setdefault(info.name, _row([word_of(place) for place in read]))
+                    found.setdefault(
+                        info.name, _row([word_of(place) for place in read])
+                    )
     for i in sorted(split):
         if any(split[i]):
-            found[graph.calls[i].name] = _row([_told(rules[i], label) for label in split[i]])
+            found[graph.calls[i].name] = _row(
+                [_told(rules[i], label) for label in split[i]]
+            )
     return found
 
 
@@ -120,7 +124,9 @@ def _told(rule: Rule, label: str | None) -> str:
     return word if len(alike) == 1 else f"{word}:{label}"
 
 
-def configuration_of(rule: Rule, words: Sequence[str], axes: Mesh, where: str) -> Configuration:
+def configuration_of(
+    rule: Rule, words: Sequence[str], axes: Mesh, where: str
+) -> Configuration:
     """Return the labels whose split gives a call's result its places; None where it is whole.
 
     Args:
@@ -140,7 +146,10 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
     if place == "R" and not label:
         return None
     for found in rule.extents:
-        if label in ("", found) and word_of(made_layout(rule.results[0], (found,))[0]) == place:
+        if (
+            label in ("", found)
+            and word_of(made_layout(rule.results[0], (found,))[0]) == place
+        ):
             return found
     raise MismatchError(f"plan: {where}: cannot be {word!r}; it can be split along "
                         f"{', '.join(rule.extents) or 'nothing'}")  # fmt: skip
@@ -186,13 +195,17 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
             )
     for k, entry in enumerate(entries):
         members = frozenset(entry.members)
-        some = [segment for segment in segments if not members.isdisjoint(segment.members)]
+        some = [
+            segment for segment in segments if not members.isdisjoint(segment.members)
+        ]
         modules = dict.fromkeys(path for segment in some for path in segment.modules)
         for path in (*entry.modules, *modules):
             if path not in modules or path not in entry.modules:
                 raise MismatchError(f"plan: stages[{k}].modules: {path!r} is not both here and "
                                     "among the modules of the stage's members")  # fmt: skip
-        whole = {segment.name for segment in some if members.issuperset(segment.members)}
+        whole = {
+            segment.name for segment in some if members.issuperset(segment.members)
+        }
         for name in entry.recompute.modules:
             if name not in whole:
                 raise MismatchError(f"plan: stages[{k}].recompute.modules: {name!r} is the first "
@@ -228,8 +241,12 @@ def check_placements(
                     )
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
-                    words = _row([word_of(place) for place in read_layout(axes, chosen)])
-                    ways.setdefault(graph.values[value].name, set()).add(" ".join(words))
+                    words = _row(
+                        [word_of(place) for place in read_layout(axes, chosen)]
+                    )
+                    ways.setdefault(graph.values[value].name, set()).add(
+                        " ".join(words)
+                    )
         # The plan must place a parameter as one of its calls reads it.
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
@@ -260,7 +277,9 @@ def layouts_of(
             told = entry.placements.get(graph.calls[i].name)
             if told is not None:
                 name = graph.calls[i].name
-                split[i] = configuration_of(layers.rules[i], told, axes, f"placements.{name}")
+                split[i] = configuration_of(
+                    layers.rules[i], told, axes, f"placements.{name}"
+                )
     return _with_homes(graph, layers.rules, pieces, split)
 
 

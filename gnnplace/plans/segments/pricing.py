@@ -122,14 +122,22 @@ class ModelCosts:
         first = {s.kind: k for k, s in reversed(list(enumerate(self.cuts.segments)))}
         if choice.labels is None:
             self._prepare(first.values(), kind, grid, choice)
-            by_kind = {k: self._segment(number, kind, grid, choice) for k, number in first.items()}
+            by_kind = {
+                k: self._segment(number, kind, grid, choice)
+                for k, number in first.items()
+            }
             rows = [by_kind[s.kind] for s in self.cuts.segments]
         else:
-            rows = [self._segment(k, kind, grid, choice) for k in range(len(self.cuts.segments))]
+            rows = [
+                self._segment(k, kind, grid, choice)
+                for k in range(len(self.cuts.segments))
+            ]
         count = len(COLUMNS) + 1
         columns = np.array(rows).T.copy()
         launched = columns[count - 1]
-        for k in range(len(rows)):  # calls that make no part of the answer (masks, counts)
+        for k in range(
+            len(rows)
+        ):  # calls that make no part of the answer (masks, counts)
             calls = [i for i in range(*self.cuts.runs[k]) if i in self.cuts.aside]
             none = (None,) * len(grid[0])
             found = [self.part(i, none, kind, grid).forward for i in calls]
@@ -146,7 +154,9 @@ class ModelCosts:
         """Return the degrees of parallelism of a split, a free one's as tensor parallelism."""
         return degrees_of(axes, choice) or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
-    def _prepare(self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice) -> None:
+    def _prepare(
+        self, numbers: Iterable[int], kind: str, grid: Grid, choice: SplitChoice
+    ) -> None:
         """Predict the parts of all calls of some segments at once, which takes less time."""
         key = kind, grid, styles_of(choice)
         if key in self._prepared:
@@ -165,7 +175,13 @@ class ModelCosts:
         self.parts.prepare(splits, kind)
 
     def placements(
-        self, kind: str, axes: Mesh, examples: int, first: int, last: int, choice: SplitChoice
+        self,
+        kind: str,
+        axes: Mesh,
+        examples: int,
+        first: int,
+        last: int,
+        choice: SplitChoice,
     ) -> dict[str, list[str]]:
         """Return a plan's words for the split parameters and calls of a run of segments.
 
@@ -188,7 +204,9 @@ class ModelCosts:
         """Return the rules of every call on `examples` of the batch's examples, with fewer rows."""
         parts = self.batch // examples
         pairs = zip(self.layers.rules, self.layers.operations.ops, strict=True)
-        return [rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs]
+        return [
+            rule.of_fewer(op.batch, parts) if op.batch else rule for rule, op in pairs
+        ]
 
     def labels_of(
         self, entries: Sequence[StageEntry], examples: int
@@ -235,10 +253,14 @@ class ModelCosts:
     def _cut(self, call: int, split: Configuration, grid: Grid) -> tuple[int, Cut, int]:
         """Return what to record of a call; shards that divide examples leave it fewer of them."""
         counts, batch = parts_of(split, grid[0]), self.layers.operations.ops[call].batch
-        examples = self.batch // grid[1] // (counts.pop(batch, 1) if batch is not None else 1)
+        examples = (
+            self.batch // grid[1] // (counts.pop(batch, 1) if batch is not None else 1)
+        )
         return call, tuple(sorted(counts.items())), examples
 
-    def _segment(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> FloatArray:
+    def _segment(
+        self, number: int, kind: str, grid: Grid, choice: SplitChoice
+    ) -> FloatArray:
         """Return a segment's row: `COLUMNS`, seconds of its update's launches, rows of `summed`.
 
         The seconds of launches are those beyond what the backward pass leaves the host idle.
@@ -257,7 +279,9 @@ class ModelCosts:
         kept = whole = self._kept(calls, split, recorded, grid)
         before: dict[int, Layout] | None = None
         if choice.regather:
-            before = {v: self.border(v, grid, choice) for v in self.cuts.crossing[number]}
+            before = {
+                v: self.border(v, grid, choice) for v in self.cuts.crossing[number]
+            }
             kept = self._kept(calls, split, recorded, grid, before=before)
         # Twice the largest tensor is taken to be at work.
         largest = max((r.largest for r in recorded), default=0.0)
@@ -318,7 +342,9 @@ class ModelCosts:
     def attention(self) -> tuple[frozenset[int], ...]:
         """Return each segment's calls that make attention's result; see `cuts.attention_runs`."""
         graph = self.layers.calls
-        runs = (attention_runs(graph, self._calls(k)) for k in range(len(self.cuts.runs)))
+        runs = (
+            attention_runs(graph, self._calls(k)) for k in range(len(self.cuts.runs))
+        )
         return tuple(frozenset(i for run in some for i in run) for some in runs)
 
     def examples_of(self, call: int) -> frozenset[str | None]:
@@ -380,12 +406,18 @@ class ModelCosts:
             changed = call.reads if norm else call.reads[:written]
             values = [graph.values[v] for v in changed]
             stored += [
-                vector("copy_buffer", v.shape, 2 * v.bytes) for v in values if v.source == BUFFER
+                vector("copy_buffer", v.shape, 2 * v.bytes)
+                for v in values
+                if v.source == BUFFER
             ]
         return stored
 
     def beside(
-        self, calls: Sequence[int], split: Sequence[Configuration], kind: str, grid: Grid
+        self,
+        calls: Sequence[int],
+        split: Sequence[Configuration],
+        kind: str,
+        grid: Grid,
     ) -> tuple[Times, Times]:
         """Return the times of kernels that are of no single call.
 
@@ -406,7 +438,11 @@ class ModelCosts:
         for i, chosen in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 info = graph.values[value]
-                size = max(math.prod(info.shape) // parts_in(read_layout(axes, chosen), grid[0]), 1)
+                size = max(
+                    math.prod(info.shape)
+                    // parts_in(read_layout(axes, chosen), grid[0]),
+                    1,
+                )
                 if info.source == PARAMETER and info.gradient:
                     length = info.shape[-1] if info.shape else 1
                     shape = (max(size // max(length, 1), 1), length)
@@ -415,7 +451,9 @@ class ModelCosts:
                     own = size // grid[1]
                     sums.append(vector("add", (own,), 3 * info.dtype.itemsize * own))
                 seen.add(value)
-        return self.parts.beside(sums, kind), self.parts.beside([*updates.values()], kind)
+        return self.parts.beside(sums, kind), self.parts.beside(
+            [*updates.values()], kind
+        )
 
     def _parameters(
         self, calls: Sequence[int], split: Sequence[Configuration], grid: Grid
@@ -437,7 +475,9 @@ class ModelCosts:
                 if info.source != PARAMETER or value in seen:
                     continue
                 seen.add(value)
-                size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), grid[0])
+                size = math.prod(info.shape) / parts_in(
+                    read_layout(axes, chosen), grid[0]
+                )
                 if not info.gradient:
                     frozen += size
                     continue
@@ -481,10 +521,16 @@ class ModelCosts:
                 sizes = [*self.kept_values(i, chosen, found, grid)]
                 if before is not None and i not in attention:
                     own = self._gathered(i, chosen, layouts, parts, grid[0])
-                    sizes = [(v, size / own.get(v, parts.get(v, 1.0))) for v, size in sizes]
-                for value, axes in zip(graph.calls[i].results, rules[i].results, strict=True):
+                    sizes = [
+                        (v, size / own.get(v, parts.get(v, 1.0))) for v, size in sizes
+                    ]
+                for value, axes in zip(
+                    graph.calls[i].results, rules[i].results, strict=True
+                ):
                     layouts[value] = made_layout(axes, chosen)
-                    made[value] = self._bytes(value, grid) / parts_in(layouts[value], grid[0])
+                    made[value] = self._bytes(value, grid) / parts_in(
+                        layouts[value], grid[0]
+                    )
             for value, size in sizes:
                 root = roots.get(value, value)
                 kept[root] = max(kept.get(root, 0.0), size)
@@ -530,14 +576,18 @@ class ModelCosts:
         for i in calls:
             call, views = self.layers.calls.calls[i], self._is_view(i)
             for value in call.results:
-                found[value] = found.get(call.reads[0], call.reads[0]) if views else value
+                found[value] = (
+                    found.get(call.reads[0], call.reads[0]) if views else value
+                )
         return found
 
     def _is_view(self, index: int) -> bool:
         """Return whether a call makes views of the one tensor that it reads, of the same type."""
         call, values = self.layers.calls.calls[index], self.layers.calls.values
         views = self.layers.rules[index].kind == SHAPE and len(call.reads) == 1
-        return views and all(values[v].dtype == values[call.reads[0]].dtype for v in call.results)
+        return views and all(
+            values[v].dtype == values[call.reads[0]].dtype for v in call.results
+        )
 
     def kept_values(
         self, index: int, chosen: Configuration, found: Recorded, grid: Grid
@@ -560,7 +610,10 @@ class ModelCosts:
             (call.results, rule.results, found.results, made_layout),
         ):
             for value, labels, keep in zip(values, axes, keeps, strict=True):
-                inside = value in self.cuts.derived and graph.values[value].source != PARAMETER
+                inside = (
+                    value in self.cuts.derived
+                    and graph.values[value].source != PARAMETER
+                )
                 if keep and inside:
                     parts = parts_in(layout(labels, chosen), grid[0])
                     yield value, self._bytes(value, grid) / parts
@@ -585,13 +638,17 @@ class ModelCosts:
         """Return the bytes on a device of what enters a segment."""
         crossing = self.cuts.crossing[number]
         return sum(
-            self._bytes(value, grid) / parts_in(self.border(value, grid, choice), grid[0])
+            self._bytes(value, grid)
+            / parts_in(self.border(value, grid, choice), grid[0])
             for value in crossing
         )
 
     def border(self, value: int, grid: Grid, choice: SplitChoice) -> Layout:
         """Return the layout over the shards of a value that crosses cuts."""
-        shape, examples = self.layers.operations.values[value].shape, self.batch // grid[1]
+        shape, examples = (
+            self.layers.operations.values[value].shape,
+            self.batch // grid[1],
+        )
         if shape[:1] == (self.batch,):
             shape = (examples, *shape[1:])
         return border_layout(choice.border, shape, grid[0], examples)
@@ -622,16 +679,23 @@ class ModelCosts:
             places = range(problem.before, problem.before + len(calls))
             split = tuple(problem.options[k][chosen[k]] for k in places)
             attention, again = self.attention[number], choice.regather
-            self._chosen[known] = split, problem.exchanged(chosen, attention, again=again)
+            self._chosen[known] = (
+                split,
+                problem.exchanged(chosen, attention, again=again),
+            )
         return self._chosen[known]
 
-    def _problem(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> SegmentProblem:
+    def _problem(
+        self, number: int, kind: str, grid: Grid, choice: SplitChoice
+    ) -> SegmentProblem:
         """Return the problem of segments like one; choices of one style share its tables."""
         styles = styles_of(choice)
         key = (self.cuts.segments[number].kind, kind, grid, styles)
         if key not in self._problems:
             calls = self._calls(number)
-            self._problems[key] = SegmentProblem.of(self, number, calls, kind, grid, styles)
+            self._problems[key] = SegmentProblem.of(
+                self, number, calls, kind, grid, styles
+            )
         return self._problems[key]
 
 

@@ -103,7 +103,9 @@ def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
     """
     model = workload.model
     kind = type(model)
-    if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith(CAUSAL):
+    if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith(
+        CAUSAL
+    ):
         return None
     inputs = workload.inputs
     tensors = list(inputs.values() if isinstance(inputs, dict) else inputs)
@@ -113,10 +115,16 @@ def configured_sizes(workload: Workload, batch: int) -> DecoderSizes | None:
     parameters = list(model.parameters())
     count = sum(parameter.numel() for parameter in parameters)
     is_trained = all(parameter.requires_grad for parameter in parameters)
-    return sizes if sizes is not None and is_trained and count == sizes.parameters else None
+    return (
+        sizes
+        if sizes is not None and is_trained and count == sizes.parameters
+        else None
+    )
 
 
-def recognised_sizes(layers: LayerGraph, model: nn.Module, batch: int) -> DecoderSizes | str:
+def recognised_sizes(
+    layers: LayerGraph, model: nn.Module, batch: int
+) -> DecoderSizes | str:
     """Return the sizes of the decoder that a captured model is, or why it is none.
 
     Args:
@@ -164,19 +172,27 @@ class _Recogniser:
 
     def sizes(self, batch: int) -> DecoderSizes:
         """Return the sizes; see `recognised_sizes`."""
-        frozen = [name for name, p in self.model.named_parameters() if not p.requires_grad]
+        frozen = [
+            name for name, p in self.model.named_parameters() if not p.requires_grad
+        ]
         if frozen:
             raise UnrecognisedError(f"{frozen[0]} is not trained")
         if not self.layer_calls:
             raise UnrecognisedError("it has no numbered layers")
-        found = {name: self._layer(name, calls) for name, calls in self.layer_calls.items()}
+        found = {
+            name: self._layer(name, calls) for name, calls in self.layer_calls.items()
+        }
         first, layer = next(iter(found.items()))
         unlike = next((name for name, sizes in found.items() if sizes != layer), None)
         if unlike is not None:
             raise UnrecognisedError(f"{unlike} has other sizes than {first}")
-        outside = [k for k in range(len(self.calls)) if not layer_of(self.calls[k].module)]
+        outside = [
+            k for k in range(len(self.calls)) if not layer_of(self.calls[k].module)
+        ]
         vocabulary, length, is_tied = self._ends(outside, layer.hidden)
-        positions, end_vectors = self._end_parameters(layer.hidden, vocabulary, is_tied=is_tied)
+        positions, end_vectors = self._end_parameters(
+            layer.hidden, vocabulary, is_tied=is_tied
+        )
         sizes = DecoderSizes(
             layers=len(found),
             hidden=layer.hidden,
@@ -193,7 +209,8 @@ class _Recogniser:
             if layer.heads * layer.head_size == layer.hidden
             else layer.head_size,
             head_norms=layer.head_norms,
-            biases=layer.biases or layer.gated,  # those of gated layers are among the vectors
+            biases=layer.biases
+            or layer.gated,  # those of gated layers are among the vectors
             joins_queries=layer.joins_queries,
             joins_gate=layer.joins_gate,
         ).with_vectors(layer.vectors, end_vectors)
@@ -217,11 +234,17 @@ class _Recogniser:
         kinds = {k: self.layers.rules[k].kind for k in calls}
         for k, kind in kinds.items():
             if kind not in (LINEAR, ATTENTION, *BETWEEN):
-                what = "attention written out" if kind == "product" else f"a call of kind {kind}"
+                what = (
+                    "attention written out"
+                    if kind == "product"
+                    else f"a call of kind {kind}"
+                )
                 raise UnrecognisedError(f"{self.calls[k].name}: {what}")
         attentions = [k for k in calls if kinds[k] == ATTENTION]
         if len(attentions) != 1:
-            raise UnrecognisedError(f"{name}: {len(attentions)} calls of attention, not one")
+            raise UnrecognisedError(
+                f"{name}: {len(attentions)} calls of attention, not one"
+            )
         (attention,) = attentions
         products = [self._product(k) for k in calls if kinds[k] == LINEAR]
         heads, head_size = self._heads(attention)
@@ -232,10 +255,16 @@ class _Recogniser:
         after = [p for p in products if self._source(p.call, p.stream) == attention]
         inside = [p for p in products if p not in projections and p not in after]
         if len(after) != 1 or after[0].inputs != heads * head_size:
-            raise UnrecognisedError(f"{name}: no single product takes what attention returns")
+            raise UnrecognisedError(
+                f"{name}: no single product takes what attention returns"
+            )
         hidden = after[0].outputs
-        keys, rest = divmod(sum(p.outputs for p in projections) - heads * head_size, 2 * head_size)
-        is_plain = len(projections) in (1, 2, 3) and all(p.inputs == hidden for p in projections)
+        keys, rest = divmod(
+            sum(p.outputs for p in projections) - heads * head_size, 2 * head_size
+        )
+        is_plain = len(projections) in (1, 2, 3) and all(
+            p.inputs == hidden for p in projections
+        )
         if not is_plain or rest or keys < 1:
             raise UnrecognisedError(
                 f"{name}: queries, keys and values are not made of the stream alone"
@@ -267,10 +296,14 @@ class _Recogniser:
         if len(queries) != 4:
             raise UnrecognisedError(f"{call.name}: no axis of heads")
         if not call.argument(IS_CAUSAL, "is_causal", False):
-            raise UnrecognisedError(f"{call.name}: it is not said to be causal by is_causal=True")
+            raise UnrecognisedError(
+                f"{call.name}: it is not said to be causal by is_causal=True"
+            )
         return queries[1], queries[3]
 
-    def _vectors(self, name: str, products: Iterable[Product], head_size: int) -> tuple[int, bool]:
+    def _vectors(
+        self, name: str, products: Iterable[Product], head_size: int
+    ) -> tuple[int, bool]:
         """Return a layer's parameters that are no matrices, and whether heads have norms."""
         count = 0
         num_matrices = 0
@@ -278,11 +311,15 @@ class _Recogniser:
         for parameter, tensor in self.model.get_submodule(name).named_parameters():
             if tensor.dim() < 2:
                 count += tensor.numel()
-                has_head_norms |= tensor.numel() == head_size and "bias" not in parameter
+                has_head_norms |= (
+                    tensor.numel() == head_size and "bias" not in parameter
+                )
             else:
                 num_matrices += 1
         if num_matrices != len(list(products)):
-            raise UnrecognisedError(f"{name}: it has {num_matrices} matrices beside its products")
+            raise UnrecognisedError(
+                f"{name}: it has {num_matrices} matrices beside its products"
+            )
         return count, has_head_norms
 
     def _ends(self, outside: Sequence[int], hidden: int) -> tuple[int, int, bool]:
@@ -309,14 +346,21 @@ class _Recogniser:
                 f"products and {len(losses)} losses, not one of each"
             )
         (head,) = heads
-        if self._source(losses[0], 0) != head.call or self.calls[losses[0]].kind != "cross_entropy":
+        if (
+            self._source(losses[0], 0) != head.call
+            or self.calls[losses[0]].kind != "cross_entropy"
+        ):
             raise UnrecognisedError(
                 f"{self.calls[losses[0]].name}: no cross entropy of what the head returns"
             )
         # The head must have the sizes of the embedding, which must read rows of tokens.
-        embedding = next(v for v in self._values(self.calls[words[0]]) if v.source == PARAMETER)
+        embedding = next(
+            v for v in self._values(self.calls[words[0]]) if v.source == PARAMETER
+        )
         if embedding.shape != (head.outputs, hidden) or head.inputs != hidden:
-            raise UnrecognisedError(f"{head.name}: its sizes are not those of the embedding")
+            raise UnrecognisedError(
+                f"{head.name}: its sizes are not those of the embedding"
+            )
         tokens = self._input(words[0])
         if tokens is None or len(tokens.shape) != 2:
             raise UnrecognisedError(
@@ -328,7 +372,9 @@ class _Recogniser:
         )
         return head.outputs, tokens.shape[1], is_tied
 
-    def _end_parameters(self, hidden: int, vocabulary: int, *, is_tied: bool) -> tuple[int, int]:
+    def _end_parameters(
+        self, hidden: int, vocabulary: int, *, is_tied: bool
+    ) -> tuple[int, int]:
         """Return the learned positions, and the elements outside of layers that are in no matrix.
 
         Raises:
@@ -358,12 +404,20 @@ class _Recogniser:
         """
         call = self.calls[number]
         values = self._values(call)
-        matrices = [k for k, v in enumerate(values) if v.source == PARAMETER and len(v.shape) == 2]
+        matrices = [
+            k
+            for k, v in enumerate(values)
+            if v.source == PARAMETER and len(v.shape) == 2
+        ]
         streams = [k for k, v in enumerate(values) if v.source != PARAMETER]
         if len(matrices) != 1 or len(streams) != 1:
-            raise UnrecognisedError(f"{call.name}: no product of a value with a parameter")
+            raise UnrecognisedError(
+                f"{call.name}: no product of a value with a parameter"
+            )
         rows, columns = values[matrices[0]].shape
-        is_transposed = call.kind != LINEAR  # such as addmm's, which has a column an output
+        is_transposed = (
+            call.kind != LINEAR
+        )  # such as addmm's, which has a column an output
         return Product(
             call=number,
             name=call.name,
@@ -415,7 +469,9 @@ class _Recogniser:
         return found
 
 
-def _feed_forward(name: str, inside: Sequence[Product], hidden: int) -> tuple[int, bool, bool]:
+def _feed_forward(
+    name: str, inside: Sequence[Product], hidden: int
+) -> tuple[int, bool, bool]:
     """Return the width of a feed-forward, whether it has a gate, and whether one product joins it.
 
     Args:
@@ -435,7 +491,9 @@ def _feed_forward(name: str, inside: Sequence[Product], hidden: int) -> tuple[in
             return width, len(ups) == 2, False
         if is_stream and outputs == [2 * width]:
             return width, True, True
-    raise UnrecognisedError(f"{name}: {len(inside)} products beside attention make no feed-forward")
+    raise UnrecognisedError(
+        f"{name}: {len(inside)} products beside attention make no feed-forward"
+    )
 
 
 def recognition_line(sizes: DecoderSizes) -> str:

@@ -81,7 +81,11 @@ class PaperShare:
         return tensor
 
     def sent(
-        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+        self,
+        rows: torch.Tensor,
+        counts: Sequence[int],
+        received: Sequence[int],
+        label: str,
     ) -> torch.Tensor:
         """Return the rows in place of those that arrive, which are as many."""
         return rows
@@ -131,13 +135,17 @@ class _Ops(BareMode):
         self.alive: list[torch.Tensor] = []
         self.phase = FORWARD
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func.namespace == "prim" or func.overloadpacket.__name__ in self.free:
             return result
         given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
-        made = tuple(self._name(x) for x in pytree.tree_leaves(result) if torch.is_tensor(x))
+        made = tuple(
+            self._name(x) for x in pytree.tree_leaves(result) if torch.is_tensor(x)
+        )
         name = f"op{len(self.ops)}"
         view = is_view(func) and not func._schema.is_mutable  # what changes it is none
         op = ProgramOp(name, func, given, named, made, self.phase, None, (), view)
@@ -263,7 +271,11 @@ def _operand(
         if given.numel() == math.prod(shape):
             return torch.empty_like(given)
     made = torch.empty(shape, dtype=info.dtype)
-    return made.requires_grad_() if info.gradient and info.dtype.is_floating_point else made
+    return (
+        made.requires_grad_()
+        if info.gradient and info.dtype.is_floating_point
+        else made
+    )
 
 
 def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:
@@ -284,5 +296,7 @@ def _gradients(
     if results and wanted:
         given = [torch.empty_like(x) for x in results]
         with ops:
-            torch.autograd.grad(results, wanted, given, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(
+                results, wanted, given, retain_graph=True, allow_unused=True
+            )
     return ops.taken()

@@ -85,7 +85,11 @@ class SizedModelCosts(ModelCosts):
     _bases: dict[object, SplitChoice | None] = field(init=False, default_factory=dict)
 
     def costs(
-        self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice = FASTEST
+        self,
+        kind: str,
+        axes: tuple[int, ...],
+        examples: int,
+        choice: SplitChoice = FASTEST,
     ) -> SegmentCosts | None:
         """Return the costs of every segment; see `plans.segments.chain.CostSource`."""
         captured = super().costs(kind, axes, examples, choice)
@@ -104,19 +108,25 @@ class SizedModelCosts(ModelCosts):
         if known is not None and not _is_like(known, captured):
             for name in RATIOS:
                 before, after = getattr(known, name), getattr(captured, name)
-                columns[name] *= np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
+                columns[name] *= np.where(
+                    before > 0, after / np.maximum(before, 1e-30), 1.0
+                )
         # A layer's input is its first segment's, the loss its last segment's.
         is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
         is_last = np.concatenate([self.layer[1:] != self.layer[:-1], [True]])
         return SegmentCosts(
             update=np.zeros(len(self.layer)),
-            entering=np.where(is_first, by_layer.entering[self.layer], captured.entering),
+            entering=np.where(
+                is_first, by_layer.entering[self.layer], captured.entering
+            ),
             working=by_layer.working[self.layer],
             error=by_layer.error[self.layer],
             tied=captured.tied,
             loss=np.where(is_last, by_layer.loss[self.layer], 0.0),
             largest=by_layer.largest[self.layer],
-            summed=np.stack([self._shared(row, captured.parameters) for row in by_layer.summed]),
+            summed=np.stack(
+                [self._shared(row, captured.parameters) for row in by_layer.summed]
+            ),
             **columns,
         )
 
@@ -136,7 +146,9 @@ class SizedModelCosts(ModelCosts):
         sums = np.bincount(self.layer, weights, count)
         # Where nothing was captured the layer's last segment has it all.
         alone = np.zeros(len(weights))
-        alone[[int(np.flatnonzero(self.layer == k)[-1]) for k in np.unique(self.layer)]] = 1.0
+        alone[
+            [int(np.flatnonzero(self.layer == k)[-1]) for k in np.unique(self.layer)]
+        ] = 1.0
         weights = np.where(sums[self.layer] > 0, weights, alone)
         sums = np.where(sums > 0, sums, 1.0)
         return np.asarray(by_layer[self.layer] * weights / sums[self.layer] + embedding)
@@ -173,7 +185,9 @@ class SizedModelCosts(ModelCosts):
         distances: list[tuple[float, int, SplitChoice]] = []
         inner = styles if len(axes) == 1 else [WEIGHTS]
         for outer_style, style in product(outer, inner):
-            base = SplitChoice(style, outer_style, choice.border, regather=choice.regather)
+            base = SplitChoice(
+                style, outer_style, choice.border, regather=choice.regather
+            )
             costs = super().costs(kind, axes, examples, base)
             if costs is None or self.sizes.costs(kind, axes, examples, base) is None:
                 continue
@@ -209,7 +223,9 @@ def _is_like(costs: SegmentCosts, reference: SegmentCosts) -> bool:
     def seconds(one: SegmentCosts) -> float:
         return float((one.forward + one.backward + one.weights).sum())
 
-    parameters = float(costs.parameters.sum()) / max(float(reference.parameters.sum()), 1e-30)
+    parameters = float(costs.parameters.sum()) / max(
+        float(reference.parameters.sum()), 1e-30
+    )
     took = seconds(costs) / max(seconds(reference), 1e-30)
     return abs(parameters - 1.0) <= LIKE_PARAMETERS and abs(took - 1.0) <= LIKE_SECONDS
 

@@ -113,7 +113,9 @@ class SegmentProblem(CapturedProblem):
         own = {v for i in calls for v in graph.ops[i].results}
         examples = source.batch // parts if EXAMPLES in styles or given else 0
 
-        def border(name: str, reads: tuple[int, ...], results: tuple[int, ...]) -> SplitOp:
+        def border(
+            name: str, reads: tuple[int, ...], results: tuple[int, ...]
+        ) -> SplitOp:
             (value,) = (*reads, *results)
             sizes = border_sizes(graph.values[value].shape, source.batch, examples)
             known = sizes if value in crossing else {}
@@ -162,18 +164,25 @@ class SegmentProblem(CapturedProblem):
             return self._styled(op, found, styles)
         assert self.source is not None
         it = self.graph.ops[op]
-        (value,), (axes,) = (*it.reads, *it.results), (*it.shape.reads, *it.shape.results)
+        (value,), (axes,) = (
+            (*it.reads, *it.results),
+            (*it.shape.reads, *it.shape.results),
+        )
         wanted = self.source.border(value, self.priced, choice)
         fits = np.array([made_layout(axes, c) == wanted for c in found])
         return fits if fits.any() else np.array([not any(c) for c in found])
 
-    def _styled(self, op: int, found: Sequence[Configuration], styles: Sequence[str]) -> BoolArray:
+    def _styled(
+        self, op: int, found: Sequence[Configuration], styles: Sequence[str]
+    ) -> BoolArray:
         """Return which configurations are in the styles of all axes. [K]
 
         Where none is, those in the style of one axis are, the outer one first; else those that
         split nothing.
         """
-        every = [self._of_style(op, found, style, axis) for axis, style in enumerate(styles)]
+        every = [
+            self._of_style(op, found, style, axis) for axis, style in enumerate(styles)
+        ]
         for allowed in (np.logical_and.reduce(every), *every):
             if allowed.any():
                 return allowed
@@ -187,7 +196,9 @@ class SegmentProblem(CapturedProblem):
         it, values = self.graph.ops[op], self.graph.values
         labels = np.array([c[axis] for c in found], dtype=object)
         if style == EXAMPLES:
-            wanted = next(x for x in (SPREAD, it.batch, None) if x is None or x in labels)
+            wanted = next(
+                x for x in (SPREAD, it.batch, None) if x is None or x in labels
+            )
             return np.array([label == wanted for label in labels])
         examples = self.source.examples_of(self.calls[op - self.before])
         inside = np.array([label not in examples for label in labels])
@@ -201,14 +212,20 @@ class SegmentProblem(CapturedProblem):
             cuts = [any(read_layout(a, c)[axis].cuts for _, a in own) for c in found]
             return inside & ~np.array(cuts)
         matrices = [a for v, a in own if len(values[v].shape) > 1]
-        parted = np.array([all(read_layout(a, c)[axis].cuts for a in matrices) for c in found])
+        parted = np.array(
+            [all(read_layout(a, c)[axis].cuts for a in matrices) for c in found]
+        )
         return inside & (parted if (inside & parted).any() else ~parted)
 
     def node_key(self, op: int) -> object:
         """Return what decides an operation's costs: its shape, and the kernels of its call."""
         place = op - self.before
         inner = self.source is not None and 0 <= place < len(self.calls)
-        own = self.source.parts.call_key(self.calls[place]) if self.source and inner else None
+        own = (
+            self.source.parts.call_key(self.calls[place])
+            if self.source and inner
+            else None
+        )
         return super().node_key(op), own
 
     def weighted(self, choice: SplitChoice) -> ShardingProblem:
@@ -227,7 +244,9 @@ class SegmentProblem(CapturedProblem):
         frozen /= choice.replicas if choice.zero == 3 else 1
         price = [choice.once, frozen, choice.saved]
         for over in product((False, True), repeat=len(self.mesh)):
-            alike = math.prod(n for n, summed in zip(self.mesh, over, strict=True) if summed)
+            alike = math.prod(
+                n for n, summed in zip(self.mesh, over, strict=True) if summed
+            )
             price.append(choice.state * of(replicas=choice.replicas * alike).total)
         cost = list(self._tables.cost)
         for op, extra in enumerate(self._extras):
@@ -257,7 +276,9 @@ class SegmentProblem(CapturedProblem):
                 if info.source != PARAMETER:
                     continue
                 # Elements count in the row of the axes over which their gradient is a sum.
-                size = math.prod(info.shape) / parts_in(read_layout(axes, chosen), self.mesh)
+                size = math.prod(info.shape) / parts_in(
+                    read_layout(axes, chosen), self.mesh
+                )
                 if not info.gradient:
                     found[1, k] += size
                     continue
@@ -267,7 +288,9 @@ class SegmentProblem(CapturedProblem):
                     members = Mesh.over(0, 1, self.mesh).summing(
                         [place == PARTIAL for place in gradient]
                     )
-                    found[0, k] += source.fabric.collective(ALL_REDUCE, width * size, *members)
+                    found[0, k] += source.fabric.collective(
+                        ALL_REDUCE, width * size, *members
+                    )
             for value, size in source.kept_values(call, chosen, recorded, self.priced):
                 found[2, k] += size / max(self._keepers.get(value, 1), 1)
         return found
@@ -284,12 +307,16 @@ class SegmentProblem(CapturedProblem):
             kept = source.kept_values(call, whole, found, self.priced)
             count.update(roots.get(value, value) for value, _ in kept)
         it = source.layers.calls
-        values = {v for c in self.calls for v in (*it.calls[c].reads, *it.calls[c].results)}
+        values = {
+            v for c in self.calls for v in (*it.calls[c].reads, *it.calls[c].results)
+        }
         return {value: count[roots.get(value, value)] for value in values}
 
     def completed(self, choice: SplitChoice) -> tuple[int, ...]:
         """Return the strategy in which every call has the labels that were given."""
-        first = (int(self._allowed(op, choice).argmax()) for op in range(len(self.options)))
+        first = (
+            int(self._allowed(op, choice).argmax()) for op in range(len(self.options))
+        )
         return completed(self, [self.options[op][k] for op, k in enumerate(first)])
 
     def compute(self, op: int) -> FloatArray:
@@ -306,7 +333,10 @@ class SegmentProblem(CapturedProblem):
 
         Where rows are sent to experts, all wait for the fullest device.
         """
-        sent = any(label in (DISPATCH, SPREAD) for label, _ in self.graph.ops[op].shape.exchanges)
+        sent = any(
+            label in (DISPATCH, SPREAD)
+            for label, _ in self.graph.ops[op].shape.exchanges
+        )
         factor = self.source.parts.fullest if sent and self.source is not None else 1.0
         return factor * super().exchanges(op)
 
@@ -328,7 +358,10 @@ class SegmentProblem(CapturedProblem):
             Seconds of the forward pass, of the backward pass, of `some` in the forward pass, and of
             gathering again.
         """
-        own = [float(self.exchanges(op)[chosen[op]]) / 2 for op in range(len(self.graph.ops))]
+        own = [
+            float(self.exchanges(op)[chosen[op]]) / 2
+            for op in range(len(self.graph.ops))
+        ]
         places = {self.before + k for k, call in enumerate(self.calls) if call in some}
         there = back = sum(own)
         inside, gathered = sum(own[op] for op in places), 0.0
@@ -337,7 +370,9 @@ class SegmentProblem(CapturedProblem):
             if link.parameter:
                 continue
             before, after = link.sources[chosen[link.u]], link.targets[chosen[link.v]]
-            ahead = move(link.info.bytes, before[0], after[0], self.mesh, self.machine).total
+            ahead = move(
+                link.info.bytes, before[0], after[0], self.mesh, self.machine
+            ).total
             there += ahead
             inside += ahead if link.v in places else 0.0
             if link.value in kept and is_gathered(before[0], after[0], self.mesh):
@@ -353,7 +388,9 @@ class SegmentProblem(CapturedProblem):
             if place not in apart:
                 split = self.options[place][chosen[place]]
                 recorded = source.part(call, split, self.kind, self.priced).recorded
-                found.update(v for v, _ in source.kept_values(call, split, recorded, self.priced))
+                found.update(
+                    v for v, _ in source.kept_values(call, split, recorded, self.priced)
+                )
         return frozenset(found | {roots.get(value, value) for value in found})
 
 
@@ -422,7 +459,10 @@ def _border(
 
     def axes(values: tuple[int, ...]) -> tuple[tuple[str | None, ...], ...]:
         return tuple(
-            tuple(str(k) if k in sizes else None for k in range(len(graph.values[v].shape)))
+            tuple(
+                str(k) if k in sizes else None
+                for k in range(len(graph.values[v].shape))
+            )
             for v in values
         )
 
@@ -447,7 +487,9 @@ class ShardMachine(MeshMachine):
     parts: float = 1.0
     joined: bool = True
 
-    def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
+    def collective(
+        self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()
+    ) -> float:
         """Return the seconds of a collective of the shards along the axes `dims`.
 
         Raises:

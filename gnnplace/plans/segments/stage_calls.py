@@ -24,7 +24,14 @@ from torch.overrides import TorchFunctionMode
 
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import CALL, PARAMETER, CallGraph, CallRef, SeededAgain, function_name
+from gnnplace.tracing import (
+    CALL,
+    PARAMETER,
+    CallGraph,
+    CallRef,
+    SeededAgain,
+    function_name,
+)
 
 ATTENTION, POSITION = "scaled_dot_product_attention", 4
 LARGE = 2**61 - 1  # a prime: seeds stay below 2^63
@@ -94,7 +101,11 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
         return device if isinstance(leaf, torch.device) else leaf
 
     calls = tuple(
-        replace(c, args=pytree.tree_map(there, c.args), kwargs=pytree.tree_map(there, c.kwargs))
+        replace(
+            c,
+            args=pytree.tree_map(there, c.args),
+            kwargs=pytree.tree_map(there, c.kwargs),
+        )
         for c in graph.calls
     )
     constants = {value: tensor.to(device) for value, tensor in graph.constants.items()}
@@ -121,10 +132,16 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
             found[index[name]] = stage
     order = [found[i] for i in sorted(found)]
     if order != sorted(order):
-        raise MismatchError("plan: stages: their calls are not in the order of the model's")
+        raise MismatchError(
+            "plan: stages: their calls are not in the order of the model's"
+        )
     for i, call in enumerate(graph.calls):
-        if i not in found and any(graph.values[v].source == PARAMETER for v in call.reads):
-            raise MismatchError(f"plan: stages: no stage has the model's call {call.name!r}")
+        if i not in found and any(
+            graph.values[v].source == PARAMETER for v in call.reads
+        ):
+            raise MismatchError(
+                f"plan: stages: no stage has the model's call {call.name!r}"
+            )
     changing = {i for indices in graph.changed.values() for i in indices}
     later = len(members) - 1
     for i in reversed(range(len(graph.calls))):
@@ -158,7 +175,9 @@ def _own(
     found = {i for i, s in stage_of.items() if s == stage}
     todo = [v for i in found for v in graph.calls[i].reads]
     if stage == max(stage_of.values()):
-        todo += [x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
+        todo += [
+            x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
+        ]
     while todo:
         maker = made.get(todo.pop())
         if maker is not None and maker not in found and maker not in stage_of:
@@ -256,10 +275,16 @@ class _SharesSeeded(SeededAgain):
 class _Undropped(TorchFunctionMode):
     """A mode in which attention keeps all its weights."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if function_name(func) == ATTENTION:
-            args = (*args[:POSITION], *(0.0,) * (len(args) > POSITION), *args[POSITION + 1 :])
+            args = (
+                *args[:POSITION],
+                *(0.0,) * (len(args) > POSITION),
+                *args[POSITION + 1 :],
+            )
             kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in kwargs.items()}
         return func(*args, **kwargs)
 
@@ -280,6 +305,9 @@ def drawn_alike(
     Yields:
         The mode that seeds the draws.
     """
-    with nullcontext() if attention else _Undropped(), _SharesSeeded(base, step) as draws:
+    with (
+        nullcontext() if attention else _Undropped(),
+        _SharesSeeded(base, step) as draws,
+    ):
         draws.begin(example)
         yield draws

@@ -42,7 +42,14 @@ from gnnplace.simulation import mean_transfer_times
 
 # The decoder picks the next op itself: see ``ready_queue``.
 RULES = {IN_TIME: ready_queue.IN_TIME, EARLY: ready_queue.EARLY}
-DECODED = ("upward-rank", "downward-rank", "reverse-upward-rank", IN_TIME, EARLY, COORDINATE)
+DECODED = (
+    "upward-rank",
+    "downward-rank",
+    "reverse-upward-rank",
+    IN_TIME,
+    EARLY,
+    COORDINATE,
+)
 LEANS = ("", ", whatever the load", ", early starts")
 ANY_LOAD = 1  # index in ``LEANS``
 LEAN_ORDERS = ("upward-rank", IN_TIME)
@@ -74,11 +81,14 @@ class Aim:
 def device_limits(num_devices: int) -> list[int]:
     """Return the numbers of devices to aim at: powers of two, and all. Ascending."""
     return sorted(
-        {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices} | {num_devices}
+        {2**e for e in range(num_devices.bit_length()) if 2**e <= num_devices}
+        | {num_devices}
     )
 
 
-def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> list[Aim]:
+def possible_aims(
+    problem: Problem, orders: tuple[str, ...], *, tight: bool
+) -> list[Aim]:
     """Return all aims of a problem under these orders, of all devices and of fewer by turns.
 
     Of fewer devices one comes first, then one aim of each number before a second of any: else all
@@ -91,7 +101,9 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
     costly = several or problem.num_devices > 2 * MOST_EVERY
 
     # 1. Walks without chunks: few devices afford one more.
-    free = [o for o in orders if o != COORDINATE and not (costly and o == "downward-rank")]
+    free = [
+        o for o in orders if o != COORDINATE and not (costly and o == "downward-rank")
+    ]
     result = [Aim(order, limit) for limit in limits for order in free]
     if limits:
         leaning = [order for order in free if order in LEAN_ORDERS]
@@ -122,11 +134,17 @@ def possible_aims(problem: Problem, orders: tuple[str, ...], *, tight: bool) -> 
 
 MOST_CUTS = 300
 TOO_MUCH = 100.0  # cost, in all the work, of twice the bytes that fit
-OVERLAP = 0.1  # share of the lesser of work and transfers that the greater does not hide
+OVERLAP = (
+    0.1  # share of the lesser of work and transfers that the greater does not hide
+)
 
 
 def chunk_plan(
-    graph: WalkGraph, limit: int, rounds: int, margin: float = 0.0, any_load: bool = False
+    graph: WalkGraph,
+    limit: int,
+    rounds: int,
+    margin: float = 0.0,
+    any_load: bool = False,
 ) -> IntArray:
     """Return the device of each unit in the plan for ``limit`` devices and ``rounds`` rounds. [U]
 
@@ -141,7 +159,9 @@ def chunk_plan(
     crossing = crossing_seconds(graph)
     cuts = _thinned(work_before[:, 0], crossing)
     walk = graph.forward
-    need = np.concatenate(([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order])))
+    need = np.concatenate(
+        ([0.0], np.cumsum((walk.unit_state + margin * walk.unit_peak)[order]))
+    )
     room = walk.memory[devices] / rounds
     chunks = len(devices) * rounds
     cut_after = bottleneck_cuts(
@@ -181,7 +201,9 @@ def _thinned(done: FloatArray, crossing: FloatArray) -> IntArray:
     count = len(done)
     if count <= MOST_CUTS:
         return np.arange(count, dtype=np.int32)
-    stretch = np.minimum((done / max(done[-1], 1e-300) * MOST_CUTS).astype(int), MOST_CUTS - 1)
+    stretch = np.minimum(
+        (done / max(done[-1], 1e-300) * MOST_CUTS).astype(int), MOST_CUTS - 1
+    )
     by = np.lexsort((crossing, stretch))
     firsts = by[np.flatnonzero(np.diff(stretch[by], prepend=-1))]
     return np.unique(np.concatenate(([0], firsts, [count - 1]))).astype(np.int32)
@@ -225,7 +247,11 @@ def bottleneck_cuts(
                     if summed
                     else max(work, transfers) + OVERLAP * min(work, transfers)
                 )
-                cost += TOO_MUCH * everything * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
+                cost += (
+                    TOO_MUCH
+                    * everything
+                    * max(0.0, (need[j] - need[i]) / room[d] - 1.0)
+                )
                 value = best[c - 1, i] + cost if summed else max(best[c - 1, i], cost)
                 if value < best[c, j]:
                     best[c, j], came[c, j] = value, i

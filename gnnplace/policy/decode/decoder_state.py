@@ -133,7 +133,9 @@ class Goal(NamedTuple):
 
 
 @inner()
-def nothing_booked(num_ops: int, num_tensors: int, num_devices: int, links: Links) -> Booked:
+def nothing_booked(
+    num_ops: int, num_tensors: int, num_devices: int, links: Links
+) -> Booked:
     """Return an empty schedule."""
     return Booked(
         full_floats(num_ops, -1.0),
@@ -164,7 +166,12 @@ def start_state(walk: Walk) -> PartialSchedule:
 
 @inner(_nrt=False)
 def candidates(
-    walk: Walk, state: PartialSchedule, unit: int, limit: int, margin: float, allowed: BoolArray
+    walk: Walk,
+    state: PartialSchedule,
+    unit: int,
+    limit: int,
+    margin: float,
+    allowed: BoolArray,
 ) -> int:
     """Return the devices unit ``unit`` may be on: kinds and pins, links, state, memory, the number
     of devices.
@@ -186,13 +193,19 @@ def candidates(
                     need += margin * (state.peak[d] + walk.unit_peak[unit])
                 good = need <= walk.memory[d]
             if good and strictness >= 1:
-                for k in range(Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])):
+                for k in range(
+                    Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])
+                ):
                     e = state.device[Index(walk.flow_unit[k])]
                     if e >= 0 and e != d:
                         e = Index(e)
-                        if walk.flow_in[k] >= 0.0 and not linked(walk.links, e, Index(d)):
+                        if walk.flow_in[k] >= 0.0 and not linked(
+                            walk.links, e, Index(d)
+                        ):
                             good = False
-                        if walk.flow_out[k] >= 0.0 and not linked(walk.links, Index(d), e):
+                        if walk.flow_out[k] >= 0.0 and not linked(
+                            walk.links, Index(d), e
+                        ):
                             good = False
             allowed[d] = good
             count += good
@@ -206,7 +219,9 @@ def decide(walk: Walk, state: PartialSchedule, unit: int, d: int) -> None:
     """Put unit ``unit`` on device ``d``."""
     state.device[unit] = d
     state.load[d] += (
-        walk.unit_time[unit, d] if np.isfinite(walk.unit_time[unit, d]) else walk.unit_work[unit]
+        walk.unit_time[unit, d]
+        if np.isfinite(walk.unit_time[unit, d])
+        else walk.unit_work[unit]
     )
     state.state[d] += walk.unit_state[unit]
     state.peak[d] += walk.unit_peak[unit]
@@ -238,7 +253,12 @@ class InputTensor(NamedTuple):
 
 @inner(_nrt=False)
 def foresee(
-    links: Links, booked: Booked, given: InputTensor, d: int, delays: float, seen: FloatArray
+    links: Links,
+    booked: Booked,
+    given: InputTensor,
+    d: int,
+    delays: float,
+    seen: FloatArray,
 ) -> bool:
     """Add up what an input would mean for an op on device ``d``; return whether it is there
     already.
@@ -260,7 +280,9 @@ def foresee(
     elif not local and linked(links, e, d):
         begin = fetch_begin(links, booked.channel_free, booked.sent, j, e, d, at)
         seen[WAIT, d] = max(seen[WAIT, d], begin - at)
-        seen[MOVE, d] += size * links.costs[e, d, PACE] + delays * links.costs[e, d, DELAY]
+        seen[MOVE, d] += (
+            size * links.costs[e, d, PACE] + delays * links.costs[e, d, DELAY]
+        )
         at = arrival(links, e, d, size, begin)
         if links.receives_cost:
             seen[EXTRA, d] += receive_time(links, e, d, size)
@@ -271,7 +293,9 @@ def foresee(
 
 
 @inner(_nrt=False)
-def bring(links: Links, booked: Booked, given: InputTensor, d: int) -> tuple[float, float]:
+def bring(
+    links: Links, booked: Booked, given: InputTensor, d: int
+) -> tuple[float, float]:
     """Return when an input is on device ``d``, sent there if need be, and seconds to receive it.
 
     Arguments as of ``foresee``.
@@ -303,7 +327,9 @@ def book(walk: Walk, state: PartialSchedule, i: int) -> None:
         if booked.finish[j] < 0.0:
             continue
         e = Index(state.device[Index(walk.unit[j])])
-        at, received = bring(walk.links, booked, InputTensor(j, tensor, walk.before_size[k], e), d)
+        at, received = bring(
+            walk.links, booked, InputTensor(j, tensor, walk.before_size[k], e), d
+        )
         ready = max(ready, at)
         extra = extra + received
     time = walk.time[i, d] if np.isfinite(walk.time[i, d]) else walk.scale

@@ -47,7 +47,14 @@ from gnnplace.policy.decode.decoder_state import (
     decide,
     start_state,
 )
-from gnnplace.policy.decode.kernels import NUM_DYNAMIC, SCRATCH, Decoding, look, only, score
+from gnnplace.policy.decode.kernels import (
+    NUM_DYNAMIC,
+    SCRATCH,
+    Decoding,
+    look,
+    only,
+    score,
+)
 from gnnplace.policy.decode.rollouts import Decoded, Rollouts, Walked
 from gnnplace.policy.decode.walk import Walk
 from gnnplace.policy.weights import PolicyWeights
@@ -97,7 +104,12 @@ def forget_bookings(state: PartialSchedule) -> None:
 
 @inner(_nrt=False)
 def best_move(
-    weights: SingleArray, room: DecisionRoom, noise: SingleArray, unit: int, old: int, stay: float
+    weights: SingleArray,
+    room: DecisionRoom,
+    noise: SingleArray,
+    unit: int,
+    old: int,
+    stay: float,
 ) -> int:
     """Return the candidate of the greatest score, or ``old`` unless another is ``stay`` better.
 
@@ -302,7 +314,9 @@ class ImprovingRollouts(Rollouts):
         )
         return device
 
-    def decode(self, aim: Aim, margin: float | None = None, deadline: float = np.inf) -> Decoded:
+    def decode(
+        self, aim: Aim, margin: float | None = None, deadline: float = np.inf
+    ) -> Decoded:
         """Return the best placement of improvement walks under one aim, simulated.
 
         A walk begins from the best placement so far; there is always one, and none begins after

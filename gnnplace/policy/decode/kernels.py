@@ -117,7 +117,9 @@ def observe(
         size = walk.before_size[k]
         input_tensor = InputTensor(j, tensor, size, e)
         for d in range(num_devices):
-            if allowed[d] and foresee(links, booked, input_tensor, Index(d), 1.0, scratch):
+            if allowed[d] and foresee(
+                links, booked, input_tensor, Index(d), 1.0, scratch
+            ):
                 num_local[d] += 1.0
     # What the unit exchanges with its placed neighbours.
     near_all = 0.0
@@ -131,7 +133,9 @@ def observe(
         near_all += into + out_of
         for d in range(num_devices):
             if allowed[d] and Index(d) != e:
-                flow[d] += into * links.costs[e, d, PACE] + out_of * links.costs[d, e, PACE]
+                flow[d] += (
+                    into * links.costs[e, d, PACE] + out_of * links.costs[d, e, PACE]
+                )
                 if walk.flow_in[k] >= 0.0:
                     flow[d] += links.costs[e, d, DELAY]
                 if walk.flow_out[k] >= 0.0:
@@ -167,29 +171,40 @@ def observe(
         begin = max(booked.free[d], ready[d]) + extra[d]
         end = begin + walk.time[i, d] + sending[d]  # with what it keeps senders from
         load = state.load[d] + walk.unit_time[u, d]
-        f["earliest finish above the best, out of chunks"] = log_above((end - least_finish) / scale)
+        f["earliest finish above the best, out of chunks"] = log_above(
+            (end - least_finish) / scale
+        )
         f["earliest start above the best"] = log_above((begin - least_start) / scale)
         f["data ready above the best"] = log_above((ready[d] - least_ready) / scale)
         f["idle gap"] = log_above((begin - booked.free[d]) / scale)
         f["wait for links"] = log_above(wait[d] / scale)
         f["transfers of this op's inputs"] = log_above(move[d] / scale)
-        f["transfers of the unit with its placed neighbours"] = log_above(flow[d] / scale)
+        f["transfers of the unit with its placed neighbours"] = log_above(
+            flow[d] / scale
+        )
         f["the same, of the ideal share"] = min(MOST, flow[d] / ideal)
         f["earliest finish above the best, of the ideal share"] = min(
             MOST, (end - least_finish) / ideal
         )
-        f["share of placed neighbours' bytes there"] = near[d] / near_all if near_all > 0.0 else 0.0
-        f["share of this op's inputs there"] = num_local[d] / inputs if inputs > 0 else 0.0
+        f["share of placed neighbours' bytes there"] = (
+            near[d] / near_all if near_all > 0.0 else 0.0
+        )
+        f["share of this op's inputs there"] = (
+            num_local[d] / inputs if inputs > 0 else 0.0
+        )
         f["load after, of the ideal share"] = min(MOST, load / ideal)
         f["load after, above the ideal share"] = min(MOST, max(0.0, load / ideal - 1.0))
-        f["raise of the greatest load"] = min(MOST, max(0.0, (load - most_load) / ideal))
+        f["raise of the greatest load"] = min(
+            MOST, max(0.0, (load - most_load) / ideal)
+        )
         f["load above the least"] = min(MOST, (state.load[d] - least_load) / ideal)
         f["state after, of the memory"] = min(
             MOST, (state.state[d] + walk.unit_state[u]) / walk.memory[d]
         )
         f["state and tensors at the peak after, of the memory"] = min(
             MOST,
-            f["state after, of the memory"] + (state.peak[d] + walk.unit_peak[u]) / walk.memory[d],
+            f["state after, of the memory"]
+            + (state.peak[d] + walk.unit_peak[u]) / walk.memory[d],
         )
         f["log slowness for this unit"] = (
             np.log(walk.unit_time[u, d] / least_time) if least_time > 0.0 else 0.0
@@ -216,7 +231,9 @@ def observe(
                 seconds_between(links, source, target, walk.mean_bytes) / scale
             )
         elif current < 0:
-            f["mean transfer from the device before, or to all"] = log_above(walk.far[d] / scale)
+            f["mean transfer from the device before, or to all"] = log_above(
+                walk.far[d] / scale
+            )
         f["one over the number of devices aimed at"] = 1.0 / limit
         f["devices aimed at, of all"] = limit / num_devices
         f["work decided, of all"] = progress
@@ -236,7 +253,9 @@ def observe(
         if goal.lean > 0:
             f["load after, above the ideal share"] = 0.0
         if goal.lean > 1:
-            f["earliest finish above the best, out of chunks"] = f["earliest start above the best"]
+            f["earliest finish above the best, out of chunks"] = f[
+                "earliest start above the best"
+            ]
 
 
 DYNAMIC = names_of(observe)
@@ -263,7 +282,11 @@ def only(allowed: BoolArray) -> int:
 
 @inner(_nrt=False)
 def greatest_score(
-    weights: SingleArray, features: SingleArray, allowed: BoolArray, noise: SingleArray, unit: int
+    weights: SingleArray,
+    features: SingleArray,
+    allowed: BoolArray,
+    noise: SingleArray,
+    unit: int,
 ) -> int:
     """Return the candidate of the greatest score; arguments as of ``decode``. ``features``:
     [D, F]
@@ -328,7 +351,9 @@ def look(
     recorded = len(record.features) > 0
     number = 1
     if recorded or decoding.forced[unit] < 0:
-        number = candidates(walk, state, unit, goal.limit, decoding.margin, room.allowed)
+        number = candidates(
+            walk, state, unit, goal.limit, decoding.margin, room.allowed
+        )
     if recorded or number > 1:
         observe(walk, state, i, goal, room.allowed, room.scratch, room.features)
     if recorded:
@@ -368,7 +393,9 @@ def decide_all(
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:
-                    choice = greatest_score(weights, room.features, room.allowed, decoding.noise, u)
+                    choice = greatest_score(
+                        weights, room.features, room.allowed, decoding.noise, u
+                    )
             decide(walk, s, u, choice)
             count += 1
         book(walk, s, i)

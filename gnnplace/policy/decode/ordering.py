@@ -39,7 +39,9 @@ def order_by_justification(
     compiled = space.compiled
     if space.problem.microbatches == 1:
         by_rank = list_schedule(compiled, device, space.priorities[0])
-        plain = best_order(space, device, [by_rank] if booked is None else [by_rank, booked])
+        plain = best_order(
+            space, device, [by_rank] if booked is None else [by_rank, booked]
+        )
         starts = [plain[1]]
     else:
         starts = [space.turn_order]

@@ -95,7 +95,17 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
     spare[0] = SPARE
     if not wanted:
         return ReadyQueue(
-            bound, waiting, size, rank, offset, zero_ints(0), missing, ready, key, due, spare
+            bound,
+            waiting,
+            size,
+            rank,
+            offset,
+            zero_ints(0),
+            missing,
+            ready,
+            key,
+            due,
+            spare,
         )
     zero = np.int64(0)
     for k in range(m):
@@ -114,7 +124,9 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
         for k in range(walk.before_offset[i], walk.before_offset[i + 1]):
             consumer[at[walk.before_op[k]]] = i
             at[walk.before_op[k]] += 1
-    return ReadyQueue(bound, waiting, size, rank, offset, consumer, missing, ready, key, due, spare)
+    return ReadyQueue(
+        bound, waiting, size, rank, offset, consumer, missing, ready, key, due, spare
+    )
 
 
 @inner(_nrt=False)
@@ -172,7 +184,9 @@ def earliest_start(walk: Walk, state: PartialSchedule, i: int) -> float:
 
 
 @inner(_nrt=False)
-def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray) -> int:
+def take_due(
+    walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray
+) -> int:
     """Return the first op by rank that starts as soon as a device is free; -1 if there is none."""
     soonest = np.inf
     zero = np.int64(0)
@@ -181,7 +195,9 @@ def take_due(walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntAr
     while queue.size[0] > 0 and queue.bound[0] <= soonest:
         rank = heap_pop(queue.bound, queue.waiting, zero, queue.size[0])
         queue.size[0] -= 1
-        heap_push(queue.key, queue.due, zero, queue.spare[1], float(rank), np.int64(rank))
+        heap_push(
+            queue.key, queue.due, zero, queue.spare[1], float(rank), np.int64(rank)
+        )
         queue.spare[1] += 1
     while queue.spare[1] > 0:
         rank = heap_pop(queue.key, queue.due, zero, queue.spare[1])
@@ -212,7 +228,11 @@ def next_op(
             return order[rank]
         start = earliest_start(walk, state, order[rank])
         first = queue.bound[0]
-        if start <= bound or start < first or (start == first and rank <= queue.waiting[0]):
+        if (
+            start <= bound
+            or start < first
+            or (start == first and rank <= queue.waiting[0])
+        ):
             return order[rank]
         put_back(queue, start, np.int64(rank))
         queue.spare[0] -= 1
@@ -220,7 +240,12 @@ def next_op(
 
 @inner(_nrt=False)
 def approach(
-    walk: Walk, state: PartialSchedule, queue: ReadyQueue, order: IntArray, k: int, by_time: bool
+    walk: Walk,
+    state: PartialSchedule,
+    queue: ReadyQueue,
+    order: IntArray,
+    k: int,
+    by_time: bool,
 ) -> None:
     """Ask for what the ops after the ``k``-th visited will need; arguments as of ``decode``."""
     if by_time:

@@ -18,7 +18,14 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray, SingleArray
 from gnnplace.graph import COORDINATE, Direction
 from gnnplace.placers import LARGE, Found, SearchSpace, now, round_priority
 from gnnplace.policy.decode import kernels, ready_queue
-from gnnplace.policy.decode.aims import ANY_LOAD, DECODED, RULES, Aim, chunk_plan, possible_aims
+from gnnplace.policy.decode.aims import (
+    ANY_LOAD,
+    DECODED,
+    RULES,
+    Aim,
+    chunk_plan,
+    possible_aims,
+)
 from gnnplace.policy.decode.decoder_state import DecisionRecord, Goal, PartialSchedule
 from gnnplace.policy.decode.kernels import DYNAMIC
 from gnnplace.policy.decode.ordering import best_order, order_by_justification
@@ -124,7 +131,9 @@ class Rollouts:
     @cached_property
     def aims(self) -> list[Aim]:
         """All aims, the most promising first."""
-        return possible_aims(self.space.problem, self.orders, tight=self.space.memory_matters)
+        return possible_aims(
+            self.space.problem, self.orders, tight=self.space.memory_matters
+        )
 
     def goal(self, aim: Aim, margin: float = 0.0) -> Goal:
         """Return an aim as the decoder takes it: micro-batches by coordinate go in chunks."""
@@ -143,7 +152,9 @@ class Rollouts:
     def plan(self, aim: Aim, margin: float, *, chunks: bool) -> IntArray:
         """Return the chunk plan of an aim, made once; -1 for every unit without chunks. [U]"""
         key = (
-            (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD) if chunks else (0, 0, 0.0, False)
+            (aim.limit, aim.rounds, margin, aim.lean == ANY_LOAD)
+            if chunks
+            else (0, 0, 0.0, False)
         )
         if key not in self.plans:
             nowhere = np.full(self.space.problem.num_units, -1, np.int32)
@@ -153,7 +164,9 @@ class Rollouts:
     def order(self, name: str) -> IntArray:
         """Return the visited ops in a traversal order, made once. [m]"""
         if name not in self.orders_made:
-            self.orders_made[name] = self.graph.order("upward-rank" if name in RULES else name)
+            self.orders_made[name] = self.graph.order(
+                "upward-rank" if name in RULES else name
+            )
         return self.orders_made[name]
 
     def walk(
@@ -210,7 +223,12 @@ class Rollouts:
         )
 
     def _decode(
-        self, aim: Aim, noise: SingleArray | None, forced: IntArray | None, margin: float, rows: int
+        self,
+        aim: Aim,
+        noise: SingleArray | None,
+        forced: IntArray | None,
+        margin: float,
+        rows: int,
     ) -> tuple[PartialSchedule, SingleArray, BoolArray, IntArray, int]:
         walk = self.graph.walk(aim.order)
         num_devices = walk.time.shape[1]
@@ -225,7 +243,9 @@ class Rollouts:
                 order=self.order(aim.order),
                 goal=self.goal(aim, margin),
                 margin=margin,
-                noise=np.zeros((0, num_devices), np.float32) if noise is None else noise,
+                noise=np.zeros((0, num_devices), np.float32)
+                if noise is None
+                else noise,
                 forced=np.full(num_units, -1, np.int32) if forced is None else forced,
             ),
             DecisionRecord(features, masks, step),
@@ -271,7 +291,9 @@ class Rollouts:
         aim = Aim(placement.note, len(np.unique(unit_device)))
         return self.decoded(score, unit_device, order, aim)
 
-    def decoded(self, score: float, unit_device: IntArray, order: IntArray, aim: Aim) -> Decoded:
+    def decoded(
+        self, score: float, unit_device: IntArray, order: IntArray, aim: Aim
+    ) -> Decoded:
         """Return a placement of that score, and whether it fits."""
         fits = self.space.fits(self.space.spread(unit_device), order)
         return Decoded(
@@ -287,7 +309,9 @@ class Rollouts:
         of_unit = np.minimum((self.graph.place * rounds).astype(np.int32), rounds - 1)
         return round_priority(self.space, of_unit[self.space.problem.unit_of])
 
-    def decode(self, aim: Aim, margin: float | None = None, deadline: float = np.inf) -> Decoded:
+    def decode(
+        self, aim: Aim, margin: float | None = None, deadline: float = np.inf
+    ) -> Decoded:
         """Return the policy's first choice under one aim, simulated."""
         return self.finish(aim, self.walk(aim, margin=margin), deadline)
 

@@ -262,13 +262,19 @@ class WalkGraph:
         if name in ORDERS:
             return traversal(name, self.graph, self.cost, self.edge_cost, 0)
         if name not in self.own_orders:
-            self.own_orders[name] = traversal(name, self.graph, self.cost, self.edge_cost, 0)
+            self.own_orders[name] = traversal(
+                name, self.graph, self.cost, self.edge_cost, 0
+            )
         return self.own_orders[name]
 
 
 @kernel
 def latest_starts(
-    order: IntArray, offset: IntArray, successor: IntArray, forward: BoolArray, cost: FloatArray
+    order: IntArray,
+    offset: IntArray,
+    successor: IntArray,
+    forward: BoolArray,
+    cost: FloatArray,
 ) -> FloatArray:
     """Return the latest start of each forward op in seconds; -1 if it leads to no late end, or is
     not one. [m]
@@ -301,7 +307,9 @@ def latest_starts(
             if forward[consumer] and remaining[consumer] >= 0.0:
                 remaining[op] = max(remaining[op], remaining[consumer] + cost[consumer])
     for i in range(m):
-        remaining[i] = max(longest - remaining[i] - cost[i], -1.0) if remaining[i] >= 0.0 else -1.0
+        remaining[i] = (
+            max(longest - remaining[i] - cost[i], -1.0) if remaining[i] >= 0.0 else -1.0
+        )
     return remaining
 
 
@@ -323,7 +331,9 @@ def _build(graph: WalkGraph) -> Walk:
         unit_time=space.work,
         unit_work=space.mean_work,
         unit_state=problem.unit_state,
-        unit_bytes=np.bincount(units, problem.graph.size, problem.num_units).astype(np.float64),
+        unit_bytes=np.bincount(units, problem.graph.size, problem.num_units).astype(
+            np.float64
+        ),
         unit_peak=unit_peak(graph),
         flow_offset=flow[0],
         flow_unit=flow[1],
@@ -332,10 +342,14 @@ def _build(graph: WalkGraph) -> Walk:
         device_time=sum_of_finite(space.work),
         memory=np.maximum(cluster.memory, 1.0),
         links=links,
-        far=np.round((links.each(DELAY) + mean_bytes * links.each(PACE)).mean(axis=1), 12),
+        far=np.round(
+            (links.each(DELAY) + mean_bytes * links.each(PACE)).mean(axis=1), 12
+        ),
         scale=float(graph.cost.mean()) or 1.0,
         work=work,
-        bound=max(float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300),
+        bound=max(
+            float((graph.up + graph.down).max()), work / problem.num_devices, 1e-300
+        ),
         mean_bytes=mean_bytes,
     )
 
@@ -375,11 +389,15 @@ def unit_peak(graph: WalkGraph) -> FloatArray:
     last_phase = phase[g.producer].copy()
     np.maximum.at(last, g.consumption_tensor, at[g.consumer])
     np.maximum.at(last_phase, g.consumption_tensor, phase[g.consumer])
-    alive_bytes = np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
+    alive_bytes = (
+        np.where(last_phase > phase[g.producer], problem.microbatches, 1) * g.size
+    )
     changes = np.bincount(first, alive_bytes, g.num_ops + 1) - np.bincount(
         last + 1, alive_bytes, g.num_ops + 1
     )
     alive = np.cumsum(changes)[:-1]
     near = np.concatenate(([0], np.cumsum(alive >= NEAR_PEAK * alive.max())))
     share = (near[last + 1] - near[first]) / near[-1]
-    return np.asarray(np.bincount(graph.unit[g.producer], alive_bytes * share, problem.num_units))
+    return np.asarray(
+        np.bincount(graph.unit[g.producer], alive_bytes * share, problem.num_units)
+    )

@@ -31,7 +31,11 @@ from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, log_above
 from gnnplace.policy.decode.walk import Walk, WalkGraph
 from gnnplace.simulation import mean_transfer_times
 
-AIMS = (16, 4, 1)  # clusters a device that levels aim at, the last level at two for all devices
+AIMS = (
+    16,
+    4,
+    1,
+)  # clusters a device that levels aim at, the last level at two for all devices
 NUM_LEVELS = len(AIMS) + 1
 SLACK = 1.5  # most work of a cluster, of an even share
 PASSES = 2  # with the same aim
@@ -95,12 +99,18 @@ def flow_seconds(graph: WalkGraph) -> FloatArray:
     seconds = np.zeros(len(walk.flow_unit))
     for size in (walk.flow_in, walk.flow_out):
         flows = size >= 0.0
-        seconds[flows] += copies * mean_transfer_times(graph.problem, size[flows] / copies)
+        seconds[flows] += copies * mean_transfer_times(
+            graph.problem, size[flows] / copies
+        )
     return seconds
 
 
 def nested(
-    source: LongArray, target: LongArray, seconds: FloatArray, work: FloatArray, aims: list[int]
+    source: LongArray,
+    target: LongArray,
+    seconds: FloatArray,
+    work: FloatArray,
+    aims: list[int],
 ) -> LongArray:
     """Return the cluster of each unit at each level, numbered from 0 at each. [levels, U]
 
@@ -115,10 +125,14 @@ def nested(
     work = work.copy()
     total_work = float(work.sum())
     level_of = dict[int, LongArray]()
-    steps = sorted({*aims, *_doubled(aims[0], len(work)), *_doubled(2, aims[0])}, reverse=True)
+    steps = sorted(
+        {*aims, *_doubled(aims[0], len(work)), *_doubled(2, aims[0])}, reverse=True
+    )
     for aim in steps:
         for _ in range(PASSES):
-            source, target, seconds = _between(root[source], root[target], seconds, len(work))
+            source, target, seconds = _between(
+                root[source], root[target], seconds, len(work)
+            )
             smaller_work = np.maximum(np.minimum(work[source], work[target]), 1e-300)
             ratio = np.round(np.log(np.maximum(seconds, 1e-300) / smaller_work), DIGITS)
             by_ratio = np.lexsort((target, source, -ratio))
@@ -223,14 +237,18 @@ def nothing_held(clusters: Clusters, num_devices: int) -> HeldClusters:
 
 
 @inner(_nrt=False)
-def hold(walk: Walk, clusters: Clusters, held: HeldClusters, unit: int, device: int) -> None:
+def hold(
+    walk: Walk, clusters: Clusters, held: HeldClusters, unit: int, device: int
+) -> None:
     """Take note that a unit is on a device."""
     unit = Index(unit)
     for level in range(NUM_LEVELS):
         cluster = Index(clusters.of[level, unit])
         held.work[cluster, device] += walk.unit_work[unit]
         held.decided[cluster] += walk.unit_work[unit]
-        for k in range(Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])):
+        for k in range(
+            Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])
+        ):
             neighbour = Index(clusters.of[level, Index(walk.flow_unit[k])])
             if neighbour != cluster:
                 held.near[neighbour, device] += clusters.flow[k]
@@ -239,7 +257,11 @@ def hold(walk: Walk, clusters: Clusters, held: HeldClusters, unit: int, device: 
 
 @inner(_nrt=False)
 def observe_held(
-    clusters: Clusters, held: HeldClusters, unit: int, allowed: BoolArray, out: SingleArray
+    clusters: Clusters,
+    held: HeldClusters,
+    unit: int,
+    allowed: BoolArray,
+    out: SingleArray,
 ) -> None:
     """Write the features of every candidate device for a unit, behind ``observe``'s. ``out``: [D,
     F]
@@ -258,4 +280,6 @@ def observe_held(
             out[d, f] = held.work[cluster, d] / work
             out[d, f + 1] = held.decided[cluster] / work
             out[d, f + 2] = held.near[cluster, d] / outside
-            out[d, f + 3] = log_above(max(0.0, held.far[cluster] - held.near[cluster, d]) / work)
+            out[d, f + 3] = log_above(
+                max(0.0, held.far[cluster] - held.near[cluster, d]) / work
+            )

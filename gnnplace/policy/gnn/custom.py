@@ -54,7 +54,9 @@ def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
     encoder_class: Any = encoder
     if isinstance(encoder, functools.partial):
         named = (encoder.func, *encoder.args)  # a parser has its own function first
-        encoder_class = next((one for one in named if inspect.isclass(one)), encoder_class)
+        encoder_class = next(
+            (one for one in named if inspect.isclass(one)), encoder_class
+        )
         arguments = encoder.keywords
     if not inspect.isclass(encoder_class):
         raise InputError(
@@ -66,7 +68,10 @@ def described(encoder: Callable[..., nn.Module]) -> dict[str, Any]:
         raise InputError(
             f"encoder {path}: a checkpoint cannot name it; write the class to a file of its own"
         )
-    return {"class_path": path, "init_args": {k: _plain(k, v) for k, v in arguments.items()}}
+    return {
+        "class_path": path,
+        "init_args": {k: _plain(k, v) for k, v in arguments.items()},
+    }
 
 
 def _plain(name: str, value: object) -> object:
@@ -78,7 +83,9 @@ def _plain(name: str, value: object) -> object:
         return {key: _plain(f"{name}.{key}", one) for key, one in value.items()}
     if isinstance(value, functools.partial) or inspect.isclass(value):
         return described(cast("Any", value))
-    raise InputError(f"encoder: {name} is a {type(value).__name__}; give plain values or classes")
+    raise InputError(
+        f"encoder: {name} is a {type(value).__name__}; give plain values or classes"
+    )
 
 
 def build_encoder(description: dict[str, Any], inputs: int) -> tuple[nn.Module, int]:
@@ -111,7 +118,9 @@ def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     if not keys <= {"class_path", "init_args"} or not isinstance(
         description.get("class_path"), str
     ):
-        raise InputError(f"{where}: must have class_path and init_args, as a recipe writes them")
+        raise InputError(
+            f"{where}: must have class_path and init_args, as a recipe writes them"
+        )
     path = description["class_path"]
     check_trusted(path, f"{where} {path}")
     module, _, name = path.rpartition(".")
@@ -147,7 +156,9 @@ def check_trusted(path: str, what: str) -> None:
         places = _places(path)
     working_folder = Path.cwd().resolve()
     if not places or any(
-        one.exists() and working_folder in one.parents and "site-packages" not in one.parts
+        one.exists()
+        and working_folder in one.parents
+        and "site-packages" not in one.parts
         for one in places
     ):
         return  # what is nowhere is told by who imports it
@@ -164,7 +175,9 @@ def _places(path: str) -> list[Path]:
     spec = importlib.util.find_spec(path.partition(".")[0])
     if spec is None:
         return []
-    return [Path(p).resolve() for p in spec.submodule_search_locations or [str(spec.origin)]]
+    return [
+        Path(p).resolve() for p in spec.submodule_search_locations or [str(spec.origin)]
+    ]
 
 
 def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
@@ -187,9 +200,15 @@ def _tried(encoder: nn.Module, inputs: int, what: str) -> int:
             if isinstance(error, AssertionError | TypeError)
             else ""
         )
-        raise InputError(f"{what}: fails on a graph of 5 ops: {said(error)}{hint}") from None
+        raise InputError(
+            f"{what}: fails on a graph of 5 ops: {said(error)}{hint}"
+        ) from None
     if not isinstance(together, Tensor) or together.dim() != 2 or len(together) != 8:
-        answer = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
+        answer = (
+            tuple(together.shape)
+            if isinstance(together, Tensor)
+            else type(together).__name__
+        )
         raise InputError(
             f"{what}: gives {answer} for 8 ops; it must give a state of each, [8, width]"
         )

@@ -40,12 +40,16 @@ class Decoder(nn.Module):
         device_features: features of a device before anything is placed.
     """
 
-    def __init__(self, state: int, hidden: int, memory: int, device_features: int) -> None:
+    def __init__(
+        self, state: int, hidden: int, memory: int, device_features: int
+    ) -> None:
         super().__init__()
         self.context = nn.Linear(state, hidden)
         self.value = nn.Linear(state, memory)
         self.device = nn.Linear(device_features, hidden)
-        self.first = nn.Parameter(torch.randn(NUM_CANDIDATE, hidden) / NUM_CANDIDATE**0.5)
+        self.first = nn.Parameter(
+            torch.randn(NUM_CANDIDATE, hidden) / NUM_CANDIDATE**0.5
+        )
         self.held = nn.Parameter(torch.randn(memory, hidden) / memory**0.5)
         self.second = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
         self.pooled = nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5)
@@ -53,7 +57,12 @@ class Decoder(nn.Module):
         self.last = nn.Parameter(GAIN * torch.randn(hidden) / hidden**0.5)
 
     def forward(
-        self, states: Tensor, devices: Tensor, features: Tensor, allowed: Tensor, chosen: Tensor
+        self,
+        states: Tensor,
+        devices: Tensor,
+        features: Tensor,
+        allowed: Tensor,
+        chosen: Tensor,
     ) -> Tensor:
         """Return the scores of all decisions of some decodes of one problem, -inf where not
         allowed. [B, S, D]
@@ -82,7 +91,11 @@ class Decoder(nn.Module):
             num_devices: the number of devices, D.
         """
         on_device = torch.nn.functional.one_hot(chosen, num_devices).to(values.dtype)
-        added = on_device[..., None] * values[..., None, :] * (num_devices / chosen.shape[-1])
+        added = (
+            on_device[..., None]
+            * values[..., None, :]
+            * (num_devices / chosen.shape[-1])
+        )
         return added.cumsum(dim=-3) - added
 
 
@@ -123,4 +136,6 @@ class DeviceCount(nn.Module):
 def limit_features(num_devices: int) -> Tensor:
     """Return what is known of each number of devices, named by ``LIMIT``. [limits, len(LIMIT)]"""
     limits = np.array(device_limits(num_devices), np.float32)
-    return torch.from_numpy(np.stack([1 / limits, limits / num_devices, np.log(limits)], axis=1))
+    return torch.from_numpy(
+        np.stack([1 / limits, limits / num_devices, np.log(limits)], axis=1)
+    )

@@ -53,7 +53,9 @@ class NetworkDecodes:
         """
         rng = np.random.default_rng(SEED)
         decodes: list[Decoded] = []
-        for unit_device in self.episodes.each(self.network, count - 1, rng, TEMPERATURE):
+        for unit_device in self.episodes.each(
+            self.network, count - 1, rng, TEMPERATURE
+        ):
             walked = Walked(unit_device)
             decodes.append(self.rollouts.finish(self.aim, walked, deadline, priorities))
             if now() >= deadline:

@@ -128,7 +128,9 @@ class MessageLayer(nn.Module):
         self.consumers = messages(hidden, "max")
         self.along = nn.Conv1d(hidden, hidden, kernel_size=5, padding=2)
         self.update = nn.Sequential(
-            nn.Linear(PARTS * hidden, 2 * hidden), nn.ReLU(), nn.Linear(2 * hidden, hidden)
+            nn.Linear(PARTS * hidden, 2 * hidden),
+            nn.ReLU(),
+            nn.Linear(2 * hidden, hidden),
         )
 
     def forward(self, values: Tensor, data: GraphBatch) -> Tensor:
@@ -186,8 +188,12 @@ class Encoder(nn.Module):
         self, inputs: int, hidden: int, layers: int, messages: MakeMessages = Messages
     ) -> None:
         super().__init__()
-        self.enter = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
-        self.layers = nn.ModuleList(MessageLayer(hidden, messages) for _ in range(layers))
+        self.enter = nn.Sequential(
+            nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
+        )
+        self.layers = nn.ModuleList(
+            MessageLayer(hidden, messages) for _ in range(layers)
+        )
 
     def forward(self, data: GraphBatch) -> Tensor:
         """Return the states of all ops. [m, hidden]"""

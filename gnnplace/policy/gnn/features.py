@@ -41,10 +41,16 @@ def cluster_features(graph: WalkGraph, clusters: Clusters) -> FloatArray:
     unit = np.repeat(np.arange(num_units), np.diff(walk.flow_offset))
     unit_flow = np.bincount(unit, flow, num_units)
     for level in of:
-        inside = np.bincount(unit, flow * (level[unit] == level[walk.flow_unit]), num_units)
-        out.append(np.log1p(clusters.work[level] * graph.problem.num_devices / walk.work))
+        inside = np.bincount(
+            unit, flow * (level[unit] == level[walk.flow_unit]), num_units
+        )
+        out.append(
+            np.log1p(clusters.work[level] * graph.problem.num_devices / walk.work)
+        )
         out.append(np.log1p(clusters.outside[level] / clusters.work[level]))
-        out.append(np.where(unit_flow > 0.0, inside / np.maximum(unit_flow, 1e-300), 1.0))
+        out.append(
+            np.where(unit_flow > 0.0, inside / np.maximum(unit_flow, 1e-300), 1.0)
+        )
     return np.stack(out)
 
 
@@ -80,8 +86,12 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
         walk.unit_work[unit] * problem.num_devices / walk.work
     )
     out["log ops of the unit"] = np.log1p(np.bincount(problem.unit_of)[unit])
-    out["state of the unit, of the memory"] = np.minimum(1.0, walk.unit_state[unit] / memory)
-    out["bytes of the unit, of the memory"] = np.minimum(1.0, walk.unit_bytes[unit] / memory)
+    out["state of the unit, of the memory"] = np.minimum(
+        1.0, walk.unit_state[unit] / memory
+    )
+    out["bytes of the unit, of the memory"] = np.minimum(
+        1.0, walk.unit_bytes[unit] / memory
+    )
     out["spread of times over devices"] = spread_over(
         problem.kind_times[graph.ops], np.bincount(problem.kind_of).astype(np.float64)
     )
@@ -112,10 +122,13 @@ def _write_device(graph: WalkGraph, out: NamedRow) -> None:
     linked = problem.cluster.linked
     count = np.maximum(linked.sum(axis=1), 1)
     out["log slowness for all units"] = np.log(
-        np.maximum(walk.device_time, 1e-300) / max(float(walk.device_time.mean()), 1e-300)
+        np.maximum(walk.device_time, 1e-300)
+        / max(float(walk.device_time.mean()), 1e-300)
     ).clip(-4.0, 4.0)
     out["share of units allowed"] = problem.unit_allowed.mean(axis=0)
-    out["state of all units, of the memory"] = np.minimum(2.0, walk.unit_state.sum() / walk.memory)
+    out["state of all units, of the memory"] = np.minimum(
+        2.0, walk.unit_state.sum() / walk.memory
+    )
     out["log seconds of a mean tensor to the others"] = np.log1p(walk.far / walk.scale)
     out["log seconds of a mean tensor, without the latency"] = np.log1p(
         walk.mean_bytes * pace.sum(axis=1) / count / walk.scale
@@ -129,7 +142,11 @@ OWN, DEVICE = names_of(_write_static), names_of(_write_device)
 CLUSTER = tuple(
     f"{name} of the cluster, level {level}"
     for level in range(NUM_LEVELS)
-    for name in ("log work", "log transfers over work", "share of the unit's transfers inside")
+    for name in (
+        "log work",
+        "log transfers over work",
+        "share of the unit's transfers inside",
+    )
 )
 STATIC = OWN + CLUSTER
 FEATURE_VERSION = version_of(CANDIDATE, STATIC, GLOBAL, DEVICE, LIMIT)

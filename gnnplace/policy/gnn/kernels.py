@@ -39,7 +39,13 @@ from gnnplace.policy.decode.decoder_state import (
 from gnnplace.policy.decode.kernels import SCRATCH, Decoding, look, only
 from gnnplace.policy.decode.ready_queue import FIXED
 from gnnplace.policy.decode.walk import Walk
-from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, hold, nothing_held, observe_held
+from gnnplace.policy.gnn.clusters import (
+    NUM_CANDIDATE,
+    Clusters,
+    hold,
+    nothing_held,
+    observe_held,
+)
 
 EQUAL = np.float32(1e-4)  # difference of scores of devices that are alike
 
@@ -127,7 +133,12 @@ def score(network: DecoderNetwork, i: int, room: Scratch) -> None:
     for d in range(num_devices):
         count += room.allowed[d]
         for h in range(size):
-            value = first[d, h] + room.part[d, h] + network.device[d, h] + network.context[i, h]
+            value = (
+                first[d, h]
+                + room.part[d, h]
+                + network.device[d, h]
+                + network.context[i, h]
+            )
             first[d, h] = max(value, zero)
             if room.allowed[d]:
                 mean[h] += first[d, h]
@@ -138,7 +149,9 @@ def score(network: DecoderNetwork, i: int, room: Scratch) -> None:
     for d in range(num_devices):
         total = zero
         for h in range(size):
-            total += max(second[d, h] + common[h] + network.bias[h], zero) * network.last[h]
+            total += (
+                max(second[d, h] + common[h] + network.bias[h], zero) * network.last[h]
+            )
         room.scores[d] = total
 
 
@@ -156,7 +169,9 @@ def choose(network: DecoderNetwork, i: int, room: Scratch, noise: SingleArray) -
     for d in range(len(room.allowed)):
         if not room.allowed[d]:
             continue
-        value = room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
+        value = (
+            room.scores[d] + noise[d] if noisy else room.scores[d] + log_alike(room, d)
+        )
         if value > best + EQUAL:
             best = value
             choice = d
@@ -173,7 +188,9 @@ def log_alike(room: Scratch, d: int) -> float:
 
 
 @inner(_nrt=False)
-def remember(network: DecoderNetwork, room: Scratch, i: int, d: int, share: float) -> None:
+def remember(
+    network: DecoderNetwork, room: Scratch, i: int, d: int, share: float
+) -> None:
     """Add what the encoder says of visited op ``i`` to the memory of device ``d``."""
     for k in range(network.value.shape[1]):
         room.memory[d, k] += np.float32(share) * network.value[i, k]
@@ -213,7 +230,9 @@ def walk_through(
             if choice < 0:
                 choice = only(room.allowed)
                 if number > 1:
-                    choice = choose(network, i, room, noise[u] if len(noise) else noise[0:0, 0])
+                    choice = choose(
+                        network, i, room, noise[u] if len(noise) else noise[0:0, 0]
+                    )
             decide(walk, state, u, choice)
             hold(walk, clusters, clusters_held, u, choice)
             remember(network, room, i, choice, share)

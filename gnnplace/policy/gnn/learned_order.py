@@ -52,7 +52,9 @@ def drawn_order(
     graph: ComputationGraph, priority: FloatArray, rng: np.random.Generator
 ) -> IntArray:
     """Draw an order: ops, producers first, each taken by the softmax over the ready ones. [m]"""
-    wait = rng.exponential(size=len(priority)) * np.exp(priority.max(initial=0.0) - priority)
+    wait = rng.exponential(size=len(priority)) * np.exp(
+        priority.max(initial=0.0) - priority
+    )
     return np.asarray(raced(graph.successor_offset, graph.successor, wait))
 
 

@@ -39,11 +39,15 @@ class GnnPlacer(Placer):
 
     name = "gnn"
 
-    def __init__(self, policy: GnnPolicy | None = None, order: str | None = None) -> None:
+    def __init__(
+        self, policy: GnnPolicy | None = None, order: str | None = None
+    ) -> None:
         self.policy = policy
         self.order = order
 
-    def search(self, space: SearchSpace, rng: np.random.Generator, deadline: float) -> Found:
+    def search(
+        self, space: SearchSpace, rng: np.random.Generator, deadline: float
+    ) -> Found:
         policy = self.policy or load_gnn()
         if self.order and base_of(self.order) is not None and policy.priority is None:
             raise InputError(
@@ -68,7 +72,9 @@ class GnnPlacer(Placer):
         return _search_on(decodes, rng, deadline)
 
 
-def _search_on(decodes: NetworkDecodes, rng: np.random.Generator, deadline: float) -> Found:
+def _search_on(
+    decodes: NetworkDecodes, rng: np.random.Generator, deadline: float
+) -> Found:
     """Return the refined first answer, or the best draw from there until the deadline."""
     episodes = decodes.episodes
     rollouts = decodes.rollouts
@@ -80,7 +86,9 @@ def _search_on(decodes: NetworkDecodes, rng: np.random.Generator, deadline: floa
     for limit in cycle(device_limits(rollouts.space.problem.num_devices)):
         if expired(deadline):
             break
-        for unit_device in episodes.draws(network, 1, rng, shared=1, limit=limit).unit_device:
+        for unit_device in episodes.draws(
+            network, 1, rng, shared=1, limit=limit
+        ).unit_device:
             count += 1
             score, order = episodes.sequence(unit_device)
             if score < best.score:

@@ -38,9 +38,15 @@ class ProblemData(Data):  # type: ignore[misc]
             return value.amax(dim=1, keepdim=True) + 1
         return super().__inc__(key, value, *args, **kwargs)
 
-    def __cat_dim__(self, key: str, value: object, *args: object, **kwargs: object) -> Any:
+    def __cat_dim__(
+        self, key: str, value: object, *args: object, **kwargs: object
+    ) -> Any:
         """Return the dimension along which graphs of a batch are put together."""
-        return -1 if key == "clusters" else super().__cat_dim__(key, value, *args, **kwargs)
+        return (
+            -1
+            if key == "clusters"
+            else super().__cat_dim__(key, value, *args, **kwargs)
+        )
 
 
 def batch_of(inputs: Sequence[EncoderInputs]) -> Batch:
@@ -70,7 +76,9 @@ class MessagePassingMessages(MessagePassing):  # type: ignore[misc]
 
     def forward(self, values: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """Return the aggregated messages of each op; zero without an edge. [m, hidden]"""
-        sent: Tensor = self.propagate(edge_index, x=self.other(values), edge_attr=edge_attr)
+        sent: Tensor = self.propagate(
+            edge_index, x=self.other(values), edge_attr=edge_attr
+        )
         return sent
 
     def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
@@ -83,7 +91,10 @@ def over_message_passing(plain: Encoder) -> Encoder:
     enter: Any = plain.enter[0]
     with no_files_left():
         encoder = Encoder(
-            enter.in_features, enter.out_features, len(plain.layers), MessagePassingMessages
+            enter.in_features,
+            enter.out_features,
+            len(plain.layers),
+            MessagePassingMessages,
         )
     encoder.load_state_dict(plain.state_dict())
     return encoder
@@ -126,13 +137,19 @@ class BothWays(nn.Module):
             self.norms, self.forth, self.back, self.merge, strict=True
         ):
             y = norm(state)
-            parts = [y, forth(y, edges, **edge_arguments), back(y, edges.flip(0), **edge_arguments)]
+            parts = [
+                y,
+                forth(y, edges, **edge_arguments),
+                back(y, edges.flip(0), **edge_arguments),
+            ]
             state = state + torch.relu(merge(torch.cat(parts, dim=1)))
         return torch.as_tensor(state)
 
 
 def _two_layers(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs)
+    )
 
 
 class Gine(nn.Module):

@@ -35,7 +35,11 @@ from gnnplace.policy.gnn.clusters import NUM_CANDIDATE, Clusters, clusters_of
 from gnnplace.policy.gnn.encoder import EncoderInputs
 from gnnplace.policy.gnn.features import device_features
 from gnnplace.policy.gnn.kernels import DecoderNetwork
-from gnnplace.policy.gnn.learned_order import drawn_order, first_priority, priority_order
+from gnnplace.policy.gnn.learned_order import (
+    drawn_order,
+    first_priority,
+    priority_order,
+)
 from gnnplace.policy.gnn.network import GnnPolicy, tensors_of
 from gnnplace.processes import torch_threads
 from gnnplace.simulation import ROUNDING
@@ -44,7 +48,9 @@ SHARED, OWN = (0.5, 4.0), 0.3  # temperatures; the first is drawn between its bo
 MARGIN = 1.1  # on the bytes at the peak, where memory matters
 
 
-def gumbel_noise(rng: np.random.Generator, count: int, units: int, devices: int) -> SingleArray:
+def gumbel_noise(
+    rng: np.random.Generator, count: int, units: int, devices: int
+) -> SingleArray:
     """Draw noise of each decision's own. [count, units, devices]"""
     return rng.gumbel(size=(count, units, devices)).astype(np.float32)
 
@@ -109,7 +115,9 @@ class Episodes:
         graph: what is walked, where it has been made before.
     """
 
-    def __init__(self, space: SearchSpace, order: str, graph: WalkGraph | None = None) -> None:
+    def __init__(
+        self, space: SearchSpace, order: str, graph: WalkGraph | None = None
+    ) -> None:
         self.space = space
         self.name = order
         self.base = base_of(order)
@@ -184,7 +192,9 @@ class Episodes:
             network: the decoder's parameters, and what the encoder says of the problem.
             limit: number of devices to use, or None for the network's choice.
         """
-        return self._decode(network, None, self.orders(network), limit or network.limit)[0]
+        return self._decode(
+            network, None, self.orders(network), limit or network.limit
+        )[0]
 
     def samples(
         self,
@@ -227,13 +237,21 @@ class Episodes:
         units = self.space.problem.num_units
         devices = self.space.problem.num_devices
         noise = temperature * gumbel_noise(rng, count, units, devices)
-        noise = np.concatenate([noise, shared_noise(rng, shared, self.clusters.of, devices)])
+        noise = np.concatenate(
+            [noise, shared_noise(rng, shared, self.clusters.of, devices)]
+        )
         order = self.orders(network, count + shared, rng)
-        drawn = self._decode(network, noise, order[1:] if len(order) > 1 else order, limit)
+        drawn = self._decode(
+            network, noise, order[1:] if len(order) > 1 else order, limit
+        )
         return Drawn(drawn, order, limit)
 
     def each(
-        self, network: DecoderNetwork, count: int, rng: Generator, temperature: float = 1.0
+        self,
+        network: DecoderNetwork,
+        count: int,
+        rng: Generator,
+        temperature: float = 1.0,
     ) -> Iterator[IntArray]:
         """Yield greedy decodes and draws, ``1 + count``, one after the other as they are asked for.
 
@@ -251,7 +269,9 @@ class Episodes:
     @property
     def limits(self) -> list[int]:
         """Numbers of devices above one that decodes may use, all first; one where there is one."""
-        return [n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1] or [1]
+        return [
+            n for n in device_limits(self.space.problem.num_devices)[::-1] if n > 1
+        ] or [1]
 
     def greedy_limits(self, network: DecoderNetwork) -> list[int]:
         """Return the number of devices that the network chose, then the others above one."""
@@ -260,7 +280,10 @@ class Episodes:
     def seen(self, network: DecoderNetwork, drawn: Drawn) -> SeenDecodes:
         """Return what the network sees when it decides as it is told."""
         unit_device = drawn.unit_device
-        (count, num_units), num_devices = unit_device.shape, self.space.problem.num_devices
+        (count, num_units), num_devices = (
+            unit_device.shape,
+            self.space.problem.num_devices,
+        )
         features = np.zeros((count, num_units, num_devices, NUM_CANDIDATE), np.float32)
         masks = np.zeros((count, num_units, num_devices), np.bool_)
         step = np.zeros((count, num_units), np.int32)
@@ -282,7 +305,11 @@ class Episodes:
         )
 
     def _decode(
-        self, network: DecoderNetwork, noise: SingleArray | None, order: IntArray, limit: int
+        self,
+        network: DecoderNetwork,
+        noise: SingleArray | None,
+        order: IntArray,
+        limit: int,
     ) -> IntArray:
         count = 1 if noise is None else len(noise)
         problem = self.space.problem

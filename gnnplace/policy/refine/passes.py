@@ -29,7 +29,9 @@ from gnnplace.policy.refine.refining_state import (
 from gnnplace.simulation import count_steps
 
 STARTS = 3
-TIGHT_STARTS = 6  # where memory is tight: what comes of a start is harder to foresee there
+TIGHT_STARTS = (
+    6  # where memory is tight: what comes of a start is harder to foresee there
+)
 STAYS = (5.0, 2.0, 0.5)  # percent that a device must be better
 ROUNDS = 3
 MANY_STARTS, FEW_STARTS = 16, 4  # of halving: with a meek pass each way, with a round
@@ -79,12 +81,16 @@ class RefiningPasses:
         None begins after the deadline.
         """
         candidates = ranked[:1]
-        for decoded in starts(ranked, TIGHT_STARTS if self.space.memory_matters else STARTS):
+        for decoded in starts(
+            ranked, TIGHT_STARTS if self.space.memory_matters else STARTS
+        ):
             candidates.append(self.refined(decoded, deadline, 1))
         best = min(candidates, key=SCORE)
         return self.refined(best, deadline, ROUNDS - 1)
 
-    def best_by_halving(self, ranked: list[Decoded], deadline: float = np.inf) -> Decoded:
+    def best_by_halving(
+        self, ranked: list[Decoded], deadline: float = np.inf
+    ) -> Decoded:
         """Return the best of many starts after passes: some over many, more over few of them.
 
         No pass begins after the deadline.

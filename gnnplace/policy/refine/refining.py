@@ -156,7 +156,9 @@ def observe(
     if count < 2:
         return count
     # When the op's inputs are on each device, and what it takes to bring them there.
-    for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
+    for k in range(
+        Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])
+    ):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])
@@ -165,7 +167,9 @@ def observe(
             if allowed[d]:
                 foresee(links, booked, input_tensor, Index(d), 0.0, scratch)
     # How far it is from there to the end by the op's consumers.
-    for k in range(Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])):
+    for k in range(
+        Index(compiled.flow_offset[i]), Index(compiled.flow_offset[i + ONE])
+    ):
         j = Index(compiled.flow_op[k])
         v = Index(compiled.unit_of[j])
         at_v = partial.device[v] if partial.device[v] >= 0 else previous.device[v]
@@ -196,7 +200,9 @@ def observe(
             least_time = min(least_time, units.time[u, d])
             end += sending[d]  # what it keeps senders from
             op_path[d] = end + tail[d]
-            path[d] = end + max(tail[d], next_distance(compiled, partial, previous, d, u))
+            path[d] = end + max(
+                tail[d], next_distance(compiled, partial, previous, d, u)
+            )
     ideal = max(ideal, 1e-300)
     walked = partial.counts[0] / len(booked.finish)
     share = partial.counts[2] / max(1, partial.counts[1])
@@ -234,7 +240,9 @@ def observe(
         f["transfers of the unit, above the previous device's"] = max(
             -MOST, min(MOST, (flow[d] - flow[old_device]) / total)
         )
-        f["share of neighbours' bytes there"] = near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        f["share of neighbours' bytes there"] = (
+            near[d] / bytes_all if bytes_all > 0.0 else 0.0
+        )
         f["share of neighbours' bytes there that this pass moved there"] = (
             moved_bytes[d] / bytes_all if bytes_all > 0.0 else 0.0
         )
@@ -328,7 +336,9 @@ def walk_again(
                     if allowed[d] and d != old:
                         value = score(weights, observed, d)
                         if noise > 0.0:
-                            value -= noise * np.log(-np.log(np.random.random() + 1e-12) + 1e-12)
+                            value -= noise * np.log(
+                                -np.log(np.random.random() + 1e-12) + 1e-12
+                            )
                         if value > best:
                             best = value
                             choice = d
@@ -338,7 +348,9 @@ def walk_again(
     return s, count
 
 
-def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: Placed) -> None:
+def improve_order(
+    ground: Ground, partial: Partial, previous: Previous, trial: Placed
+) -> None:
     """Give the devices of a finished pass their best order, and score them."""
     trial.device[:] = partial.device[ground.c.unit_of]
     priority = partial.booked.finish if previous.back else previous.distance
@@ -360,7 +372,12 @@ def improve_order(ground: Ground, partial: Partial, previous: Previous, trial: P
 
 
 def one_pass(
-    ground: Ground, previous: Previous, trial: Placed, stay: float, noise: float, forced: IntArray
+    ground: Ground,
+    previous: Previous,
+    trial: Placed,
+    stay: float,
+    noise: float,
+    forced: IntArray,
 ) -> int:
     """Walk a placement once; return how many units moved. The result is in ``trial``, unchanged if
     none moved.

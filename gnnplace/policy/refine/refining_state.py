@@ -161,7 +161,11 @@ def by_start(order: IntArray, start: FloatArray) -> IntArray:
 
 @kernel
 def criticality(
-    unit_of: IntArray, device: IntArray, before: FloatArray, distance: FloatArray, num_units: int
+    unit_of: IntArray,
+    device: IntArray,
+    before: FloatArray,
+    distance: FloatArray,
+    num_units: int,
 ) -> tuple[IntArray, FloatArray, float]:
     """Return the device of each unit, how critical it is, and seconds of the longest path. [U], [U]
 
@@ -203,7 +207,9 @@ def read_previous(ground: Ground, placed: Placed, back: int) -> Previous:
         order = by_start(backwards, start_back)
         distance = finish
         begin = start_back
-    unit_device, critical, seconds = criticality(c.unit_of, device, begin, distance, num_units)
+    unit_device, critical, seconds = criticality(
+        c.unit_of, device, begin, distance, num_units
+    )
     peak = np.zeros(len(c.memory))
     if h.memory_matters:
         peak = peak_memory(c, device, placed.order)
@@ -276,7 +282,9 @@ def next_distance(
 
 
 @inner(_nrt=False)
-def settle(units: RefiningUnits, previous: Previous, partial: Partial, unit: int, d: int) -> None:
+def settle(
+    units: RefiningUnits, previous: Previous, partial: Partial, unit: int, d: int
+) -> None:
     """Put unit ``unit`` on device ``d``."""
     partial.device[unit] = d
     partial.counts[1] += 1
@@ -298,7 +306,9 @@ def book(compiled: Compiled, producer: IntArray, partial: Partial, op: int) -> N
     booked = partial.booked
     ready = 0.0
     extra = 0.0
-    for k in range(Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])):
+    for k in range(
+        Index(compiled.input_offset[i]), Index(compiled.input_offset[i + ONE])
+    ):
         tensor = Index(compiled.input_tensor[k])
         j = Index(producer[tensor])
         e = Index(partial.device[Index(compiled.unit_of[j])])

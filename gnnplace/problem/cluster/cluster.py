@@ -46,10 +46,14 @@ def _channels(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise ValueError("must be a name or a list of names")
     if not value:
-        raise ValueError("an empty list; leave the key out for a channel of the link's own")
+        raise ValueError(
+            "an empty list; leave the key out for a channel of the link's own"
+        )
     for name in value:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"must be a name or a list of names, not {name!r} in the list")
+            raise ValueError(
+                f"must be a name or a list of names, not {name!r} in the list"
+            )
         if value.count(name) > 1:
             raise ValueError(f"{name!r} is repeated")
     return value[0] if len(value) == 1 else tuple(value)
@@ -60,7 +64,9 @@ def _as_in_files(value: str | tuple[str, ...] | None) -> Any:
 
 
 Channel = Annotated[
-    str | tuple[str, ...] | None, BeforeValidator(_channels), PlainSerializer(_as_in_files)
+    str | tuple[str, ...] | None,
+    BeforeValidator(_channels),
+    PlainSerializer(_as_in_files),
 ]
 
 
@@ -136,7 +142,9 @@ def cluster_faults(devices: Sequence[Device], links: Sequence[Link]) -> list[str
         if link.source == link.target:
             faults.append(f"links[{i}].target: a link from {link.source!r} to itself")
         if (link.source, link.target) in pairs:
-            faults.append(f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated")
+            faults.append(
+                f"links[{i}]: the link {link.source!r} to {link.target!r} is repeated"
+            )
         pairs.add((link.source, link.target))
     return faults
 
@@ -147,7 +155,9 @@ def counts_of_devices(most: int) -> list[int]:
 
 
 LISTED_DEVICES = 1024  # of which links between all pairs may be listed
-FEW_DEVICES = 64  # of which every pair is a link at once; of more, links are made by rule
+FEW_DEVICES = (
+    64  # of which every pair is a link at once; of more, links are made by rule
+)
 MOST_DEVICES = 16384
 
 
@@ -193,7 +203,11 @@ class RuleLinks(Sequence[Link]):
     def leaving(self, source: int) -> list[Link]:
         """Return the links that leave a device, by its index."""
         count = self.rule.num_devices
-        return [self.rule.link(source, target) for target in range(count) if target != source]
+        return [
+            self.rule.link(source, target)
+            for target in range(count)
+            if target != source
+        ]
 
 
 def linked_by(rule: LinkRule) -> Sequence[Link]:
@@ -261,17 +275,26 @@ class Cluster:
     @cached_property
     def send_overhead(self) -> FloatArray:
         """Seconds of the sending device a message. [D, D]"""
-        return self._matrix([link.send_overhead for link in self.listed_links], 0.0, 0.0)
+        return self._matrix(
+            [link.send_overhead for link in self.listed_links], 0.0, 0.0
+        )
 
     @cached_property
     def receive_overhead(self) -> FloatArray:
         """Seconds of the receiving device a message. [D, D]"""
-        return self._matrix([link.receive_overhead for link in self.listed_links], 0.0, 0.0)
+        return self._matrix(
+            [link.receive_overhead for link in self.listed_links], 0.0, 0.0
+        )
 
     @cached_property
     def sender_busy(self) -> BoolArray:
         """Whether the sending device makes the copy itself. [D, D]"""
-        return self._matrix([float(link.sender_busy) for link in self.listed_links], 0.0, 0.0) > 0
+        return (
+            self._matrix(
+                [float(link.sender_busy) for link in self.listed_links], 0.0, 0.0
+            )
+            > 0
+        )
 
     @cached_property
     def linked(self) -> BoolArray:
@@ -291,7 +314,9 @@ class Cluster:
             for i, link in enumerate(self.listed_links)
         ]
         width = max(map(len, channel_ids), default=1)
-        matrix = np.full((self.num_devices, self.num_devices, width), -1, dtype=np.int32)
+        matrix = np.full(
+            (self.num_devices, self.num_devices, width), -1, dtype=np.int32
+        )
         matrix[self._ends] = np.array(
             [row + [-1] * (width - len(row)) for row in channel_ids], dtype=np.int32
         ).reshape(-1, width)
@@ -329,8 +354,12 @@ class Cluster:
     def _ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Source and target device of each link."""
         index = self.device_index
-        source = np.array([index[link.source] for link in self.listed_links], dtype=np.intp)
-        return source, np.array([index[link.target] for link in self.links], dtype=np.intp)
+        source = np.array(
+            [index[link.source] for link in self.listed_links], dtype=np.intp
+        )
+        return source, np.array(
+            [index[link.target] for link in self.links], dtype=np.intp
+        )
 
     def part(self, devices: Sequence[int]) -> Cluster:
         """Return a cluster of some of the devices, in this order, and the links between them."""
@@ -339,19 +368,35 @@ class Cluster:
         names = {self.devices[d].name for d in devices}
         sources: Sequence[Link] = self.links
         if isinstance(self.links, RuleLinks):
-            sources = [link for device in devices for link in self.links.leaving(device)]
-        links = tuple(link for link in sources if link.source in names and link.target in names)
+            sources = [
+                link for device in devices for link in self.links.leaving(device)
+            ]
+        links = tuple(
+            link for link in sources if link.source in names and link.target in names
+        )
         return Cluster(tuple(self.devices[d] for d in devices), links, self.name)
 
     def pattern(self, devices: Sequence[int]) -> bytes:
         """Equal for devices whose links and channels are the same but for names."""
         at, channel = np.ix_(devices, devices), {-1: -1}
-        renamed = [channel.setdefault(c, len(channel)) for c in self.channels[at].ravel().tolist()]
-        links = (self.latency, self.bandwidth, self.send_overhead, self.receive_overhead)
+        renamed = [
+            channel.setdefault(c, len(channel))
+            for c in self.channels[at].ravel().tolist()
+        ]
+        links = (
+            self.latency,
+            self.bandwidth,
+            self.send_overhead,
+            self.receive_overhead,
+        )
         matrices = (*links, self.sender_busy)
-        return b"".join([str(renamed).encode(), *(matrix[at].tobytes() for matrix in matrices)])
+        return b"".join(
+            [str(renamed).encode(), *(matrix[at].tobytes() for matrix in matrices)]
+        )
 
-    def _matrix(self, values: Sequence[float], absent: float, diagonal: float) -> FloatArray:
+    def _matrix(
+        self, values: Sequence[float], absent: float, diagonal: float
+    ) -> FloatArray:
         matrix = np.full((self.num_devices, self.num_devices), absent)
         np.fill_diagonal(matrix, diagonal)
         matrix[self._ends] = values

@@ -85,7 +85,9 @@ def _gpus() -> dict[str, Gpu]:
     rows = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     gpus = {}
     for name, row in rows.items():
-        rates = zip((FLOAT32, "tf32", "float16", "bfloat16"), row["tflops"], strict=True)
+        rates = zip(
+            (FLOAT32, "tf32", "float16", "bfloat16"), row["tflops"], strict=True
+        )
         gpus[name] = Gpu(
             row["product"],
             row["memory_gb"] * GIGA,
@@ -137,7 +139,9 @@ def add_kind(name: str, gpu: Gpu) -> None:
     plain = name.lower().replace("_", "-")
     usual = known_kind(name)
     if usual is not None and usual not in OWN_GPUS:
-        raise InputError(f"kinds.{name}: is a kind that is known already; take another name")
+        raise InputError(
+            f"kinds.{name}: is a kind that is known already; take another name"
+        )
     OWN_GPUS[plain] = gpu
 
 

@@ -20,8 +20,14 @@ def processor_name() -> str:
         lines = INFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine() or "unknown"
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
+    return (
+        names[0] if names else platform.processor() or platform.machine() or "unknown"
+    )
 
 
 @cache
@@ -38,7 +44,9 @@ def machine() -> dict[str, Any]:
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python and of packages; ``none`` for one that is not installed."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
+    return {"python": platform.python_version()} | {
+        name: _version(name) for name in packages
+    }
 
 
 def _version(package: str) -> str:

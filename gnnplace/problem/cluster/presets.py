@@ -91,7 +91,9 @@ from gnnplace.problem.cluster.servers import (
 _ROWS: Mapping[str, Any] = json.loads(
     Path(__file__).with_name("machines.json").read_text(encoding="utf-8")
 )
-MEMORY: Mapping[str, float] = {kind: size * GIGA for kind, size in _ROWS["memory_gb"].items()}
+MEMORY: Mapping[str, float] = {
+    kind: size * GIGA for kind, size in _ROWS["memory_gb"].items()
+}
 PORT, PAIR = "port", "pair"
 # NVLinks of the pairs of a DGX-1 V100, as `nvidia-smi topo -m` prints them.
 ONE_LINK = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
@@ -103,7 +105,8 @@ NUMBERED = re.compile(r"(.+)-(\d{1,4})x(\d{1,4})")
 
 def _devices(kinds: Sequence[str]) -> tuple[Device, ...]:
     return tuple(
-        Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind]) for i, kind in enumerate(kinds)
+        Device(name=f"gpu:{i}", kind=kind, memory=MEMORY[kind])
+        for i, kind in enumerate(kinds)
     )
 
 
@@ -144,11 +147,17 @@ class ServerGroup:
             ports = (f"gpu:{source} network out", f"gpu:{target} network in")
             return _link(source, target, self.between, ports)
         ports = (f"gpu:{source} out", f"gpu:{target} in")
-        return _link(source, target, self.inside, ports if self.sharing == PORT else None)
+        return _link(
+            source, target, self.inside, ports if self.sharing == PORT else None
+        )
 
 
 def _link(
-    source: int, target: int, fabric: str | None, channel: Channel, bandwidth: float | None = None
+    source: int,
+    target: int,
+    fabric: str | None,
+    channel: Channel,
+    bandwidth: float | None = None,
 ) -> Link:
     assert fabric is not None
     figures = FABRICS[fabric]
@@ -161,7 +170,9 @@ def _link(
 def _any_link(fabric: str, bandwidth: float) -> Link:
     """Make a link of a fabric that others are copied from."""
     latency = FABRICS[fabric].latency
-    return Link(source="a", target="b", latency=latency, bandwidth=bandwidth, fabric=fabric)
+    return Link(
+        source="a", target="b", latency=latency, bandwidth=bandwidth, fabric=fabric
+    )
 
 
 def _cube_mesh() -> Cluster:
@@ -203,7 +214,9 @@ def with_servers(name: str) -> Cluster | None:
     if match is None:
         return None
     base, servers, per_server = match[1], int(match[2]), int(match[3])
-    alike = (m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-"))
+    alike = (
+        m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-")
+    )
     machine = next((m for m in alike if m.each == per_server), None)
     if machine is None:
         return None
@@ -239,7 +252,10 @@ def _usual(kinds: Sequence[str], wire: str, gb_s: float, servers: int = 1) -> Cl
             fields |= {"latency": 10e-6, "bandwidth": 10 * GIGA}
             fields["channel"] = f"network-out:{i // per_server}"
         else:
-            fields |= {"latency": 10e-6 if wire == "pcie" else 5e-6, "bandwidth": gb_s * GIGA}
+            fields |= {
+                "latency": 10e-6 if wire == "pcie" else 5e-6,
+                "bandwidth": gb_s * GIGA,
+            }
             fields["channel"] = {"pcie": "pcie", "nvswitch": ports}.get(wire)
             fields["fabric"] = f"nvswitch-{kinds[0]}" if wire == "nvswitch" else None
         links.append(Link(**fields))
@@ -263,7 +279,11 @@ def is_preset(name: str) -> bool:
     Raises:
         InputError: it would, and has too many of them.
     """
-    return name in PRESETS or with_servers(name) is not None or bool(COUNTED.fullmatch(name))
+    return (
+        name in PRESETS
+        or with_servers(name) is not None
+        or bool(COUNTED.fullmatch(name))
+    )
 
 
 @lru_cache(maxsize=64)
@@ -280,7 +300,9 @@ def preset(name: str) -> Cluster:
         counted = counted_servers(name)
         if counted is not None:
             return counted.cluster(name)
-        raise InputError(f"cluster preset {name!r}: unknown; presets: {', '.join(PRESETS)}")
+        raise InputError(
+            f"cluster preset {name!r}: unknown; presets: {', '.join(PRESETS)}"
+        )
     cluster = PRESETS[name]()
     return Cluster(cluster.devices, cluster.links, name)
 
@@ -308,7 +330,10 @@ def read_cluster(path: str | Path) -> Cluster:
     try:
         links = list(file.links)
         if file.connect is not None:
-            listed, keys = {(x.source, x.target) for x in links}, file.connect.model_dump()
+            listed, keys = (
+                {(x.source, x.target) for x in links},
+                file.connect.model_dump(),
+            )
             names = permutations([device.name for device in file.devices], 2)
             pairs = [(a, b) for a, b in names if a != b and (a, b) not in listed]
             links += [Link(source=a, target=b, **keys) for a, b in pairs]
@@ -341,7 +366,9 @@ MIN_MEMORY, MIN_BANDWIDTH, MAX_LATENCY = 1e8, 1e6, 1e-2
 
 def figures_of_file(file: ClusterFile) -> tuple[dict[str, float], dict[str, LinkCosts]]:
     """Return the bytes of a file's devices and what its links cost, by their key paths."""
-    memory = {f"devices[{i}].memory": device.memory for i, device in enumerate(file.devices)}
+    memory = {
+        f"devices[{i}].memory": device.memory for i, device in enumerate(file.devices)
+    }
     links: dict[str, LinkCosts] = {}
     links.update((f"links[{index}]", link) for index, link in enumerate(file.links))
     if file.connect is not None:
@@ -349,7 +376,9 @@ def figures_of_file(file: ClusterFile) -> tuple[dict[str, float], dict[str, Link
     return memory, links
 
 
-def check_figures(memory: Mapping[str, float], links: Mapping[str, LinkCosts], source: str) -> None:
+def check_figures(
+    memory: Mapping[str, float], links: Mapping[str, LinkCosts], source: str
+) -> None:
     """Refuse figures that no machine has, as where a unit was left out.
 
     Args:
@@ -396,7 +425,9 @@ def write_cluster(path: str | Path, cluster: Cluster) -> None:
     """Write a cluster as a YAML file that ``read_cluster`` reads."""
     data = {
         "name": cluster.name,
-        "devices": [device.model_dump(exclude_defaults=True) for device in cluster.devices],
+        "devices": [
+            device.model_dump(exclude_defaults=True) for device in cluster.devices
+        ],
         "links": [link.model_dump(exclude_defaults=True) for link in cluster.links],
     }
     write_text(path, yaml.safe_dump(data, sort_keys=False))
@@ -410,7 +441,10 @@ def load_cluster(name_or_path: str) -> Cluster:
     """
     if is_preset(name_or_path):
         return preset(name_or_path)
-    if Path(name_or_path).suffix in {".yaml", ".yml", ".json"} or Path(name_or_path).is_file():
+    if (
+        Path(name_or_path).suffix in {".yaml", ".yml", ".json"}
+        or Path(name_or_path).is_file()
+    ):
         return read_cluster(name_or_path)
     raise InputError(
         f"cluster {name_or_path!r}: neither a file nor a preset; presets: "

@@ -127,7 +127,9 @@ class Servers:
 def _usual_servers() -> Mapping[str, Mapping[str, Any]]:
     """Read ``servers.json``: what servers of a kind of GPU have, in GB/s and microseconds."""
     path = Path(__file__).with_name("servers.json")
-    rows: dict[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["servers"]
+    rows: dict[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[
+        "servers"
+    ]
     return rows
 
 
@@ -240,7 +242,9 @@ def cluster_of_file(file: ServersFile) -> Cluster:
     if file.servers * server.gpus > MOST_DEVICES:
         raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
     if file.servers > 1 and file.network is None:
-        raise InputError("network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}")
+        raise InputError(
+            "network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}"
+        )
     network = Wire(GIGA, LATENCY, OWN_BETWEEN)
     if file.network is not None:
         network = Wire(
@@ -251,7 +255,9 @@ def cluster_of_file(file: ServersFile) -> Cluster:
         )
     return Servers(
         kind=kind,
-        memory=figures(kind).memory - CONTEXT if server.memory is None else server.memory,
+        memory=figures(kind).memory - CONTEXT
+        if server.memory is None
+        else server.memory,
         num_servers=file.servers,
         per_server=server.gpus,
         inside=_inside(server, kind),
@@ -266,7 +272,9 @@ def _inside(server: ServerEntry, kind: str) -> Wire:
     if server.link is None:
         usual = _usual_servers().get(kind)
         if usual is None:
-            raise InputError(f"each.link: is missing; no usual servers of {kind!r} are known")
+            raise InputError(
+                f"each.link: is missing; no usual servers of {kind!r} are known"
+            )
         return _wire(usual["inside"], OWN_INSIDE)
     path = Path(__file__).with_name("servers.json")
     links = json.loads(path.read_text(encoding="utf-8"))["links"]
@@ -289,7 +297,9 @@ def _own_kind(name: str, entry: KindEntry) -> Gpu:
     for word, text in entry.flops.items():
         peaks[TYPES[word]] = _read_flops(text, f"kinds.{name}.flops.{word}")
     if not peaks:
-        raise InputError(f"kinds.{name}.flops: is empty; give peaks such as {{bf16: 165T}}")
+        raise InputError(
+            f"kinds.{name}.flops: is empty; give peaks such as {{bf16: 165T}}"
+        )
     half = max(peaks.get("bfloat16", 0.0), peaks.get("float16", 0.0))
     single = peaks.get("float32", (half or peaks.get("tf32", 0.0)) / 16)
     tf32 = peaks.get("tf32", max(single, half / 2))
@@ -304,7 +314,9 @@ def _own_kind(name: str, entry: KindEntry) -> Gpu:
         memory=entry.memory,
         bandwidth=entry.bandwidth,
         rates=rates,
-        source="the cluster's file" if entry.watts else f"the cluster's file; {ASSUMED_WATTS}",
+        source="the cluster's file"
+        if entry.watts
+        else f"the cluster's file; {ASSUMED_WATTS}",
         power=entry.watts or rates["float16"] / FLOPS_A_WATT,
         year=2020,
     )
@@ -317,7 +329,9 @@ def _read_flops(text: str | float, path: str) -> float:
         InputError: It cannot be read, or is no peak of a GPU.
     """
     units = {"": 1.0, "G": 1e9, "T": TERA, "P": 1e15}
-    match = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*([GTP]?)(?:FLOPS?)?(?:/s)?", str(text), re.I)
+    match = re.fullmatch(
+        r"([0-9.]+(?:e[0-9]+)?)\s*([GTP]?)(?:FLOPS?)?(?:/s)?", str(text), re.I
+    )
     try:
         value = 0.0 if match is None else float(match[1]) * units[match[2].upper()]
     except ValueError:

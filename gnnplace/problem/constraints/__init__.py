@@ -8,8 +8,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints.applying import constrained as constrained
     from gnnplace.problem.constraints.applying import limited as limited
     from gnnplace.problem.constraints.constraints import Constraints as Constraints
-    from gnnplace.problem.constraints.constraints import ConstraintWords as ConstraintWords
-    from gnnplace.problem.constraints.constraints import as_constraints as as_constraints
-    from gnnplace.problem.constraints.constraints import read_constraints as read_constraints
+    from gnnplace.problem.constraints.constraints import (
+        ConstraintWords as ConstraintWords,
+    )
+    from gnnplace.problem.constraints.constraints import (
+        as_constraints as as_constraints,
+    )
+    from gnnplace.problem.constraints.constraints import (
+        read_constraints as read_constraints,
+    )
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -31,7 +31,11 @@ from gnnplace.arrays import BoolArray, IntArray, LongArray
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster
-from gnnplace.problem.constraints.constraints import ConstraintRule, Constraints, with_headroom
+from gnnplace.problem.constraints.constraints import (
+    ConstraintRule,
+    Constraints,
+    with_headroom,
+)
 
 Progress = Callable[[str], None]
 ELSEWHERE = ("cpu", "disk")  # where accelerate keeps what fits on no GPU
@@ -55,7 +59,11 @@ class Resolved:
     @property
     def matched(self) -> tuple[Matched, ...]:
         """All that is matched, in the order of the constraints."""
-        return (*(m for m, _ in self.pins), *(m for m, _ in self.forbids), *self.together)
+        return (
+            *(m for m, _ in self.pins),
+            *(m for m, _ in self.forbids),
+            *self.together,
+        )
 
     def borders(self, n: int) -> LongArray:
         """Return a number for each op: no group has ops of two numbers. [n]"""
@@ -71,9 +79,13 @@ class Resolved:
             InputError: no device is named so.
         """
         names = [device.name for device in cluster.devices]
-        pins = [(m.ops, devices_matched(rule.devices, names, m.what)) for m, rule in self.pins]
+        pins = [
+            (m.ops, devices_matched(rule.devices, names, m.what))
+            for m, rule in self.pins
+        ]
         return pins + [
-            (m.ops, ~devices_matched(rule.devices, names, m.what)) for m, rule in self.forbids
+            (m.ops, ~devices_matched(rule.devices, names, m.what))
+            for m, rule in self.forbids
         ]
 
     def of_groups(self, group: IntArray, count: int) -> Resolved:
@@ -134,10 +146,18 @@ def resolve(
     """
     names = Names(modules, ops)
     if units is None and (constraints.by_module or constraints.no_split):
-        raise InputError("by-module, no-split: a problem's file has no modules; give the model")
+        raise InputError(
+            "by-module, no-split: a problem's file has no modules; give the model"
+        )
     resolved = Resolved(
-        tuple((names.matched(rule.pattern, f"pin {rule}"), rule) for rule in constraints.pin),
-        tuple((names.matched(rule.pattern, f"forbid {rule}"), rule) for rule in constraints.forbid),
+        tuple(
+            (names.matched(rule.pattern, f"pin {rule}"), rule)
+            for rule in constraints.pin
+        ),
+        tuple(
+            (names.matched(rule.pattern, f"forbid {rule}"), rule)
+            for rule in constraints.forbid
+        ),
         tuple(_any_of(names, patterns) for patterns in constraints.together),
     )
     for matched in resolved.matched if progress is not None else ():
@@ -148,7 +168,9 @@ def resolve(
 
 def _units(units: Sequence[str | None]) -> list[Matched]:
     """Return the ops of each unit."""
-    unit_names = np.array([name if name is not None else "\0" for name in units], dtype=object)
+    unit_names = np.array(
+        [name if name is not None else "\0" for name in units], dtype=object
+    )
     names = dict.fromkeys(name for name in units if name is not None)
     return [Matched(name or "model", unit_names == name, 1) for name in names]
 
@@ -176,7 +198,9 @@ def constrained(
     """
     captured = (problem.captured or {}).get("constraints") or {}
     if captured.get("by_module") or captured.get("no_split"):
-        constraints = replace(constraints, by_module=False, no_split=())  # its classes say so
+        constraints = replace(
+            constraints, by_module=False, no_split=()
+        )  # its classes say so
     if constraints.patterns:
         resolved = resolve(constraints, problem.module, problem.graph.names, progress)
         together = replace(problem, colocate=resolved.classes(problem.colocate))
@@ -190,7 +214,9 @@ def limited(problem: Problem, constraints: Constraints) -> Problem:
     Raises:
         InputError: no such device, or more headroom than a device has.
     """
-    return with_headroom(with_max_memory(problem, constraints.max_memory), constraints.headroom)
+    return with_headroom(
+        with_max_memory(problem, constraints.max_memory), constraints.headroom
+    )
 
 
 def on_devices(problem: Problem, resolved: Resolved) -> Problem:
@@ -227,9 +253,15 @@ def _check(problem: Problem, resolved: Resolved) -> None:
 
 def _contradiction(problem: Problem, own: BoolArray, mine: Sequence[str]) -> str:
     op = int(np.flatnonzero(own)[0])
-    modules = list(dict.fromkeys(problem.module[i] or "" for i in np.flatnonzero(own).tolist()))
+    modules = list(
+        dict.fromkeys(problem.module[i] or "" for i in np.flatnonzero(own).tolist())
+    )
     shown = ", ".join(filter(None, modules[:4])) + (", ..." if len(modules) > 4 else "")
-    shared = f" and what shares a device with it (of {shown})" if own.sum() > 1 and shown else ""
+    shared = (
+        f" and what shares a device with it (of {shown})"
+        if own.sum() > 1 and shown
+        else ""
+    )
     also = " with the problem's own pins" if (problem.pin[own] >= 0).any() else ""
     return (
         f"op {problem.graph.names[op]!r}{shared}: {' and '.join(mine)}{also} leave no device; "
@@ -268,7 +300,9 @@ def _indices(cluster: Cluster, name: str) -> list[int]:
     if name in ELSEWHERE:
         return [i for i, d in enumerate(cluster.devices) if d.kind == name]
     device_names = ", ".join(device.name for device in cluster.devices[:8])
-    raise InputError(f"max-memory {name!r}: no device is called so; devices: {device_names}")
+    raise InputError(
+        f"max-memory {name!r}: no device is called so; devices: {device_names}"
+    )
 
 
 INSIDE = ".*"
@@ -328,7 +362,9 @@ class Names:
             ]
         )
         if not hit.any():
-            raise InputError(f"{what}: no {self._noun} matches {pattern!r}{self._near(plain)}")
+            raise InputError(
+                f"{what}: no {self._noun} matches {pattern!r}{self._near(plain)}"
+            )
         return Matched(what, hit[self.index], int(hit.sum()))
 
     @property
@@ -336,11 +372,15 @@ class Names:
         return "module" if self.of_modules else "op"
 
     def _near(self, pattern: str) -> str:
-        candidates = dict.fromkeys(part for name in self.names for part in _around(name) if part)
+        candidates = dict.fromkeys(
+            part for name in self.names for part in _around(name) if part
+        )
         near = get_close_matches(pattern, candidates, NEAR, LIKENESS)
         if near:
             return f"; near: {', '.join(map(repr, near))}"
-        first = ", ".join(map(repr, list(dict.fromkeys(n.split(".")[0] for n in candidates))[:8]))
+        first = ", ".join(
+            map(repr, list(dict.fromkeys(n.split(".")[0] for n in candidates))[:8])
+        )
         return f"; {self._noun}s are {first}" if first else ""
 
 
@@ -350,7 +390,9 @@ def _around(name: str) -> list[str]:
     return [".".join(parts[:k]) for k in range(len(parts), 0, -1)]
 
 
-def devices_matched(patterns: Sequence[str], devices: Sequence[str], what: str) -> BoolArray:
+def devices_matched(
+    patterns: Sequence[str], devices: Sequence[str], what: str
+) -> BoolArray:
     """Return the devices that one of some names or patterns matches. [D]
 
     Raises:
@@ -360,7 +402,9 @@ def devices_matched(patterns: Sequence[str], devices: Sequence[str], what: str) 
     for pattern in patterns:
         hit = np.array([fnmatchcase(name, pattern) for name in devices])
         if not hit.any():
-            shown = get_close_matches(pattern, devices, NEAR, LIKENESS) or list(devices[:4])
+            shown = get_close_matches(pattern, devices, NEAR, LIKENESS) or list(
+                devices[:4]
+            )
             ellipsis = ", ..." if len(shown) < len(devices) else ""
             raise InputError(
                 f"{what}: no device is named {pattern!r}; devices: {', '.join(shown)}{ellipsis}"

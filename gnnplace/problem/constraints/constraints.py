@@ -86,15 +86,22 @@ class Constraints:
     def limits(self) -> Constraints:
         """What is asked of devices alone."""
         return Constraints(
-            headroom=self.headroom, max_devices=self.max_devices, max_memory=self.max_memory
+            headroom=self.headroom,
+            max_devices=self.max_devices,
+            max_memory=self.max_memory,
         )
 
     @property
     def borders(self) -> Constraints:
         """The same borders between modules, without a word about devices."""
-        rules = tuple(ConstraintRule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid))
+        rules = tuple(
+            ConstraintRule(rule.pattern, (EVERY,)) for rule in (*self.pin, *self.forbid)
+        )
         return Constraints(
-            pin=rules, together=self.together, by_module=self.by_module, no_split=self.no_split
+            pin=rules,
+            together=self.together,
+            by_module=self.by_module,
+            no_split=self.no_split,
         )
 
     def to_data(self) -> dict[str, Any]:
@@ -159,13 +166,19 @@ def read_constraints(path: str | Path) -> Constraints:
 
 def _from_data(data: Any, source: str) -> Constraints:
     file = parse(ConstraintsFile, data, source)
-    headroom = file.headroom if isinstance(file.headroom, str | None) else f"{file.headroom:.0f}"
+    headroom = (
+        file.headroom
+        if isinstance(file.headroom, str | None)
+        else f"{file.headroom:.0f}"
+    )
     return Constraints(
         pin=tuple(
-            ConstraintRule(pattern, _names(devices)) for pattern, devices in file.pin.items()
+            ConstraintRule(pattern, _names(devices))
+            for pattern, devices in file.pin.items()
         ),
         forbid=tuple(
-            ConstraintRule(pattern, _names(devices)) for pattern, devices in file.forbid.items()
+            ConstraintRule(pattern, _names(devices))
+            for pattern, devices in file.forbid.items()
         ),
         together=tuple(_names(patterns) for patterns in file.together),
         headroom=headroom,
@@ -176,7 +189,9 @@ def _from_data(data: Any, source: str) -> Constraints:
     )
 
 
-def _sizes(given: Mapping[Any, int | float | str], what: str) -> tuple[tuple[str, float], ...]:
+def _sizes(
+    given: Mapping[Any, int | float | str], what: str
+) -> tuple[tuple[str, float], ...]:
     """Bytes by device, from numbers or words such as "10GiB"."""
     sizes: dict[str, float] = {}
     for device, size in given.items():
@@ -234,7 +249,9 @@ class ConstraintWords:
             forbid=(*file.forbid, *(_rule("forbid", word) for word in self.forbid)),
             together=(*file.together, *(_names(word) for word in self.together)),
             headroom=file.headroom if self.headroom is None else self.headroom,
-            max_devices=file.max_devices if self.max_devices is None else self.max_devices,
+            max_devices=file.max_devices
+            if self.max_devices is None
+            else self.max_devices,
             by_module=file.by_module or self.by_module,
             no_split=(*file.no_split, *self.no_split),
             max_memory=tuple(max_memory.items()),

@@ -13,7 +13,9 @@ from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import from_networkx as from_networkx
 from gnnplace.problem.formats.attributed import read_graphml, read_node_link
 from gnnplace.problem.formats.chakra import read_chakra
-from gnnplace.problem.formats.dnn_partitioning import read_dnn_partitioning as read_dnn_partitioning
+from gnnplace.problem.formats.dnn_partitioning import (
+    read_dnn_partitioning as read_dnn_partitioning,
+)
 from gnnplace.problem.formats.doppler import read_doppler
 from gnnplace.problem.formats.onnx import read_onnx
 from gnnplace.problem.formats.pipedream import read_pipedream as read_pipedream
@@ -36,7 +38,9 @@ READERS: dict[str, Reader] = {
 }
 
 
-def convert(path: str | Path, format_name: str, cluster: Cluster | None = None) -> Problem:
+def convert(
+    path: str | Path, format_name: str, cluster: Cluster | None = None
+) -> Problem:
     """Read ``path`` by the reader of ``format_name``.
 
     Raises:
@@ -44,5 +48,7 @@ def convert(path: str | Path, format_name: str, cluster: Cluster | None = None) 
         FormatError: the file is malformed; names the place and the fault.
     """
     if format_name not in READERS:
-        raise InputError(f"format {format_name!r}: unknown; formats: {', '.join(READERS)}")
+        raise InputError(
+            f"format {format_name!r}: unknown; formats: {', '.join(READERS)}"
+        )
     return READERS[format_name](path, cluster)

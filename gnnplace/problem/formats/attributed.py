@@ -80,7 +80,13 @@ class GivenOp:
             if key in self.keys:
                 return self.number(key), False
         if "flops" not in self.keys or "bytes" not in self.keys:
-            lacks = "flops" if "bytes" in self.keys else "bytes" if "flops" in self.keys else TIME
+            lacks = (
+                "flops"
+                if "bytes" in self.keys
+                else "bytes"
+                if "flops" in self.keys
+                else TIME
+            )
             raise InputError(
                 f"{self.where}.{lacks}: missing; give time or time.{kind} in seconds, or flops and "
                 "bytes"
@@ -88,7 +94,9 @@ class GivenOp:
         return roofline(figures(kind), self.number("flops"), self.number("bytes")), True
 
 
-def number(keys: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+def number(
+    keys: Mapping[str, Any], key: str, where: str, default: float | None = None
+) -> float:
     """Return a finite number of ``keys``, not negative; ``where`` is the path of ``keys``."""
     if key not in keys and default is not None:
         return default
@@ -99,7 +107,9 @@ def number(keys: Mapping[str, Any], key: str, where: str, default: float | None 
     except (TypeError, ValueError):
         value = math.nan
     if isinstance(keys[key], bool) or not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{where}.{key}: {keys[key]!r}: must be a finite number, not negative")
+        raise InputError(
+            f"{where}.{key}: {keys[key]!r}: must be a finite number, not negative"
+        )
     return value
 
 
@@ -136,13 +146,19 @@ def problem_of(
         name,
         graph,
         cluster,
-        {kind: [seconds for seconds, _ in times] for kind, times in times_by_kind.items()},
+        {
+            kind: [seconds for seconds, _ in times]
+            for kind, times in times_by_kind.items()
+        },
         state=np.array([op.number("state", 0.0) for op in ops]),
         phase=np.array([_phase(op) for op in ops], dtype=np.int8),
         colocate=tuple(_text(op, "colocate") for op in ops),
         module=tuple(_text(op, "module") for op in ops),
         estimated=np.array(
-            [any(guess for _, guess in op) for op in zip(*times_by_kind.values(), strict=True)]
+            [
+                any(guess for _, guess in op)
+                for op in zip(*times_by_kind.values(), strict=True)
+            ]
         ),
     )
 
@@ -150,7 +166,9 @@ def problem_of(
 def _phase(op: GivenOp) -> int:
     phase = op.keys.get("phase", PHASES[FORWARD])
     if phase not in PHASES:
-        raise InputError(f"{op.where}.phase: {phase!r}: must be one of {', '.join(PHASES)}")
+        raise InputError(
+            f"{op.where}.phase: {phase!r}: must be one of {', '.join(PHASES)}"
+        )
     return PHASES.index(phase)
 
 
@@ -173,24 +191,36 @@ def from_networkx(
         InputError: naming the node or edge, the key and the fault.
     """
     if not graph.is_directed():
-        raise InputError("graph: edges have no direction; give a DiGraph, producers to consumers")
-    ops = [GivenOp(str(node), f"nodes[{node!r}]", keys) for node, keys in graph.nodes(data=True)]
+        raise InputError(
+            "graph: edges have no direction; give a DiGraph, producers to consumers"
+        )
+    ops = [
+        GivenOp(str(node), f"nodes[{node!r}]", keys)
+        for node, keys in graph.nodes(data=True)
+    ]
     index = {node: k for k, node in enumerate(graph.nodes)}
     tensors: dict[tuple[int, Any], tuple[float, list[int]]] = {}
     for k, (source, target, keys) in enumerate(graph.edges(data=True)):
         key_path, one = f"edges[{source!r}, {target!r}]", graph.nodes[source]
         if "bytes" not in keys and "output" not in one:
-            raise InputError(f"{key_path}.bytes: missing; give bytes, or output of its first node")
+            raise InputError(
+                f"{key_path}.bytes: missing; give bytes, or output of its first node"
+            )
         if "bytes" in keys:
             size = number(keys, "bytes", key_path)
             key: tuple[int, Any] = (index[source], k)
             if "tensor" in keys:
                 key = (index[source], ("tensor", keys["tensor"]))
         else:
-            size, key = number(one, "output", f"nodes[{source!r}]"), (index[source], "output")
+            size, key = (
+                number(one, "output", f"nodes[{source!r}]"),
+                (index[source], "output"),
+            )
         tensor = tensors.setdefault(key, (size, []))
         if tensor[0] != size:
-            raise InputError(f"{key_path}.bytes: {size:g}, but its tensor has {tensor[0]:g}")
+            raise InputError(
+                f"{key_path}.bytes: {size:g}, but its tensor has {tensor[0]:g}"
+            )
         tensor[1].append(index[target])
     triples = [(key[0], size, consumers) for key, (size, consumers) in tensors.items()]
     return problem_of(name or str(graph.name or "graph"), ops, triples, cluster)
@@ -221,7 +251,9 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
     for k, node in enumerate(data["nodes"]):
         name = _node_id(node.get("id")) if isinstance(node, dict) else None
         if name is None:
-            raise InputError(f"nodes[{k}].id: missing, or neither text nor a number nor a list")
+            raise InputError(
+                f"nodes[{k}].id: missing, or neither text nor a number nor a list"
+            )
         if name in graph:
             raise InputError(f"nodes[{k}].id: {name!r} is repeated")
         graph.add_node(name, **{str(key): value for key, value in node.items()})
@@ -230,7 +262,9 @@ def _node_link(data: Any) -> nx.MultiDiGraph:
             end_id = _node_id(edge.get(end)) if isinstance(edge, dict) else None
             if end_id is None or end_id not in graph:
                 raise InputError(f"{key}[{k}].{end}: no node has the id {end_id!r}")
-        attributes = {n: v for n, v in edge.items() if n not in ("source", "target", "key")}
+        attributes = {
+            n: v for n, v in edge.items() if n not in ("source", "target", "key")
+        }
         graph.add_edge(_node_id(edge["source"]), _node_id(edge["target"]), **attributes)
     return graph
 
@@ -254,11 +288,22 @@ def read_graphml(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         graph = nx.read_graphml(path)
         root = ElementTree.parse(path).getroot()
-    except (OSError, ElementTree.ParseError, nx.NetworkXError, LookupError, ValueError) as error:
+    except (
+        OSError,
+        ElementTree.ParseError,
+        nx.NetworkXError,
+        LookupError,
+        ValueError,
+    ) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise FormatError(f"{path}: cannot be read: {lines[0]}") from None
-    except (TypeError, AttributeError):  # what networkx raises where a key or default has no text
-        raise FormatError(f"{path}: cannot be read: a key or its default is empty") from None
+    except (
+        TypeError,
+        AttributeError,
+    ):  # what networkx raises where a key or default has no text
+        raise FormatError(
+            f"{path}: cannot be read: a key or its default is empty"
+        ) from None
     with within(path):
         _check_graphml(root, graph)
         _apply_defaults(root, graph)
@@ -273,7 +318,9 @@ def _check_graphml(root: ElementTree.Element, graph: nx.DiGraph) -> None:
     """
     num_graphs = sum(1 for _ in root.iter(f"{{{GRAPHML}}}graph"))
     if num_graphs > 1:
-        raise InputError(f"graph: {num_graphs}, beside or within each other; give one flat graph")
+        raise InputError(
+            f"graph: {num_graphs}, beside or within each other; give one flat graph"
+        )
     declared = {node.get("id") for node in root.iter(f"{{{GRAPHML}}}node")}
     for node in graph:
         if node not in declared:

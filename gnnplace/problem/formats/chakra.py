@@ -40,12 +40,16 @@ from gnnplace.problem.problem import Problem
 COMPUTE, SEND, RECEIVE = "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"
 TYPES = {4: COMPUTE, 5: SEND, 6: RECEIVE}
 ITEMS = {
-    **dict.fromkeys(("char", "signed char", "unsigned char", "bool", "byte", "int8", "uint8"), 1),
+    **dict.fromkeys(
+        ("char", "signed char", "unsigned char", "bool", "byte", "int8", "uint8"), 1
+    ),
     **dict.fromkeys(("qint8", "quint8", "float8_e4m3fn", "float8_e4m3fnuz"), 1),
     **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16"), 2),
     **dict.fromkeys(("short", "short int", "int16", "uint16", "unsigned short"), 2),
-    **dict.fromkeys(("float", "float32", "int", "int32", "uint32", "unsigned int", "qint32"), 4),
+    **dict.fromkeys(
+        ("float", "float32", "int", "int32", "uint32", "unsigned int", "qint32"), 4
+    ),
     "complex<half>": 4,
     **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
     **dict.fromkeys(("uint64", "unsigned long", "complex<float>", "complex64"), 8),
@@ -68,7 +72,11 @@ def read_chakra(path: str | Path, cluster: Cluster | None = None) -> Problem:
         FormatError: naming the file, the key path and the fault.
     """
     source, nodes = Path(path), list[Node]()
-    traces = [source] if not source.is_dir() else [*source.glob("*.json"), *source.glob("*.et")]
+    traces = (
+        [source]
+        if not source.is_dir()
+        else [*source.glob("*.json"), *source.glob("*.et")]
+    )
     files = sorted(traces, key=lambda file: (len(file.name), file.name))
     if not files:
         raise FormatError(f"{path}: holds no trace: neither *.json nor *.et")
@@ -99,7 +107,9 @@ class _Message(Schema, extra="ignore"):
     name: str = ""
     type: str | int = ""
     data_deps: list[Annotated[int, Field(strict=False)]] = Field(default_factory=list)
-    duration_micros: Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] | None = None
+    duration_micros: (
+        Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)] | None
+    ) = None
     outputs: _Outputs | None = None
     attr: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -157,13 +167,17 @@ def _attribute_of_json(attribute: Mapping[str, Any], where: str) -> tuple[str, A
                 return name, int(value)
             return name, float(value) if kind in ("double", "float") else value
         except (TypeError, ValueError):
-            raise InputError(f"{where}.attr.{name}: {value!r}: must be a number") from None
+            raise InputError(
+                f"{where}.attr.{name}: {value!r}: must be a number"
+            ) from None
     return name, None
 
 
 def _of_messages(data: bytes) -> Iterator[Node]:
     at, parts = 0, []
-    while at < len(data):  # all lengths first: a file that is cut off is refused at once
+    while at < len(
+        data
+    ):  # all lengths first: a file that is cut off is refused at once
         size, at = varint(data, at)
         if at + size > len(data):
             raise InputError("no protobuf message, or cut off")
@@ -182,8 +196,12 @@ def _node_of_message(message: WireMessage) -> Node:
         "type": TYPES.get(message.number(3), ""),
         "deps": message.numbers(5),
         "micros": float(durations[-1]) if durations else None,
-        "outputs": {"shapes": outputs[0].text(2), "types": outputs[0].text(3)} if outputs else {},
-        "keys": {one.text(1): _attribute_of_message(one) for one in message.messages(10)},
+        "outputs": {"shapes": outputs[0].text(2), "types": outputs[0].text(3)}
+        if outputs
+        else {},
+        "keys": {
+            one.text(1): _attribute_of_message(one) for one in message.messages(10)
+        },
     }
 
 
@@ -205,7 +223,12 @@ def _attribute_of_message(message: WireMessage) -> float | int | str:
         if message.numbers(field):
             number = message.number(field)
             return (number >> 1) ^ -(number & 1)
-    for field, code in ((19, "<I"), (21, "<Q"), (23, "<i"), (25, "<q")):  # of fixed sizes
+    for field, code in (
+        (19, "<I"),
+        (21, "<Q"),
+        (23, "<i"),
+        (25, "<q"),
+    ):  # of fixed sizes
         data = message.data(field)
         if len(data) == struct.calcsize(code):
             return int(struct.unpack(code, data)[0])
@@ -214,7 +237,9 @@ def _attribute_of_message(message: WireMessage) -> float | int | str:
 
 def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
     by_id: dict[Number, Node] = {(node["rank"], node["id"]): node for node in nodes}
-    computing = sorted((n for n in nodes if n["type"] == COMPUTE), key=lambda n: n["id"])
+    computing = sorted(
+        (n for n in nodes if n["type"] == COMPUTE), key=lambda n: n["id"]
+    )
     index = {(node["rank"], node["id"]): k for k, node in enumerate(computing)}
     sent = _sends(nodes)
     sizes_by_tensor = [_tensors(node) for node in computing]
@@ -225,14 +250,23 @@ def _problem(name: str, nodes: list[Node], cluster: Cluster | None) -> Problem:
         if tensor >= 0
     }
     for k, node in enumerate(computing):
-        reads = {_whole(readers, f"{_where(node)}.attr.reads") for readers in _list(node, "reads")}
+        reads = {
+            _whole(readers, f"{_where(node)}.attr.reads")
+            for readers in _list(node, "reads")
+        }
         for producer in _producers(node, by_id, sent):
             for tensor in sizes_by_tensor[index[producer]]:
                 if tensor < 0 or tensor in reads:
                     consumers.setdefault((index[producer], tensor), []).append(k)
     tensors = [
-        (k, sizes_by_tensor[k][tensor] if tensor >= 0 else _output(computing[k]), readers)
-        for (k, tensor), readers in sorted(consumers.items(), key=lambda x: (x[0][1], x[0][0]))
+        (
+            k,
+            sizes_by_tensor[k][tensor] if tensor >= 0 else _output(computing[k]),
+            readers,
+        )
+        for (k, tensor), readers in sorted(
+            consumers.items(), key=lambda x: (x[0][1], x[0][0])
+        )
     ]
     have_own_names = len({node["name"] for node in computing}) == len(computing)
     has_durations = any(node["micros"] is not None for node in computing)
@@ -252,11 +286,15 @@ def _sends(nodes: list[Node]) -> dict[Number, Number]:
     for node in nodes:
         if node["type"] in by_message:
             message = tuple(node["keys"].get(key) for key in MESSAGE)
-            by_message[node["type"]].setdefault(message, []).append((node["rank"], node["id"]))
+            by_message[node["type"]].setdefault(message, []).append(
+                (node["rank"], node["id"])
+            )
     return {
         receive: send
         for message, receives in by_message[RECEIVE].items()
-        for receive, send in zip(receives, by_message[SEND].get(message, []), strict=False)
+        for receive, send in zip(
+            receives, by_message[SEND].get(message, []), strict=False
+        )
     }
 
 
@@ -319,7 +357,10 @@ def _tensors(node: Node) -> dict[int, float]:
     pairs = _list(node, "tensors")
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise InputError(f"{key_path}: must be a list of [number, bytes]")
-    return {_whole(n, key_path): number({"bytes": size}, "bytes", key_path) for n, size in pairs}
+    return {
+        _whole(n, key_path): number({"bytes": size}, "bytes", key_path)
+        for n, size in pairs
+    }
 
 
 def _list(node: Node, key: str) -> list[Any]:
@@ -354,7 +395,11 @@ def _output(node: Node) -> float:
     try:
         return float(sum(_bytes(s, str(t)) for s, t in zip(shapes, types, strict=True)))
     except (TypeError, ValueError, LookupError) as error:
-        reason = f"{error.args[0]} is no type of elements" if isinstance(error, KeyError) else error
+        reason = (
+            f"{error.args[0]} is no type of elements"
+            if isinstance(error, KeyError)
+            else error
+        )
         raise InputError(f"{key_path}.outputs: {reason}") from None
 
 
@@ -374,7 +419,9 @@ def _bytes(shape: Any, kind: str) -> int:
     """
     if shape and isinstance(shape[0], list):
         inner = re.findall(r"Tensor\(([^()]*)\)", kind)
-        return sum(_bytes(s, f"Tensor({k})") for s, k in zip(shape, inner, strict=False))
+        return sum(
+            _bytes(s, f"Tensor({k})") for s, k in zip(shape, inner, strict=False)
+        )
     match = re.fullmatch(r"Tensor\(([^()]*)\)", kind)
     if not match:
         return 0

@@ -86,8 +86,13 @@ def read_dnn_partitioning(path: str | Path, cluster: Cluster | None) -> Problem:
 def own_cluster(file: PartitioningFile) -> Cluster:
     """Return the accelerators and CPUs that the file speaks of."""
     memory = file.maxSizePerFPGA
-    devices = [Device(name=f"acc:{i}", kind="acc", memory=memory) for i in range(file.maxFPGAs)]
-    devices += [Device(name=f"cpu:{i}", kind="cpu", memory=CPU_MEMORY) for i in range(file.maxCPUs)]
+    devices = [
+        Device(name=f"acc:{i}", kind="acc", memory=memory) for i in range(file.maxFPGAs)
+    ]
+    devices += [
+        Device(name=f"cpu:{i}", kind="cpu", memory=CPU_MEMORY)
+        for i in range(file.maxCPUs)
+    ]
     speed = {2: BANDWIDTH / 2, 1: BANDWIDTH, 0: FREE}
     links = [
         Link(
@@ -108,7 +113,8 @@ def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Prob
     cluster = cluster or own_cluster(file)
     cpu = [node.cpuLatency * MILLISECOND for node in nodes]
     accelerator = [
-        node.fpgaLatency * MILLISECOND if node.supportedOnFpga else np.inf for node in nodes
+        node.fpgaLatency * MILLISECOND if node.supportedOnFpga else np.inf
+        for node in nodes
     ]
     phases = [BACKWARD if node.isBackwardNode else FORWARD for node in nodes]
     return build_problem(
@@ -119,7 +125,8 @@ def _problem(name: str, file: PartitioningFile, cluster: Cluster | None) -> Prob
         state=np.array([node.size for node in nodes], dtype=np.float64),
         phase=np.array(phases, dtype=np.int8),
         colocate=tuple(
-            None if node.colorClass is None else f"color:{node.colorClass}" for node in nodes
+            None if node.colorClass is None else f"color:{node.colorClass}"
+            for node in nodes
         ),
         module=tuple(node.name for node in nodes),
         estimated=np.full(len(nodes), not has_own_cluster),

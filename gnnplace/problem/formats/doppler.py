@@ -41,13 +41,19 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
     source, name = str(path), Path(path).stem
     lines = read_text(path).splitlines()
     if len(lines) < FEWEST_LINES:
-        raise FormatError(f"{source}: has {len(lines)} lines; is it a compute graph of DOPPLER's?")
+        raise FormatError(
+            f"{source}: has {len(lines)} lines; is it a compute graph of DOPPLER's?"
+        )
     count = _numbers(lines[0], f"{source}: line 1")
     inputs = _numbers(lines[1], f"{source}: line 2")
     if len(count) != 1:
         raise FormatError(f"{source}: line 1: must be the number of nodes")
     num_ops = count[0] - len(inputs)
-    costs = [_costs(line, f"{source}: line {k}") for k, line in enumerate(lines[4:], 5) if line]
+    costs = [
+        _costs(line, f"{source}: line {k}")
+        for k, line in enumerate(lines[4:], 5)
+        if line
+    ]
     if num_ops < 1 or len(costs) != num_ops:
         raise FormatError(
             f"{source}: has costs of {len(costs)} nodes, and {count[0]} nodes less {len(inputs)} "
@@ -60,7 +66,9 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
             f"{source}: line 4: {len(targets)} edges end, and {len(sources)} begin (line 3)"
         )
     if outside := [node for node in (*sources, *targets) if node >= num_ops]:
-        raise FormatError(f"{source}: an edge names node {outside[0]}, and there are {num_ops}")
+        raise FormatError(
+            f"{source}: an edge names node {outside[0]}, and there are {num_ops}"
+        )
     has_own_cluster = cluster is None
     cluster = cluster or equal_devices(8 if name.startswith("8gpu_") else 4)
     work = np.array([cost for cost, _ in costs]) / SCALE
@@ -78,7 +86,9 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
 
 def equal_devices(count: int) -> Cluster:
     """Return devices without a limit of memory, each linked with each other one."""
-    devices = tuple(Device(name=f"gpu:{i}", kind="gpu", memory=MOST) for i in range(count))
+    devices = tuple(
+        Device(name=f"gpu:{i}", kind="gpu", memory=MOST) for i in range(count)
+    )
     names = [device.name for device in devices]
     return Cluster(devices, all_pairs(names, bandwidth=SCALE, latency=0.0), "doppler")
 

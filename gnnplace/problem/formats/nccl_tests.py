@@ -37,7 +37,9 @@ OPS = {
 OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube", "alltoallv")
 PROGRAM = re.compile(rf"\b({'|'.join((*OPS, *OTHERS))})_perf(?:_mpi)?\b")
 TAG = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d+:)\s?")
-RANK = re.compile(r"#?\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
+RANK = re.compile(
+    r"#?\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device"
+)
 COLUMNS = re.compile(r"#?\s*size\s+count\s+.*\btime\b")
 ROW = re.compile(r"\s*\d+\s+\d+\s")
 SLACK = 0.05  # algbw is rounded
@@ -97,14 +99,18 @@ def read_nccl_tests(path: str | Path) -> list[Run]:
             raise FormatError(f"{path}: line {section.line}: {error}") from None
         runs += [run] if run is not None else []
     if not runs:
-        raise FormatError(f"{path}: no row of all_reduce_perf or another program of nccl-tests")
+        raise FormatError(
+            f"{path}: no row of all_reduce_perf or another program of nccl-tests"
+        )
     return runs
 
 
 def _read_line(text: str, number: int, sections: list[_Section]) -> None:
     """Add a line to the last section, or begin the next one."""
     program, rank = PROGRAM.search(text), RANK.match(text)
-    if sections[-1].rows and (rank or "nThread" in text or (program and "concluded" not in text)):
+    if sections[-1].rows and (
+        rank or "nThread" in text or (program and "concluded" not in text)
+    ):
         sections.append(_Section())
     section = sections[-1]
     if program:
@@ -129,10 +135,14 @@ def _read_row(words: Sequence[str], section: _Section) -> None:
         ValueError: what is wrong with it.
     """
     if not section.columns:
-        raise ValueError("a row before the heading that names its columns (size, count, … time)")
+        raise ValueError(
+            "a row before the heading that names its columns (size, count, … time)"
+        )
     names = section.columns[: 1 + section.columns.index("time") + 3]
     if len(words) < len(names):
-        raise ValueError(f"{len(words)} values, {len(names)} and more expected; is it cut off?")
+        raise ValueError(
+            f"{len(words)} values, {len(names)} and more expected; is it cut off?"
+        )
     row = dict(zip(names, words, strict=False))
     try:
         size, micro = float(row["size"]), float(row["time"])
@@ -169,13 +179,19 @@ def _run(section: _Section) -> Run | None:
     """
     gpus_by_host = Counter(section.hosts.values())
     if len(section.hosts) < 2:
-        message = f"{len(section.hosts)} lines '#  Rank … on HOST device' before this row"
+        message = (
+            f"{len(section.hosts)} lines '#  Rank … on HOST device' before this row"
+        )
         raise ValueError(f"{message}: two GPUs at least are needed")
     missing = sorted(set(range(max(section.hosts) + 1)) - set(section.hosts))
     if missing:
-        raise ValueError(f"the line '#  Rank' of rank {missing[0]} is missing before this row")
+        raise ValueError(
+            f"the line '#  Rank' of rank {missing[0]} is missing before this row"
+        )
     if len(set(gpus_by_host.values())) > 1:
-        raise ValueError(f"servers with different numbers of GPUs: {dict(gpus_by_host)}")
+        raise ValueError(
+            f"servers with different numbers of GPUs: {dict(gpus_by_host)}"
+        )
     program = section.program or _guess(section)
     if program not in OPS:
         return None
@@ -197,7 +213,9 @@ def _guess(section: _Section) -> str:
         "sendrecv": 1.0,
     }
     if section.reduces:
-        programs = [name for name, value in formulas.items() if abs(ratio / value - 1.0) < SLACK]
+        programs = [
+            name for name, value in formulas.items() if abs(ratio / value - 1.0) < SLACK
+        ]
         if len(programs) == 1:
             return programs[0]
     raise ValueError(

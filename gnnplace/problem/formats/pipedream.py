@@ -33,7 +33,12 @@ from gnnplace.graph import ComputationGraph
 from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
 from gnnplace.problem.cluster import Cluster, preset
 
-KEYS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+KEYS = (
+    "forward_compute_time",
+    "backward_compute_time",
+    "activation_size",
+    "parameter_size",
+)
 COPIES = 3.0
 DEFAULT_CLUSTER = "pcie-v100-4"
 OPTION = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\s]+)")
@@ -62,8 +67,12 @@ def read_pipedream(path: str | Path, cluster: Cluster | None) -> Problem:
         cluster = cluster or preset(DEFAULT_CLUSTER)
         problem = _problem(Path(path).stem, profile.layers, profile.edges, cluster)
     if profile.unread:
-        options = ", ".join(f"{name} of {n} layers" for name, n in profile.unread.items())
-        line = f"{path}: {options}: left out; a placement is searched anew, without these"
+        options = ", ".join(
+            f"{name} of {n} layers" for name, n in profile.unread.items()
+        )
+        line = (
+            f"{path}: {options}: left out; a placement is searched anew, without these"
+        )
         warnings.warn(line, ChangedWarning, stacklevel=3)
     return problem
 
@@ -124,7 +133,9 @@ def parse_profile(source: str, text: str) -> LayerProfile:
 def _layer(parts: list[str], where: str) -> tuple[PipedreamLayer, list[str]]:
     """Return a layer, and the names of options that stand beside its times and sizes."""
     if len(parts) < 3:
-        raise FormatError(f"{where}: a node must read 'name -- description -- key=value, ...'")
+        raise FormatError(
+            f"{where}: a node must read 'name -- description -- key=value, ...'"
+        )
     # The optimizer writes "-- stage_id=0" behind the profile's own part.
     profiled = [k for k, part in enumerate(parts) if f"{KEYS[0]}=" in part]
     position = profiled[-1] if profiled else len(parts) - 1
@@ -146,11 +157,15 @@ def _number(fields: dict[str, str], key: str, where: str) -> float:
     if key not in fields:
         raise FormatError(f"{where}: {key} is missing")
     try:
-        value = sum(float(part) for part in fields[key].strip("[]").split(";") if part.strip())
+        value = sum(
+            float(part) for part in fields[key].strip("[]").split(";") if part.strip()
+        )
     except ValueError:
         raise FormatError(f"{where}: {key}={fields[key]!r} is not a number") from None
     if not (math.isfinite(value) and value >= 0):
-        raise FormatError(f"{where}: {key}={fields[key]!r} must be finite and not negative")
+        raise FormatError(
+            f"{where}: {key}={fields[key]!r} must be finite and not negative"
+        )
     return value
 
 
@@ -163,7 +178,9 @@ class _AddedOps:
         self.phase: list[int] = []
         self.layer: list[PipedreamLayer] = []
 
-    def add(self, suffix: str, layer: PipedreamLayer, seconds: float, phase: int) -> int:
+    def add(
+        self, suffix: str, layer: PipedreamLayer, seconds: float, phase: int
+    ) -> int:
         self.names.append(layer.name + suffix)
         self.time.append(seconds)
         self.phase.append(phase)
@@ -172,19 +189,26 @@ class _AddedOps:
 
 
 def _problem(
-    name: str, layers: dict[str, PipedreamLayer], edges: list[tuple[str, str]], cluster: Cluster
+    name: str,
+    layers: dict[str, PipedreamLayer],
+    edges: list[tuple[str, str]],
+    cluster: Cluster,
 ) -> Problem:
     ops = _AddedOps()
     trained = _trained(layers, edges)
     weighted = [layer for layer in trained if layer.parameters > 0]
-    forward = {k: ops.add("", layer, layer.forward, FORWARD) for k, layer in layers.items()}
+    forward = {
+        k: ops.add("", layer, layer.forward, FORWARD) for k, layer in layers.items()
+    }
     backward = {x.name: ops.add("/backward", x, x.backward, BACKWARD) for x in trained}
     update = {x.name: ops.add("/update", x, 0.0, UPDATE) for x in weighted}
     tensors = _tensors(layers, edges, forward, backward)
     tensors += [(backward[k], layers[k].parameters, [u]) for k, u in update.items()]
     n = len(ops.names)
     state = np.zeros(n)
-    state[list(forward.values())] = [COPIES * layer.parameters for layer in layers.values()]
+    state[list(forward.values())] = [
+        COPIES * layer.parameters for layer in layers.values()
+    ]
     return build_problem(
         name,
         ComputationGraph.from_tensors(ops.names, tensors),
@@ -192,7 +216,9 @@ def _problem(
         {kind: ops.time for kind in cluster.kinds},
         state=state,
         phase=np.array(ops.phase, dtype=np.int8),
-        colocate=tuple(layer.name if layer.parameters > 0 else None for layer in ops.layer),
+        colocate=tuple(
+            layer.name if layer.parameters > 0 else None for layer in ops.layer
+        ),
         module=tuple(layer.description for layer in ops.layer),
         estimated=np.ones(n, dtype=bool),
     )
@@ -205,7 +231,11 @@ def _trained(
     if not any(layer.backward > 0 for layer in layers.values()):
         return []
     fed = {b for _, b in edges}
-    return [x for x in layers.values() if x.name in fed or x.backward > 0 or x.parameters > 0]
+    return [
+        x
+        for x in layers.values()
+        if x.name in fed or x.backward > 0 or x.parameters > 0
+    ]
 
 
 def _tensors(
@@ -228,5 +258,7 @@ def _tensors(
     for name in backward:
         for source in predecessors[name]:
             if source in backward:
-                tensors.append((backward[name], layers[source].activation, [backward[source]]))
+                tensors.append(
+                    (backward[name], layers[source].activation, [backward[source]])
+                )
     return tensors

@@ -208,7 +208,9 @@ def _costs(file: InputFile) -> Mapping[str, float]:
     """
     if file.step_stats is None:
         if file.cost_d is None:
-            raise InputError("step_stats: missing; give it with op_perf, or cost_d with out_d")
+            raise InputError(
+                "step_stats: missing; give it with op_perf, or cost_d with out_d"
+            )
         return file.cost_d
     micros: dict[str, float] = {}
     for k, device in enumerate(file.step_stats.dev_stats):

@@ -73,17 +73,25 @@ class WireMessage:
         self._values: dict[int, list[int | bytes]] = {}
         for count, (name, value) in enumerate(fields(data)):
             if count == MOST:
-                raise InputError(f"a message of more than {MOST:,} fields; is it the right file?")
+                raise InputError(
+                    f"a message of more than {MOST:,} fields; is it the right file?"
+                )
             self._values.setdefault(name, []).append(value)
 
     def messages(self, name: int) -> list[WireMessage]:
         """Return a repeated field of messages."""
-        return [WireMessage(one) for one in self._values.get(name, ()) if isinstance(one, bytes)]
+        return [
+            WireMessage(one)
+            for one in self._values.get(name, ())
+            if isinstance(one, bytes)
+        ]
 
     def texts(self, name: int) -> list[str]:
         """Return a repeated field of text."""
         values = self._values.get(name, ())
-        return [one.decode("utf-8", "replace") for one in values if isinstance(one, bytes)]
+        return [
+            one.decode("utf-8", "replace") for one in values if isinstance(one, bytes)
+        ]
 
     def text(self, name: int) -> str:
         """Return a field of text, empty where it is missing."""
@@ -102,7 +110,11 @@ class WireMessage:
 
     def num_floats(self, name: int) -> int:
         """Return how many 4-byte numbers a field holds, packed or not."""
-        return sum(len(one) // 4 for one in self._values.get(name, ()) if isinstance(one, bytes))
+        return sum(
+            len(one) // 4
+            for one in self._values.get(name, ())
+            if isinstance(one, bytes)
+        )
 
     def data(self, name: int) -> bytes:
         """Return a field of bytes, empty where it is missing."""
@@ -116,4 +128,8 @@ class WireMessage:
     def double(self, name: int) -> float | None:
         """Return a field of 8 bytes as a float; None where it is missing."""
         values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
-        return struct.unpack("<d", values[-1])[0] if values and len(values[-1]) == 8 else None
+        return (
+            struct.unpack("<d", values[-1])[0]
+            if values and len(values[-1]) == 8
+            else None
+        )

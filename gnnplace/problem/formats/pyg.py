@@ -36,11 +36,15 @@ def to_pyg(problem: Problem) -> Data:
 
     graph, kinds = problem.graph, list(problem.cluster.kinds)
     tensor = graph.consumption_tensor
-    classes = {name: k for k, name in enumerate(sorted(filter(None, set(problem.colocate))))}
+    classes = {
+        name: k for k, name in enumerate(sorted(filter(None, set(problem.colocate))))
+    }
     units = [-1 if name is None else classes[name] for name in problem.colocate]
     times = np.stack([problem.time[kind] for kind in kinds], axis=1)
     return Data(
-        edge_index=torch.from_numpy(np.stack([graph.producer[tensor], graph.consumer])).long(),
+        edge_index=torch.from_numpy(
+            np.stack([graph.producer[tensor], graph.consumer])
+        ).long(),
         edge_bytes=torch.from_numpy(graph.size[tensor]),
         edge_tensor=torch.from_numpy(tensor.astype(np.int64)),
         time=torch.from_numpy(times),
@@ -53,7 +57,9 @@ def to_pyg(problem: Problem) -> Data:
     )
 
 
-def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "graph") -> Problem:
+def from_pyg(
+    data: Data, cluster: Cluster | str | None = None, name: str = "graph"
+) -> Problem:
     """Return a ``Data`` as a problem.
 
     Args:
@@ -91,20 +97,28 @@ def from_pyg(data: Data, cluster: Cluster | str | None = None, name: str = "grap
         source, target = (int(end) for end in edges[:, k])
         entry = tensors.setdefault(tensor, (source, float(sizes[k]), []))
         if entry[:2] != (source, float(sizes[k])):
-            raise InputError(f"edge_tensor[{k}]: {tensor} has another producer or other bytes")
+            raise InputError(
+                f"edge_tensor[{k}]: {tensor} has another producer or other bytes"
+            )
         entry[2].append(target)
     ops = [
         GivenOp(
             str(columns["names"][k]),
             f"data[{k}]",
-            {key: column[k] for key, column in columns.items() if column[k] is not None},
+            {
+                key: column[k]
+                for key, column in columns.items()
+                if column[k] is not None
+            },
         )
         for k in range(count)
     ]
     return problem_of(name, ops, tensors.values(), cluster)
 
 
-def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, Sequence[Any]]:
+def _columns(
+    given: dict[str, Any], count: int, cluster: Cluster
+) -> dict[str, Sequence[Any]]:
     """Return what is said of each op, by the keys of ``GivenOp``."""
     columns: dict[str, Sequence[Any]] = {
         key: _array(given, key, (count,)).tolist()
@@ -133,7 +147,9 @@ def _columns(given: dict[str, Any], count: int, cluster: Cluster) -> dict[str, S
     return columns | {"names": names}
 
 
-def _array(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:
+def _array(
+    given: dict[str, Any], key: str, shape: tuple[int | None, ...]
+) -> np.ndarray:
     """Return a field of numbers of any type, layout and device as an array.
 
     Raises:
@@ -157,16 +173,22 @@ def _numbers(field: object, key: str) -> np.ndarray:
     if isinstance(field, torch.Tensor):
         if field.is_meta:
             raise InputError(f"{key}: on the meta device, which holds no numbers")
-        field = field.detach().cpu().to_dense() if field.is_sparse else field.detach().cpu()
+        field = (
+            field.detach().cpu().to_dense() if field.is_sparse else field.detach().cpu()
+        )
         if field.is_floating_point():
             field = field.double()  # NumPy has no bfloat16 and no float8
     try:
         return np.asarray(field)
     except (ValueError, TypeError, RuntimeError):
-        raise InputError(f"{key}: no tensor of numbers; rows may have unlike lengths") from None
+        raise InputError(
+            f"{key}: no tensor of numbers; rows may have unlike lengths"
+        ) from None
 
 
-def _whole_numbers(given: dict[str, Any], key: str, shape: tuple[int | None, ...]) -> np.ndarray:
+def _whole_numbers(
+    given: dict[str, Any], key: str, shape: tuple[int | None, ...]
+) -> np.ndarray:
     """Return a field of whole numbers.
 
     Raises:
@@ -180,7 +202,9 @@ def _whole_numbers(given: dict[str, Any], key: str, shape: tuple[int | None, ...
         raise InputError(f"{key}: must have whole numbers") from None
     unlike = np.argwhere(integers != value)
     if len(unlike):
-        raise InputError(f"{key}{unlike[0].tolist()}: {value[tuple(unlike[0])]}: must be whole")
+        raise InputError(
+            f"{key}{unlike[0].tolist()}: {value[tuple(unlike[0])]}: must be whole"
+        )
     return integers
 
 
@@ -199,12 +223,16 @@ def read_pyg(path: str | Path, cluster: Cluster | None = None) -> Problem:
     try:
         with torch.serialization.safe_globals(safe_classes):
             data = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a damaged file makes torch's reader raise is no list
+    except (
+        Exception
+    ) as error:  # what a damaged file makes torch's reader raise is no list
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if reason.startswith("Weights only"):
             reason = "it is no file of torch.save, or holds more than a Data of tensors"
         raise FormatError(f"{path}: cannot be read: {reason}") from None
     if not isinstance(data, Data):
-        raise FormatError(f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data")
+        raise FormatError(
+            f"{path}: a {type(data).__name__}, not a torch_geometric.data.Data"
+        )
     with within(path):
         return from_pyg(data, cluster, Path(path).stem)

@@ -30,8 +30,16 @@ from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.simulation import Simulation
 
 COUNTS = (2, 4, 8)
-QUICK, WIDE = "contiguous", ("best", "portfolio", "learned")  # the one is among what these try
-PARTS = (-0.5, 0.5, -0.25, 0.25)  # of the busiest device's units; below 0: the last ones
+QUICK, WIDE = (
+    "contiguous",
+    ("best", "portfolio", "learned"),
+)  # the one is among what these try
+PARTS = (
+    -0.5,
+    0.5,
+    -0.25,
+    0.25,
+)  # of the busiest device's units; below 0: the last ones
 WORTH = 1.05  # times faster, at least, what is advised
 CPU = "cpu"
 MOST_OPS = 20_000  # of what is simulated
@@ -94,7 +102,9 @@ class Advice:
     @property
     def speedup(self) -> float | None:
         """Over one device."""
-        return None if self.single is None else self.single / max(self.step_time, 1e-300)
+        return (
+            None if self.single is None else self.single / max(self.step_time, 1e-300)
+        )
 
     @property
     def alone_is_best(self) -> bool:
@@ -147,7 +157,9 @@ def _single(space: SearchSpace) -> float | None:
         return None
     placement = Single().search(space, np.random.default_rng(0), NO_BUDGET)
     seconds, excess = space.simulator.excess(placement.device, placement.order)
-    alone = len(np.unique(placement.device)) == 1 and excess <= 0 and np.isfinite(seconds)
+    alone = (
+        len(np.unique(placement.device)) == 1 and excess <= 0 and np.isfinite(seconds)
+    )
     return seconds if alone else None
 
 
@@ -164,9 +176,16 @@ def _idle(
     step_times = dict[str, float | None]()
     for d in np.flatnonzero(~used).tolist():
         device = problem.cluster.devices[d]
-        sort = device.kind, device.memory, device.reserve, problem.unit_allowed[:, d].tobytes()
+        sort = (
+            device.kind,
+            device.memory,
+            device.reserve,
+            problem.unit_allowed[:, d].tobytes(),
+        )
         if sort not in reasons_by_sort:
-            reasons_by_sort[sort] = _reason(space, simulation, d, int(used.sum()), most, deadline)
+            reasons_by_sort[sort] = _reason(
+                space, simulation, d, int(used.sum()), most, deadline
+            )
         idle = reasons_by_sort[sort]
         reasons.setdefault(idle.reason, []).append(device.name)
         step_times[idle.reason] = idle.step_time
@@ -185,7 +204,9 @@ def _reason(
     """Return why a device is idle; the names of its sort are added by the caller."""
     problem = space.problem
     if not np.isfinite(problem.kind_times[:, problem.kind_of[device]]).any():
-        return Idle((), f"no op has a time for kind {problem.cluster.devices[device].kind!r}")
+        return Idle(
+            (), f"no op has a time for kind {problem.cluster.devices[device].kind!r}"
+        )
     if not problem.unit_allowed[:, device].any():
         return Idle((), "pins and forbids leave it no op")
     if most is not None and used >= most:
@@ -201,10 +222,8 @@ def _reason(
     if change < 0:
         reason = f"a part moved there makes the step {-change:.1%} shorter; this answer has none"
         return Idle((), reason, best)
-    reason = (
-        f"splitting further does not pay: the best part moved there makes it {change:.1%} longer"
-    )
-    return Idle((), reason, best)
+    longer = f"the best part moved there makes it {change:.1%} longer"
+    return Idle((), f"splitting further does not pay: {longer}", best)
 
 
 def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator[float]:
@@ -217,16 +236,24 @@ def _splits(space: SearchSpace, simulation: Simulation, device: int) -> Iterator
     for part in PARTS:
         count = int(np.ceil(abs(part) * len(units)))
         moved_units = units[-count:] if part < 0 else units[:count]
-        placed = np.where(np.isin(problem.unit_of, moved_units), device, simulation.device)
+        placed = np.where(
+            np.isin(problem.unit_of, moved_units), device, simulation.device
+        )
         placed = placed.astype(np.int32)
         order = space.sequence(placed)[1]
         if space.simulator.excess(placed, order)[1] <= 0:
             yield space.simulator.step_time(placed, order)
 
 
-def _tries(problem: Problem, placer: str, deadline: float) -> Iterator[tuple[int, float]]:
+def _tries(
+    problem: Problem, placer: str, deadline: float
+) -> Iterator[tuple[int, float]]:
     """Yield numbers of micro-batches and the seconds of a step with each."""
-    if problem.microbatches > 1 or problem.num_devices == 1 or (problem.phase == UPDATE).all():
+    if (
+        problem.microbatches > 1
+        or problem.num_devices == 1
+        or (problem.phase == UPDATE).all()
+    ):
         return
     quick = QUICK if placer in WIDE else placer
     for count in COUNTS:
@@ -237,7 +264,9 @@ def _tries(problem: Problem, placer: str, deadline: float) -> Iterator[tuple[int
 
 
 def _worthwhile(
-    trials: Iterable[tuple[int, float]], step_time: float, can_cut: Callable[[int], bool] | None
+    trials: Iterable[tuple[int, float]],
+    step_time: float,
+    can_cut: Callable[[int], bool] | None,
 ) -> tuple[Try, ...]:
     """Return the fastest number of micro-batches that is worth it and can be done, if any is."""
     for count, seconds in sorted(trials, key=itemgetter(1)):
@@ -250,10 +279,15 @@ def _worthwhile(
 def _cut(problem: Problem, count: int) -> Problem:
     """Return the problem in micro-batches, whose ops take no less than their launches."""
     cut = with_microbatches(problem, count)
-    launches, updates = np.array([len(names) for names in cut.members]), cut.phase == UPDATE
+    launches, updates = (
+        np.array([len(names) for names in cut.members]),
+        cut.phase == UPDATE,
+    )
     time = {}
     for kind, seconds in cut.time.items():
         launch_seconds = EAGER.view if kind == CPU else EAGER.backward
-        lowest = np.minimum(np.where(updates, 1, count) * seconds, launches * launch_seconds)
+        lowest = np.minimum(
+            np.where(updates, 1, count) * seconds, launches * launch_seconds
+        )
         time[kind] = np.maximum(seconds, lowest)
     return replace(cut, time=time)

@@ -39,7 +39,9 @@ class Alternative:
     order: IntArray
 
 
-def ops_named(space: SearchSpace, *, op: str | None = None, module: str | None = None) -> IntArray:
+def ops_named(
+    space: SearchSpace, *, op: str | None = None, module: str | None = None
+) -> IntArray:
     """Find ops by the name of one or by a pattern of modules.
 
     Raises:
@@ -55,7 +57,9 @@ def ops_named(space: SearchSpace, *, op: str | None = None, module: str | None =
             return np.array([exact], dtype=np.int32)
         return np.flatnonzero(names.matched(op, f"op {op}").ops).astype(np.int32)
     names = Names(problem.module, problem.graph.names)
-    return np.flatnonzero(names.matched(str(module), f"module {module}").ops).astype(np.int32)
+    return np.flatnonzero(names.matched(str(module), f"module {module}").ops).astype(
+        np.int32
+    )
 
 
 def alternatives(
@@ -80,5 +84,7 @@ def alternatives(
         best = listed if listed_score < score else order
         simulation = space.simulator.run(placed, best)
         fault = simulation.faults[0] if simulation.faults else ""
-        choices.append(Alternative(d, simulation.step_time, num_moved, fault, placed, best))
+        choices.append(
+            Alternative(d, simulation.step_time, num_moved, fault, placed, best)
+        )
     return choices

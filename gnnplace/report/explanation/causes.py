@@ -100,12 +100,20 @@ class Causes:
         transfers, candidates = self.simulation.transfers, []
         for k in self.incoming[op]:
             candidates.append(
-                (float(transfers.arrival[k]), 0, Cause(float(transfers.arrival[k]), -1, k))
+                (
+                    float(transfers.arrival[k]),
+                    0,
+                    Cause(float(transfers.arrival[k]), -1, k),
+                )
             )
         copy = self._copy_before(op)
         if copy >= 0:
             candidates.append(
-                (float(transfers.end[copy]), 1, Cause(float(transfers.end[copy]), -1, copy, True))
+                (
+                    float(transfers.end[copy]),
+                    1,
+                    Cause(float(transfers.end[copy]), -1, copy, True),
+                )
             )
         if self.before[op] >= 0:
             end = float(self.simulation.finish[self.before[op]])
@@ -115,12 +123,17 @@ class Causes:
         cause = max(candidates, key=lambda entry: entry[:2])[2]
         if cause.transfer < 0:
             return cause
-        return Cause(cause.end, int(self.producer[cause.transfer]), cause.transfer, cause.copies)
+        return Cause(
+            cause.end, int(self.producer[cause.transfer]), cause.transfer, cause.copies
+        )
 
     def _copy_before(self, op: int) -> int:
         """Return the last copy that the op's device makes of what comes before it there, or -1."""
         place = int(self._place[op])
-        device, start = int(self.simulation.device[op]), float(self.simulation.start[op])
+        device, start = (
+            int(self.simulation.device[op]),
+            float(self.simulation.start[op]),
+        )
         last = int(np.searchsorted(self._copy_ends[device], start, side="right")) - 1
         for k in reversed(self.copies[device][: last + 1]):
             if self._place[self.producer[k]] < place:

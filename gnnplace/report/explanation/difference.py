@@ -88,11 +88,16 @@ def difference(
         DeadlockError: sequences contradict the graph; names the ops of a cycle.
     """
     second = other or problem
-    return steps_differ(problem, simulate(problem, before), simulate(second, after), second)
+    return steps_differ(
+        problem, simulate(problem, before), simulate(second, after), second
+    )
 
 
 def steps_differ(
-    problem: Problem, before: Simulation, after: Simulation, other: Problem | None = None
+    problem: Problem,
+    before: Simulation,
+    after: Simulation,
+    other: Problem | None = None,
 ) -> PlacementDifference:
     """Compare two simulated placements of a model.
 
@@ -111,7 +116,10 @@ def steps_differ(
     if names != tuple(device.name for device in second.cluster.devices):
         raise MismatchError("diff: the placements are on clusters whose devices differ")
     same_groups = second.graph.names == problem.graph.names
-    first, then = _atoms(problem, before, same_groups), _atoms(second, after, same_groups)
+    first, then = (
+        _atoms(problem, before, same_groups),
+        _atoms(second, after, same_groups),
+    )
     if first.keys() != then.keys():
         unmatched = sorted(first.keys() ^ then.keys())[0]
         raise MismatchError(

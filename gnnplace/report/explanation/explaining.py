@@ -29,8 +29,16 @@ from gnnplace.policy import PlaceOptions, place
 from gnnplace.problem import Constraints, Placement, Problem
 from gnnplace.problem.constraints import constrained
 from gnnplace.problem.constraints.applying import resolve
-from gnnplace.problem.constraints.constraints import ConstraintRule, Given, as_constraints
-from gnnplace.report.explanation.alternatives import Alternative, alternatives, ops_named
+from gnnplace.problem.constraints.constraints import (
+    ConstraintRule,
+    Given,
+    as_constraints,
+)
+from gnnplace.report.explanation.alternatives import (
+    Alternative,
+    alternatives,
+    ops_named,
+)
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.critical_path import KINDS, Piece, critical_path
 from gnnplace.report.explanation.modules import module_rows
@@ -77,7 +85,9 @@ def loosened(
         Seconds of the search with all constraints, if that is below what is known, and the prices.
     """
     free = _without_rules(problem, constraints)
-    with_all = min(known, _seconds(place, constrained(free, constraints), constraints)[0])
+    with_all = min(
+        known, _seconds(place, constrained(free, constraints), constraints)[0]
+    )
     prices = []
     for label, base, remaining in _each(problem, free, constraints):
         try:
@@ -107,7 +117,9 @@ def _each(
             yield f"{name} {rule}", free, replace(asked, **fewer)
     for k, patterns in enumerate(asked.together):
         if _parts(free, asked, k):
-            apart = replace(asked, together=asked.together[:k] + asked.together[k + 1 :])
+            apart = replace(
+                asked, together=asked.together[:k] + asked.together[k + 1 :]
+            )
             yield f"together {','.join(patterns)}", free, apart
     if asked.max_devices is not None and asked.max_devices < problem.num_devices:
         yield f"max-devices {asked.max_devices}", free, replace(asked, max_devices=None)
@@ -183,7 +195,9 @@ class Explanation:
     def shares(self) -> dict[str, float]:
         """Share of the step that the critical path spends on each of ``KINDS``."""
         total = max(self.simulation.step_time, 1e-300)
-        return {k: sum(p.seconds for p in self.pieces if p.kind == k) / total for k in KINDS}
+        return {
+            k: sum(p.seconds for p in self.pieces if p.kind == k) / total for k in KINDS
+        }
 
     def by_module(self) -> list[tuple[str, dict[str, float]]]:
         """Seconds of the critical path by module of the op that computes or sends, most first."""
@@ -191,7 +205,9 @@ class Explanation:
         by_label: dict[str, dict[str, float]] = {}
         for piece in self.pieces:
             if piece.seconds > 0:
-                seconds = by_label.setdefault(labels[row[piece.op]], dict.fromkeys(KINDS, 0.0))
+                seconds = by_label.setdefault(
+                    labels[row[piece.op]], dict.fromkeys(KINDS, 0.0)
+                )
                 seconds[piece.kind] += piece.seconds
         return sorted(by_label.items(), key=lambda entry: -sum(entry[1].values()))
 
@@ -226,13 +242,17 @@ def explain(
     order = space.simulator.order_of(placement)
     simulation = space.simulator.run(placement.device, order)
     if not np.isfinite(simulation.step_time):
-        raise InfeasibleError(f"explain: the placement cannot run: {simulation.faults[0]}")
+        raise InfeasibleError(
+            f"explain: the placement cannot run: {simulation.faults[0]}"
+        )
     causes = Causes(problem, simulation)
     subject, device_names, elsewhere = "", (), ()  # type: tuple[str, tuple[str, ...], tuple[Alternative, ...]]
     if op is not None or module is not None:
         ops = ops_named(space, op=op, module=module)
         subject = f"op {op}" if op is not None else f"module {module}"
-        names = [problem.cluster.devices[d].name for d in np.unique(simulation.device[ops])]
+        names = [
+            problem.cluster.devices[d].name for d in np.unique(simulation.device[ops])
+        ]
         device_names, elsewhere = (
             tuple(names),
             tuple(alternatives(space, simulation.device, order, ops)),
@@ -302,7 +322,8 @@ def _device_time(causes: Causes, device: int) -> DeviceTime:
     s = causes.simulation
     free = computing = waiting = transfer = messages = 0.0
     sends = [
-        (float(s.transfers.start[k]), float(s.transfers.end[k])) for k in causes.copies[device]
+        (float(s.transfers.start[k]), float(s.transfers.end[k]))
+        for k in causes.copies[device]
     ]
     sent = 0  # copies that end before the gap
     for op in causes.sequences[device].tolist():

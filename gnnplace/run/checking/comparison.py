@@ -91,7 +91,11 @@ def differences(
         actual = computed.get(name)
         if actual is None or _equal(actual, tensor, bits=bits):
             continue
-        allowed = tolerance if isinstance(tolerance, float) else tolerance.get(tensor.dtype, 0.0)
+        allowed = (
+            tolerance
+            if isinstance(tolerance, float)
+            else tolerance.get(tensor.dtype, 0.0)
+        )
         absolute = _apart(actual, tensor, bits=bits)
         if bits and absolute == float("inf"):
             allowed = 0.0
@@ -102,7 +106,11 @@ def differences(
 
 def _largest(expected: Tensors) -> float:
     """Return the largest magnitude of all tensors but the loss."""
-    sizes = [float(t.abs().max()) for name, t in expected.items() if name != "loss" and t.numel()]
+    sizes = [
+        float(t.abs().max())
+        for name, t in expected.items()
+        if name != "loss" and t.numel()
+    ]
     return max(sizes, default=0.0)
 
 
@@ -113,7 +121,9 @@ def _equal(first: torch.Tensor, second: torch.Tensor, *, bits: bool) -> bool:
         return torch.equal(first.double(), second.double())
     if first.dtype != second.dtype:
         return False
-    first_bytes, second_bytes = (tensor.reshape(-1).view(torch.uint8) for tensor in (first, second))
+    first_bytes, second_bytes = (
+        tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)
+    )
     return torch.equal(first_bytes, second_bytes)
 
 

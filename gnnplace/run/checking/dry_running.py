@@ -44,7 +44,15 @@ from gnnplace.run.workers import (
     WorkerFailure,
     shared_words,
 )
-from gnnplace.tracing import Claims, DeviceFault, DeviceWatch, Program, claimed, on_cuda, operations
+from gnnplace.tracing import (
+    Claims,
+    DeviceFault,
+    DeviceWatch,
+    Program,
+    claimed,
+    on_cuda,
+    operations,
+)
 
 CLAIM = re.compile(r"cuda:([1-9]\d*)")
 CPU = torch.device("cpu")
@@ -67,7 +75,9 @@ class Fault:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.device}: " + (f"op {self.op!r}: " if self.op else "") + self.reason
+        return (
+            f"{self.device}: " + (f"op {self.op!r}: " if self.op else "") + self.reason
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,9 @@ def claimed_count(claim: str) -> int:
     """
     match = CLAIM.fullmatch(claim)
     if match is None:
-        raise InputError(f"dry run on {claim!r}: give cuda:N, as in cuda:4 for cuda:0 to cuda:3")
+        raise InputError(
+            f"dry run on {claim!r}: give cuda:N, as in cuda:4 for cuda:0 to cuda:3"
+        )
     return int(match[1])
 
 
@@ -154,12 +166,17 @@ def walk(plan: ExecutionPlan, *, standing: bool = False) -> DryRun:
     """
     claims, mail = Claims(), _Mail()
     with claims.made():
-        tensors = {name: claimed(entry.info, CPU) for name, entry in plan.program.inputs.items()}
+        tensors = {
+            name: claimed(entry.info, CPU)
+            for name, entry in plan.program.inputs.items()
+        }
     plan = replace(plan, program=replace(plan.program, initial=tensors))
     numbers = range(len(plan.devices))
     walkers = [_Walker(plan, number, claims, mail, standing) for number in numbers]
     watches: dict[int, DeviceWatch] = {}  # by the thread that a walker has
-    threads = [threading.Thread(target=walker.walk, args=(watches,)) for walker in walkers]
+    threads = [
+        threading.Thread(target=walker.walk, args=(watches,)) for walker in walkers
+    ]
 
     def drawing(device: torch.device, seed: int) -> object:
         return watches[threading.get_ident()].drawing(device, seed)
@@ -207,7 +224,9 @@ class ClaimedTransport(Transport):
         watch: The watch over this worker's ops.
     """
 
-    def __init__(self, messages: tuple[Message, ...], mail: _Mail, watch: DeviceWatch) -> None:
+    def __init__(
+        self, messages: tuple[Message, ...], mail: _Mail, watch: DeviceWatch
+    ) -> None:
         self._messages, self._mail, self._watch = messages, mail, watch
 
     def open(self, worker: int, device: torch.device) -> None:
@@ -226,7 +245,9 @@ class ClaimedTransport(Transport):
 
         def send(tensor: torch.Tensor, turn: int) -> None:
             if tensor.device != device:
-                raise DeviceFault(f"a message from {device} has its tensor on {tensor.device}")
+                raise DeviceFault(
+                    f"a message from {device} has its tensor on {tensor.device}"
+                )
             if (tuple(tensor.shape), tensor.dtype) != (form.shape, form.dtype):
                 raise DeviceFault(
                     f"a message of {_form(form.shape, form.dtype)} is "
@@ -243,7 +264,9 @@ class ClaimedTransport(Transport):
         def receive(turn: int) -> torch.Tensor:
             stride = self._mail.wait(message)
             with watch.off():
-                staged = torch.empty_strided(form.shape, stride, dtype=form.dtype, device=CPU)
+                staged = torch.empty_strided(
+                    form.shape, stride, dtype=form.dtype, device=CPU
+                )
                 return staged.to(watch.device)
 
         return receive
@@ -273,7 +296,12 @@ class _Walker:
     """One worker on a claimed device, in a thread."""
 
     def __init__(
-        self, plan: ExecutionPlan, number: int, claims: Claims, mail: _Mail, standing: bool
+        self,
+        plan: ExecutionPlan,
+        number: int,
+        claims: Claims,
+        mail: _Mail,
+        standing: bool,
     ) -> None:
         device = plan.devices[number]
         self.plan, self.number, self.claims, self.mail = plan, number, claims, mail
@@ -340,7 +368,9 @@ class _Walker:
         """Return which value the source reads without a binding, from a NameError's message."""
         match = re.search(r"'(\w+)'", reason)
         value = self.program.values.get(match[1]) if match else None
-        return f"value {value!r} is neither made there nor sent there" if value else reason
+        return (
+            f"value {value!r} is neither made there nor sent there" if value else reason
+        )
 
     def _post_remaining(self) -> None:
         """Post all messages that were not sent, so that the other walkers go on to their faults."""

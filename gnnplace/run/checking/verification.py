@@ -22,7 +22,13 @@ import torch
 
 from gnnplace.errors import InputError
 from gnnplace.run.checking.comparison import Verification, differences
-from gnnplace.run.placed import Execution, SavedValues, StepValues, computed_values, state_values
+from gnnplace.run.placed import (
+    Execution,
+    SavedValues,
+    StepValues,
+    computed_values,
+    state_values,
+)
 from gnnplace.run.workers import SEGMENT, Board, Task, available_cores, run_tasks
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
@@ -63,7 +69,9 @@ def verify(program: Program, execution: Execution) -> Verification:
     """
     if execution.first is None:
         raise InputError("execution: it has no outputs; run execute(..., outputs=True)")
-    gpus = execution.mode == "measured" and all(d.startswith("cuda:") for d in execution.devices)
+    gpus = execution.mode == "measured" and all(
+        d.startswith("cuda:") for d in execution.devices
+    )
     device = execution.devices[0] if gpus else "cpu"
     return compare(execution.first, reference_step(program, device=device))
 
@@ -74,9 +82,13 @@ def compare(run: StepValues, reference: StepValues) -> Verification:
     computed = dict(_tensors(run))
     if expected.keys() != computed.keys():
         unpaired = min(expected.keys() ^ computed.keys())
-        raise InputError(f"execution: {unpaired} is on one side only; was it another program?")
+        raise InputError(
+            f"execution: {unpaired} is on one side only; was it another program?"
+        )
     different = differences(computed, expected, TOLERANCE)
-    different.sort(key=lambda d: d.relative / d.tolerance if d.tolerance else d.relative)
+    different.sort(
+        key=lambda d: d.relative / d.tolerance if d.tolerance else d.relative
+    )
     return Verification(len(expected), tuple(reversed(different)))
 
 
@@ -95,7 +107,9 @@ def _tensors(values: StepValues) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{group} {name}", tensor
 
 
-def reference_step(program: Program, *, step: int = 0, device: str = "cpu") -> StepValues:
+def reference_step(
+    program: Program, *, step: int = 0, device: str = "cpu"
+) -> StepValues:
     """Run `program` as it was captured, in one worker with one thread.
 
     Args:
@@ -227,9 +241,13 @@ def compare_with_whole_batch(
         return WholeBatch(len(errors) - 1, worst, errors[worst], tolerance, draws=count)
     eager_errors = eager.errors_against(exact)
     errors = run.errors_against(exact)
-    allowed = {name: max(tolerance, min(TIMES * eager_errors[name], MOST)) for name in errors}
+    allowed = {
+        name: max(tolerance, min(TIMES * eager_errors[name], MOST)) for name in errors
+    }
     worst = max(errors, key=lambda name: errors[name] / allowed[name])
-    return WholeBatch(len(errors) - 1, worst, errors[worst], allowed[worst], draws=count)
+    return WholeBatch(
+        len(errors) - 1, worst, errors[worst], allowed[worst], draws=count
+    )
 
 
 @dataclass(frozen=True)
@@ -245,7 +263,9 @@ class _Step:
         floor = max(NEGLIGIBLE * largest, VANISHED * float(reference.loss.abs()))
         errors = {"the loss": relative_error(self.loss, reference.loss)}
         for name in sorted(reference.gradients.keys() & self.gradients.keys()):
-            gradient = relative_error(self.gradients[name], reference.gradients[name], floor)
+            gradient = relative_error(
+                self.gradients[name], reference.gradients[name], floor
+            )
             errors[f"the gradient of {name}"] = gradient
         return errors
 
@@ -259,7 +279,9 @@ def _in_double(program: Program) -> _Step | None:
     inputs = pytree.tree_map(doubled, step.kwargs or step.args)
     try:
         model = copy.deepcopy(step.model).double()
-        exact = _Step(*eager_step(StepModule(model, step.loss, inputs), draws or nullcontext()))
+        exact = _Step(
+            *eager_step(StepModule(model, step.loss, inputs), draws or nullcontext())
+        )
     except RuntimeError:
         return None
     return None if draws is not None and draws.finish() else exact
@@ -288,7 +310,9 @@ def eager_step(
         step: The module; left as it is, and so are the generators.
         draws: Is entered around both passes.
     """
-    with warnings.catch_warnings():  # of torch's own classes, about their own attributes
+    with (
+        warnings.catch_warnings()
+    ):  # of torch's own classes, about their own attributes
         warnings.simplefilter("ignore", FutureWarning)
         module = copy.deepcopy(step)
     with torch.random.fork_rng(devices=[]), draws:

@@ -77,7 +77,9 @@ def check_device_map(
     homes = _homes(model, device_map)
     args, kwargs = _arguments_of(workload)
     without = {name: value for name, value in kwargs.items() if name not in LABELS}
-    calls = [without, kwargs] if forward_only and len(without) < len(kwargs) else [kwargs]
+    calls = (
+        [without, kwargs] if forward_only and len(without) < len(kwargs) else [kwargs]
+    )
     reason: str | None = None
     with _hooks_that_move(model, device_map):
         for keywords in calls:
@@ -88,7 +90,10 @@ def check_device_map(
 
 
 def _run_forward(
-    model: nn.Module, homes: Mapping[str, torch.device], main: torch.device, call: Arguments
+    model: nn.Module,
+    homes: Mapping[str, torch.device],
+    main: torch.device,
+    call: Arguments,
 ) -> str | None:
     """Run the forward pass; return the first line of any error but that of mixed devices."""
     with Attributes(model).restored(), Claims().made(), unguarded(), torch.no_grad():
@@ -111,7 +116,9 @@ def _home(name: str, device_map: Mapping[str, Name]) -> Name | None:
     """Return the device of the outermost module of the map that a name lies in."""
     parts = name.split(".")
     modules = (".".join(parts[:k]) for k in range(len(parts)))
-    return next((device_map[module] for module in modules if module in device_map), None)
+    return next(
+        (device_map[module] for module in modules if module in device_map), None
+    )
 
 
 def _homes(model: nn.Module, device_map: Mapping[str, Name]) -> dict[str, torch.device]:
@@ -130,7 +137,9 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _claimed_state(model: nn.Module, homes: Mapping[str, torch.device]) -> dict[str, torch.Tensor]:
+def _claimed_state(
+    model: nn.Module, homes: Mapping[str, torch.device]
+) -> dict[str, torch.Tensor]:
     """Return tensors without numbers for parameters and buffers, one for those that are tied."""
     claims: dict[int, torch.Tensor] = {}
     for name, tensor in _tensors(model):
@@ -150,20 +159,25 @@ def _arguments_of(workload: Workload) -> Arguments:
 def _claim(values: Tree, device: torch.device) -> Tree:
     """Return the values with tensors without numbers that claim to be on a device."""
     claims: Tree = pytree.tree_map(
-        lambda x: claimed(value_info(x), device) if isinstance(x, torch.Tensor) else x, values
+        lambda x: claimed(value_info(x), device) if isinstance(x, torch.Tensor) else x,
+        values,
     )
     return claims
 
 
 @contextmanager
-def _hooks_that_move(model: nn.Module, device_map: Mapping[str, Name]) -> Iterator[None]:
+def _hooks_that_move(
+    model: nn.Module, device_map: Mapping[str, Name]
+) -> Iterator[None]:
     """Have the modules of the map move their arguments to their device, within the context."""
     handles = []
     for name, module in model.named_modules():
         home = _hook_device(name, module, device_map)
         if home is not None:
             handles.append(
-                module.register_forward_pre_hook(_make_mover(_device(home)), with_kwargs=True)
+                module.register_forward_pre_hook(
+                    _make_mover(_device(home)), with_kwargs=True
+                )
             )
     try:
         yield
@@ -172,7 +186,9 @@ def _hooks_that_move(model: nn.Module, device_map: Mapping[str, Name]) -> Iterat
             handle.remove()
 
 
-def _hook_device(name: str, module: nn.Module, device_map: Mapping[str, Name]) -> Name | None:
+def _hook_device(
+    name: str, module: nn.Module, device_map: Mapping[str, Name]
+) -> Name | None:
     """Return the device of a module with a hook: of the map, or inside one and holding tensors."""
     if name in device_map:
         return device_map[name]
@@ -185,7 +201,9 @@ def _make_mover(
 ) -> Callable[[nn.Module, tuple[object, ...], dict[str, object]], Arguments]:
     """Return a forward pre-hook that moves all tensors among the arguments to a device."""
 
-    def move(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
+    def move(
+        module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Arguments:
         moved_call: Arguments = pytree.tree_map(
             lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, (args, kwargs)
         )
@@ -197,7 +215,9 @@ def _make_mover(
 def _describe_mix(model: nn.Module, error: Exception) -> str:
     """Say which module's own code mixes devices: the innermost on the error's stack."""
     names = {id(module): name for name, module in model.named_modules()}
-    entered = [names[id(one)] for one in _selves(error.__traceback__) if id(one) in names]
+    entered = [
+        names[id(one)] for one in _selves(error.__traceback__) if id(one) in names
+    ]
     module = f"module {entered[-1]!r}" if entered and entered[-1] else "the model"
     return (
         f"device map: the code of {module} itself would mix devices: {error}; accelerate moves the "

@@ -45,7 +45,11 @@ def accelerate_names(devices: Sequence[Device], used: Sequence[int]) -> dict[int
     hosts = [i for i in used if devices[i].kind == CPU]
     if hosts and len(used) > 1:
         named = ", ".join(devices[i].name for i in used)
-        limit = "runs nothing on the CPU beside GPUs" if len(hosts) < len(used) else "knows one CPU"
+        limit = (
+            "runs nothing on the CPU beside GPUs"
+            if len(hosts) < len(used)
+            else "knows one CPU"
+        )
         raise InputError(
             f"device map: modules are on {named}, and accelerate {limit}; place on GPUs alone "
             f"(--forbid '*={devices[hosts[0]].name}'), or on one device (--max-devices 1)"
@@ -55,11 +59,15 @@ def accelerate_names(devices: Sequence[Device], used: Sequence[int]) -> dict[int
     gpus = [i for i, device in enumerate(devices) if device.kind != CPU]
     numbers = [NUMBER.fullmatch(devices[i].name) for i in gpus]
     if all(numbers) and len({m[1] for m in numbers if m}) == len(gpus):
-        return {i: int(m[1]) for i, m in zip(gpus, numbers, strict=True) if m and i in used}
+        return {
+            i: int(m[1]) for i, m in zip(gpus, numbers, strict=True) if m and i in used
+        }
     return {i: place for place, i in enumerate(gpus) if i in used}
 
 
-def device_map(program: Program, problem: Problem, placement: Placement) -> dict[str, Name]:
+def device_map(
+    program: Program, problem: Problem, placement: Placement
+) -> dict[str, Name]:
     """Return modules and their devices, for ``dispatch_model(model, device_map)``.
 
     Args:
@@ -101,7 +109,9 @@ def _devices(program: Program, problem: Problem, placement: Placement) -> IntArr
     """Return the device of each op of the program. [num_ops]"""
     of_name = {
         name: device
-        for names, device in zip(problem.members, placement.device.tolist(), strict=True)
+        for names, device in zip(
+            problem.members, placement.device.tolist(), strict=True
+        )
         for name in names
     }
     if of_name.keys() != program.op_index.keys():
@@ -112,13 +122,17 @@ def _devices(program: Program, problem: Problem, placement: Placement) -> IntArr
     return np.array([of_name[op.name] for op in program.ops], dtype=np.int32)
 
 
-def _by_unit(program: Program, units: Units, device: IntArray, problem: Problem) -> dict[str, int]:
+def _by_unit(
+    program: Program, units: Units, device: IntArray, problem: Problem
+) -> dict[str, int]:
     """Return the device of each unit that ops run in.
 
     Raises:
         InputError: a unit's ops are on several devices, or one that follows it is elsewhere.
     """
-    label = np.array([unit if unit is not None else NOWHERE for unit in units.of_op], dtype=object)
+    label = np.array(
+        [unit if unit is not None else NOWHERE for unit in units.of_op], dtype=object
+    )
     inside = np.array(units.inside)
     by_unit: dict[str, int] = {}
     for name in units.names:
@@ -131,12 +145,18 @@ def _by_unit(program: Program, units: Units, device: IntArray, problem: Problem)
     for name, index in by_unit.items():
         follows = np.flatnonzero((label == name) & ~inside & (device != index))
         if len(follows):
-            raise InputError(_describe_astray(program, problem, name, int(follows[0]), device))
+            raise InputError(
+                _describe_astray(program, problem, name, int(follows[0]), device)
+            )
     return by_unit
 
 
 def _describe_split(
-    program: Program, problem: Problem, name: str, ops: NDArray[np.intp], device: IntArray
+    program: Program,
+    problem: Problem,
+    name: str,
+    ops: NDArray[np.intp],
+    device: IntArray,
 ) -> str:
     """Say on which devices the ops of a module are, with the first op of each."""
     first = {
@@ -163,15 +183,23 @@ def _describe_astray(
     )
 
 
-def _devices_of_ties(units: Units, by_unit: dict[str, int], problem: Problem) -> dict[str, int]:
+def _devices_of_ties(
+    units: Units, by_unit: dict[str, int], problem: Problem
+) -> dict[str, int]:
     """Return the device of each class of tied units.
 
     Raises:
         InputError: units that a module's own code brings together are on several devices.
     """
     for first, second, why in units.ties:
-        if by_unit.get(first) != by_unit.get(second) and first in by_unit and second in by_unit:
-            names = [problem.cluster.devices[by_unit[name]].name for name in (first, second)]
+        if (
+            by_unit.get(first) != by_unit.get(second)
+            and first in by_unit
+            and second in by_unit
+        ):
+            names = [
+                problem.cluster.devices[by_unit[name]].name for name in (first, second)
+            ]
             raise InputError(
                 f"device map: {first!r} is on {names[0]} and {second!r} on {names[1]}, but {why}, "
                 f"and accelerate moves only what modules are given; {BY_MODULE}, or --together "
@@ -180,7 +208,9 @@ def _devices_of_ties(units: Units, by_unit: dict[str, int], problem: Problem) ->
     return {units.classes[name]: index for name, index in by_unit.items()}
 
 
-def _without_idle_units(program: Program, homes: dict[str, int | None]) -> dict[str, int | None]:
+def _without_idle_units(
+    program: Program, homes: dict[str, int | None]
+) -> dict[str, int | None]:
     """Leave out the units that hold nothing and compute nothing: they need no hook."""
     owners = _owners_of_state(program)
     return {
@@ -200,10 +230,14 @@ def _is_inside(module: str, parent: str) -> bool:
     return module == parent or module.startswith(f"{parent}.")
 
 
-def _merge_units(program: Program, units: Units, devices: dict[str, Name]) -> dict[str, Name]:
+def _merge_units(
+    program: Program, units: Units, devices: dict[str, Name]
+) -> dict[str, Name]:
     """Give a module one entry instead of one for each unit, if it computes nothing of its own."""
     busy = {
-        op.module or "" for op, inside in zip(program.ops, units.inside, strict=True) if not inside
+        op.module or ""
+        for op, inside in zip(program.ops, units.inside, strict=True)
+        if not inside
     }
     owners = _owners_of_state(program)
     parents = {name.rpartition(".")[0] for name in devices if "." in name}
@@ -214,6 +248,7 @@ def _merge_units(program: Program, units: Units, devices: dict[str, Name]) -> di
             continue
         if all(any(_is_inside(owner, name) for owner in owners) for name in within):
             devices = {
-                (parent if name in within else name): device for name, device in devices.items()
+                (parent if name in within else name): device
+                for name, device in devices.items()
             }
     return devices

@@ -44,7 +44,9 @@ def eager_step_time(
         InputError: threads or steps below one.
     """
     if threads < 1 or steps < 1:
-        raise InputError(f"threads={threads}, steps={steps}: at least one of each is needed")
+        raise InputError(
+            f"threads={threads}, steps={steps}: at least one of each is needed"
+        )
     module = StepModule(copy.deepcopy(model), loss, inputs)
     update = torch_optimizer(find_optimizer(optimizer), module)
     with torch_threads(threads):
@@ -52,7 +54,9 @@ def eager_step_time(
         for k in range(WARMUP + steps):
             if progress is not None:
                 cores = "1 core" if threads == 1 else f"{threads} cores"
-                progress(f"timing eager PyTorch on {cores}: step {k + 1} of {WARMUP + steps}")
+                progress(
+                    f"timing eager PyTorch on {cores}: step {k + 1} of {WARMUP + steps}"
+                )
             times.append(_step(module, update))
     return median(times[WARMUP:])
 
@@ -65,7 +69,9 @@ def torch_optimizer(method: Optimizer, module: nn.Module) -> torch.optim.Optimiz
         lr, betas, eps, weight_decay = method.constants
         return kind(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
     lr, *momentum, weight_decay = method.constants
-    return torch.optim.SGD(parameters, lr=lr, momentum=sum(momentum), weight_decay=weight_decay)
+    return torch.optim.SGD(
+        parameters, lr=lr, momentum=sum(momentum), weight_decay=weight_decay
+    )
 
 
 def _step(module: StepModule, update: torch.optim.Optimizer) -> float:

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from gnnplace.costs.profiling.profiler import local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.measurements import MeasurementStore, Selection
-from gnnplace.measurements.calibration import Forward, cross_validated, fit, mean_overlap
+from gnnplace.measurements.calibration import (
+    Forward,
+    cross_validated,
+    fit,
+    mean_overlap,
+)
 from gnnplace.measurements.candidates import Candidate, candidates
 from gnnplace.measurements.fidelity import FidelityRow, Study
 from gnnplace.measurements.samples import (
@@ -75,7 +80,9 @@ class FidelityOptions:
 
     def __post_init__(self) -> None:
         if self.clock not in ("auto", *CLOCKS):
-            raise InputError(f"--clock {self.clock!r}: must be auto, {' or '.join(CLOCKS)}")
+            raise InputError(
+                f"--clock {self.clock!r}: must be auto, {' or '.join(CLOCKS)}"
+            )
         if self.placements < FEWEST_PLACEMENTS:
             raise InputError(
                 f"--placements {self.placements}: at least {FEWEST_PLACEMENTS} are needed"
@@ -126,7 +133,9 @@ def check_fidelity(
     study.mode = _mode_of(study, options.mode)
     try:
         _compare(study, options, store, progress)
-    except InputError as error:  # too few could be measured; what was is shown all the same
+    except (
+        InputError
+    ) as error:  # too few could be measured; what was is shown all the same
         study.note = str(error)
     return study
 
@@ -157,7 +166,8 @@ class _Runner:
         """
         contenders = self._candidates()
         self.study.rows = [
-            FidelityRow(candidate.name, error=candidate.error) for candidate in contenders
+            FidelityRow(candidate.name, error=candidate.error)
+            for candidate in contenders
         ]
         for number in range(self.options.rounds):
             pairs = list(zip(self.study.rows, contenders, strict=True))
@@ -172,7 +182,9 @@ class _Runner:
         budget, seed = options.budget, options.seed
 
         def placed(name: str) -> Placement:
-            return place(self.study.problem, placer=name, budget=budget, seed=seed).placement
+            return place(
+                self.study.problem, placer=name, budget=budget, seed=seed
+            ).placement
 
         warm(names, progress=self.progress)
         return candidates(self.study.problem, names, placed, options.placements, seed)
@@ -201,7 +213,9 @@ class _Runner:
                 transport=self.options.transport,
                 timeout=self.options.timeout,
             ),
-            record=RecordOptions(store=self.store, label=self.study.model, source="fidelity"),
+            record=RecordOptions(
+                store=self.store, label=self.study.model, source="fidelity"
+            ),
         )
         if run.fault:
             self.progress(f"measurements are not all kept: {run.fault}")
@@ -233,14 +247,21 @@ def _settle(study: Study, found: list[Candidate]) -> None:
     rows = [row for row, _ in good]
     fastest = shortest(_rounds(rows))
     typical = settled(_rounds(rows, typical=True))
-    for (row, placement), seconds, typical_seconds in zip(good, fastest, typical, strict=True):
+    for (row, placement), seconds, typical_seconds in zip(
+        good, fastest, typical, strict=True
+    ):
         row.measured = seconds
         row.typical = typical_seconds
-        study.samples.append(Sample(study.problem, placement, seconds, row.name, row.name))
+        study.samples.append(
+            Sample(study.problem, placement, seconds, row.name, row.name)
+        )
 
 
 def _compare(
-    study: Study, options: FidelityOptions, store: MeasurementStore | None, progress: Progress
+    study: Study,
+    options: FidelityOptions,
+    store: MeasurementStore | None,
+    progress: Progress,
 ) -> None:
     """Set the agreement before and after a cross-validated calibration.
 
@@ -272,7 +293,9 @@ def _rounds(rows: list[FidelityRow], *, typical: bool = False) -> list[list[floa
     return [list(seconds) for seconds in zip(*times, strict=True)]
 
 
-def _older(study: Study, options: FidelityOptions, store: MeasurementStore | None) -> list[Sample]:
+def _older(
+    study: Study, options: FidelityOptions, store: MeasurementStore | None
+) -> list[Sample]:
     if store is None or not options.stored:
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=study.mode)

@@ -83,7 +83,9 @@ class MeasuredObjective:
         max_age: float | None = None,
     ) -> None:
         if clock not in (None, *CLOCKS):
-            raise InputError(f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}")
+            raise InputError(
+                f"objective: clock {clock!r}: must be one of {', '.join(CLOCKS)}"
+            )
         self.runs, self.known = 0, 0
         self._program, self._store = program, record.store
         self._label, self._clock = record.label or program.name, clock
@@ -110,7 +112,9 @@ class MeasuredObjective:
         for key in filter(self._is_old, keys):
             self._memory.pop(key, None)
             self._runs.pop(key, None)
-        new = {k: p for k, p in zip(keys, placements, strict=True) if k not in self._memory}
+        new = {
+            k: p for k, p in zip(keys, placements, strict=True) if k not in self._memory
+        }
         self.known += len(set(keys)) - len(new)
         jobs = {k: partial(self._run, problem, p) for k, p in new.items()}
         groups = core_groups(at_once) if len(jobs) > 1 and at_once > 1 else []
@@ -154,7 +158,12 @@ class MeasuredObjective:
     def _with_ops(self, key: str) -> Measured:
         """Return a result in memory with its ops, which are read when they are needed."""
         measured, run = self._memory[key], self._runs.get(key)
-        if self._store is None or run is None or measured.ops or measured.seconds is None:
+        if (
+            self._store is None
+            or run is None
+            or measured.ops
+            or measured.seconds is None
+        ):
             return measured
         self._memory[key] = replace(measured, ops=op_seconds(self._store.steps(run)))
         return self._memory[key]
@@ -166,7 +175,9 @@ class MeasuredObjective:
             program = microbatched(program, problem.microbatches)
         about = {"mode": options.mode, "transport": options.transport, "source": SOURCE}
         try:
-            with recording(self._store, self._label, problem, placement, **about) as recorder:
+            with recording(
+                self._store, self._label, problem, placement, **about
+            ) as recorder:
                 observer = recorder.steps if recorder else None
                 run = execute(program, problem, placement, options, observer=observer)
                 verification = verify(program, run) if self._check else None
@@ -180,7 +191,11 @@ class MeasuredObjective:
         rows = [(step.wall, step.virtual, step.interrupted) for step in run.steps]
         disturbed = self._by_mode(run.mode) and not run.uses_gpus and is_disturbed(rows)
         clock = VIRTUAL if disturbed else self._clock
-        times = {WALL: run.fastest_wall, VIRTUAL: run.fastest_virtual, None: run.fastest}
+        times = {
+            WALL: run.fastest_wall,
+            VIRTUAL: run.fastest_virtual,
+            None: run.fastest,
+        }
         return Measured(times[clock], disturbed=disturbed, ops=op_seconds(steps))
 
     def _by_mode(self, mode: str) -> bool:
@@ -229,5 +244,8 @@ def work(problem: Problem) -> float:
 
 def placement_key(data: Mapping[str, Any]) -> str:
     """SHA-256 of devices and sequences in the data of a placement file."""
-    parts = (sorted(data["device"].items()), sorted((data.get("sequence") or {}).items()))
+    parts = (
+        sorted(data["device"].items()),
+        sorted((data.get("sequence") or {}).items()),
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

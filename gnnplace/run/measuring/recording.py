@@ -43,7 +43,9 @@ class Recorder:
         """Store that the run ended well, and whether it computed the right thing, if known."""
         outcome = Outcome(OK)
         if verification is not None:
-            outcome = Outcome(OK, verified=verification.passed, bitwise=verification.bitwise)
+            outcome = Outcome(
+                OK, verified=verification.passed, bitwise=verification.bitwise
+            )
         self._write(lambda: self._store.end(self.run, outcome))
 
     def fail(self, error: BaseException) -> None:
@@ -67,7 +69,11 @@ class Recorder:
 
 @contextmanager
 def recording(
-    store: MeasurementStore | None, model: str, problem: Problem, placement: Placement, **about: str
+    store: MeasurementStore | None,
+    model: str,
+    problem: Problem,
+    placement: Placement,
+    **about: str,
 ) -> Iterator[Recorder | None]:
     """Record what runs inside, and that it failed if it raises; yields None without a store.
 
@@ -140,7 +146,11 @@ def step_record(step: int, timing: StepTiming) -> StepRecord:
         virtual=timing.virtual,
         interrupted=timing.interrupted,
         ops={
-            op.op: (op.start, op.finish, op.finish - op.start if op.busy is None else op.busy)
+            op.op: (
+                op.start,
+                op.finish,
+                op.finish - op.start if op.busy is None else op.busy,
+            )
             for op in timing.ops
         },
         transfers=tuple(

@@ -28,7 +28,13 @@ from gnnplace.run.placed import (
     execution_mode,
     read_unbound_placement,
 )
-from gnnplace.tracing import CaptureOptions, Program, capture_model, microbatched, workload_of
+from gnnplace.tracing import (
+    CaptureOptions,
+    Program,
+    capture_model,
+    microbatched,
+    workload_of,
+)
 
 STEPS = 10  # of a run that does not say how many
 
@@ -105,7 +111,9 @@ def execute_placement(
         progress("comparing with one process")
         verification = verify(program, execution)
     progress("comparing with eager PyTorch on the whole batch")
-    whole_batch = compare_with_whole_batch(program, execution.first, on_gpus=execution.uses_gpus)
+    whole_batch = compare_with_whole_batch(
+        program, execution.first, on_gpus=execution.uses_gpus
+    )
     if recorder is None:
         return Executed(execution, verification, whole=whole_batch)
     recorder.finish(verification)
@@ -151,7 +159,11 @@ def dry_run_placement(
         dtype=options.dtype,
         constraints=options.constraints,
     )
-    program = capture_model(model, options=options, fake=True) if isinstance(model, str) else model
+    program = (
+        capture_model(model, options=options, fake=True)
+        if isinstance(model, str)
+        else model
+    )
     problem, placement = unbound.bind(program, problem, anywhere=True)
     if program.microbatches == 1:
         program = microbatched(program, problem.microbatches)
@@ -162,7 +174,9 @@ def dry_run_placement(
 
 
 def eager_times(
-    model: str, options: CaptureOptions | None = None, progress: Callable[[str], None] | None = None
+    model: str,
+    options: CaptureOptions | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[int, float]:
     """Measure the seconds of an eager PyTorch step on the whole batch, by number of CPU cores."""
     options = options or CaptureOptions()

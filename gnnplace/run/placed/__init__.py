@@ -43,7 +43,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.run.placed.source import StepFunction as StepFunction
     from gnnplace.run.placed.source import device_program as device_program
     from gnnplace.run.placed.structure import UnboundPlacement as UnboundPlacement
-    from gnnplace.run.placed.structure import read_unbound_placement as read_unbound_placement
+    from gnnplace.run.placed.structure import (
+        read_unbound_placement as read_unbound_placement,
+    )
     from gnnplace.run.placed.worker import DeviceClock as DeviceClock
     from gnnplace.run.placed.worker import DeviceWorker as DeviceWorker
     from gnnplace.run.placed.worker import Records as Records

@@ -65,8 +65,12 @@ class StepClock:
         seconds = np.zeros(self.plan.problem.num_ops)
         for w, device in enumerate(self.plan.devices):
             ticks = self.programs[w].segment_ticks
-            for segment, (start, finish, _) in zip(self.plan.segments[device], ticks, strict=True):
-                seconds[segment.op] = self.seconds(w, finish, CPU) - self.seconds(w, start, CPU)
+            for segment, (start, finish, _) in zip(
+                self.plan.segments[device], ticks, strict=True
+            ):
+                seconds[segment.op] = self.seconds(w, finish, CPU) - self.seconds(
+                    w, start, CPU
+                )
         return seconds
 
 
@@ -78,7 +82,9 @@ def step_timing(clock: StepClock, mode: str, placement: Placement) -> StepTiming
         mode: "measured" or "emulated".
         placement: The placement that runs, with its sequences.
     """
-    return emulated_step(clock, placement) if mode == "emulated" else measured_step(clock)
+    return (
+        emulated_step(clock, placement) if mode == "emulated" else measured_step(clock)
+    )
 
 
 def measured_step(clock: StepClock) -> StepTiming:
@@ -128,7 +134,9 @@ def virtual_step_time(clock: StepClock) -> float:
     clocks, ends = [0.0] * len(plan.devices), [0.0] * len(plan.devices)
     arrival: dict[int, float] = {}
     position = [0] * len(plan.devices)
-    while any(p < len(plan.segments[d]) for p, d in zip(position, plan.devices, strict=True)):
+    while any(
+        p < len(plan.segments[d]) for p, d in zip(position, plan.devices, strict=True)
+    ):
         for w, device in enumerate(plan.devices):
             segments = plan.segments[device]
             while position[w] < len(segments):
@@ -141,7 +149,9 @@ def virtual_step_time(clock: StepClock) -> float:
                 clocks[w] = ends[w] = max(clocks[w], *arrivals, 0.0) + spent
                 for message in segment.sends:
                     first, end = clock.programs[w].send_ticks[message]
-                    clocks[w] += clock.seconds(w, end, CPU) - clock.seconds(w, first, CPU)
+                    clocks[w] += clock.seconds(w, end, CPU) - clock.seconds(
+                        w, first, CPU
+                    )
                     arrival[message] = clocks[w] + _latency(plan, message)
                 position[w] += 1
     return max(ends)
@@ -159,7 +169,9 @@ def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
     timed = replace(problem, time={kind: seconds for kind in problem.cluster.kinds})
     result = simulate(timed, placement)
     names = [device.name for device in problem.cluster.devices]
-    order = sorted(range(problem.num_ops), key=lambda i: (placement.device[i], result.start[i]))
+    order = sorted(
+        range(problem.num_ops), key=lambda i: (placement.device[i], result.start[i])
+    )
     ops = tuple(
         OpTiming(
             problem.graph.names[i],
@@ -178,7 +190,9 @@ def emulated_step(clock: StepClock, placement: Placement) -> StepTiming:
     )
 
 
-def _simulated_transfers(plan: ExecutionPlan, transfers: Transfers) -> tuple[TransferTiming, ...]:
+def _simulated_transfers(
+    plan: ExecutionPlan, transfers: Transfers
+) -> tuple[TransferTiming, ...]:
     graph = plan.problem.graph
     names = [device.name for device in plan.problem.cluster.devices]
     return tuple(

@@ -20,11 +20,30 @@ from gnnplace.problem import Placement, Problem, faults
 from gnnplace.run.placed.clock import EVERY, Observer, StepStream
 from gnnplace.run.placed.options import AUTO, ExecutionOptions
 from gnnplace.run.placed.plan import ExecutionPlan, plan_execution
-from gnnplace.run.placed.result import Execution, SavedValues, computed_values, state_values
-from gnnplace.run.placed.setting import RunSetting, adapt_to_devices, emulated_kinds, execution_mode
+from gnnplace.run.placed.result import (
+    Execution,
+    SavedValues,
+    computed_values,
+    state_values,
+)
+from gnnplace.run.placed.setting import (
+    RunSetting,
+    adapt_to_devices,
+    emulated_kinds,
+    execution_mode,
+)
 from gnnplace.run.placed.source import TICKS
 from gnnplace.run.placed.worker import DeviceWorker, Records
-from gnnplace.run.workers import DONE, LOST, OFFSET, TRANSPORTS, Board, Hosts, Task, run_tasks
+from gnnplace.run.workers import (
+    DONE,
+    LOST,
+    OFFSET,
+    TRANSPORTS,
+    Board,
+    Hosts,
+    Task,
+    run_tasks,
+)
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.tracing import Program
 
@@ -49,7 +68,11 @@ class HostExchange:
     """
 
     def __init__(
-        self, hosts: Hosts, host_of: Sequence[int], records: Sequence[Records], board: Board
+        self,
+        hosts: Hosts,
+        host_of: Sequence[int],
+        records: Sequence[Records],
+        board: Board,
     ) -> None:
         self._hosts, self._host_of = hosts, host_of
         self._records, self._board = records, board
@@ -95,7 +118,11 @@ class HostExchange:
         """Return what a host said of its failure; empty if it said nothing."""
         try:
             key = f"{FAILED}/{rank}"
-            return self._hosts.store.get(key).decode() if self._hosts.store.check([key]) else ""
+            return (
+                self._hosts.store.get(key).decode()
+                if self._hosts.store.check([key])
+                else ""
+            )
         except RuntimeError:  # the store's host is gone
             return ""
 
@@ -116,7 +143,10 @@ class HostExchange:
         store, rank = self._hosts.store, self._hosts.rank
         try:
             if error is not None:
-                store.set(f"{FAILED}/{rank}", " ".join(str(error).split()) or type(error).__name__)
+                store.set(
+                    f"{FAILED}/{rank}",
+                    " ".join(str(error).split()) or type(error).__name__,
+                )
             if not self._hosts.first:
                 self._publish()
             store.set(f"{ENDED}/{rank}", "")
@@ -196,12 +226,16 @@ def execute(
     options = options or ExecutionOptions()
     steps, warmup, hosts = options.steps, options.warmup, options.hosts
     if steps < 1 or warmup < 0:
-        raise InputError(f"steps={steps}, warmup={warmup}: at least one step and no less than none")
+        raise InputError(
+            f"steps={steps}, warmup={warmup}: at least one step and no less than none"
+        )
     mode = execution_mode(placement, problem) if options.mode == AUTO else options.mode
     options = replace(options, mode=mode)
     check_runnable(program, problem, placement, mode, options.transport)
     placement = with_sequences(problem, placement)
-    plan = plan_execution(adapt_to_devices(program, problem, placement, mode), problem, placement)
+    plan = plan_execution(
+        adapt_to_devices(program, problem, placement, mode), problem, placement
+    )
     if hosts is not None:
         hosts.agree("run", _digest(plan, steps, warmup, mode))
     run = _WorkerRun(plan, options)
@@ -214,7 +248,9 @@ def execute(
         devices=tuple(names[d] for d in plan.devices),
         steps=tuple(stream.timings),
         first=run.saved.values() if run.saved and options.reports else None,
-        memory={run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)},
+        memory={
+            run.name(w): r["memory"] for w, r in zip(run.workers, reports, strict=True)
+        },
         played=emulated_kinds(problem, plan.devices, mode),
     )
 
@@ -237,7 +273,9 @@ def check_runnable(
     if mode not in MODES:
         raise InputError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
     if transport not in TRANSPORTS:
-        raise InputError(f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}")
+        raise InputError(
+            f"transport {transport!r}: must be one of {', '.join(TRANSPORTS)}"
+        )
     missing = [name for name in program.inputs if name not in program.initial]
     if missing:
         raise InputError(
@@ -263,9 +301,18 @@ class _WorkerRun(RunSetting):
 
     def __init__(self, plan: ExecutionPlan, options: ExecutionOptions) -> None:
         computed, state = computed_values(plan.program), state_values(plan.program)
-        num_steps, hosts, outputs = options.steps + options.warmup, options.hosts, options.outputs
+        num_steps, hosts, outputs = (
+            options.steps + options.warmup,
+            options.hosts,
+            options.outputs,
+        )
         super().__init__(
-            plan, options.mode, options.transport, num_steps, computed if outputs else (), hosts
+            plan,
+            options.mode,
+            options.transport,
+            num_steps,
+            computed if outputs else (),
+            hosts,
         )
         self.exchange = (
             HostExchange(hosts, self.host_of, self.records, self.board)

@@ -63,7 +63,10 @@ def find_crossing_values(
     for value, devices in _readers(program, op_device).items():
         producer = program.producer[value]
         root = program.ops[chains[value][0]].reads[0] if value in chains else value
-        if root not in program.producer or group_of[program.producer[root]] != group_of[producer]:
+        if (
+            root not in program.producer
+            or group_of[program.producer[root]] != group_of[producer]
+        ):
             root = value
         for device in devices - {op_device[producer]}:
             wanted[root, device].append(value)
@@ -82,7 +85,9 @@ def view_chains(program: Program) -> dict[str, tuple[int, ...]]:
     for i, op in enumerate(program.ops):
         if op.view and len(op.reads) == 1:
             chain = (*chains.get(op.reads[0], ()), i)
-            chains.update({result: chain for result in op.results if result is not None})
+            chains.update(
+                {result: chain for result in op.results if result is not None}
+            )
     return chains
 
 
@@ -161,9 +166,13 @@ class ExecutionPlan:
     def messages(self) -> tuple[Message, ...]:
         """The transfers as messages between workers."""
         worker = {device: w for w, device in enumerate(self.devices)}
-        infos = (SIGNAL if t.signal else self.program.values[t.value] for t in self.transfers)
+        infos = (
+            SIGNAL if t.signal else self.program.values[t.value] for t in self.transfers
+        )
         return tuple(
-            Message(worker[t.source], worker[t.target], info.shape, info.stride, info.dtype)
+            Message(
+                worker[t.source], worker[t.target], info.shape, info.stride, info.dtype
+            )
             for t, info in zip(self.transfers, infos, strict=True)
         )
 
@@ -189,7 +198,9 @@ class ExecutionPlan:
         return producers | {name: devices[0] for name, devices in self.holders.items()}
 
 
-def plan_execution(program: Program, problem: Problem, placement: Placement) -> ExecutionPlan:
+def plan_execution(
+    program: Program, problem: Problem, placement: Placement
+) -> ExecutionPlan:
     """Cut a program over devices as a placement says.
 
     Args:
@@ -230,7 +241,9 @@ def _groups(program: Program, problem: Problem) -> list[int]:
                     "profile this model anew"
                 )
             if group.setdefault(member, g) != g:
-                raise MismatchError(f"op {name!r}: its member {member!r} is in another op, too")
+                raise MismatchError(
+                    f"op {name!r}: its member {member!r} is in another op, too"
+                )
     missing = [op.name for op in program.ops if op.name not in group]
     if missing:
         raise MismatchError(
@@ -260,7 +273,10 @@ def _check_order_on_one_device(program: Program, op_device: tuple[int, ...]) -> 
 
 
 def _transfers(
-    program: Program, group_of: list[int], op_device: tuple[int, ...], crossing: CrossingValues
+    program: Program,
+    group_of: list[int],
+    op_device: tuple[int, ...],
+    crossing: CrossingValues,
 ) -> tuple[Transfer, ...]:
     return tuple(
         Transfer(value, group_of[i], op_device[i], target, program.values[value].bytes)
@@ -292,23 +308,32 @@ def _signals(
         for name in op.after:
             source, target = op_device[program.op_index[name]], op_device[i]
             group = group_of[program.op_index[name]]
-            is_told_by_a_value = not reads[group_of[i]].isdisjoint(leaving[group, target])
+            is_told_by_a_value = not reads[group_of[i]].isdisjoint(
+                leaving[group, target]
+            )
             if source != target and not is_told_by_a_value:
-                signals[name, target] = Transfer(name, group, source, target, 0, signal=True)
+                signals[name, target] = Transfer(
+                    name, group, source, target, 0, signal=True
+                )
     return tuple(signals.values())
 
 
-def _sequences(problem: Problem, placement: Placement, members: list[list[int]]) -> list[list[int]]:
+def _sequences(
+    problem: Problem, placement: Placement, members: list[list[int]]
+) -> list[list[int]]:
     if placement.sequence is not None:
         sequences = [[int(g) for g in ops] for ops in placement.sequence]
     else:
         order = sorted(range(problem.num_ops), key=lambda g: members[g][-1])
         sequences = [
-            [g for g in order if placement.device[g] == d] for d in range(problem.num_devices)
+            [g for g in order if placement.device[g] == d]
+            for d in range(problem.num_devices)
         ]
     placed = np.array(sorted(g for ops in sequences for g in ops))
     if not np.array_equal(placed, np.arange(problem.num_ops)):
-        raise MismatchError("placement: sequence: must hold every op of the problem exactly once")
+        raise MismatchError(
+            "placement: sequence: must hold every op of the problem exactly once"
+        )
     return sequences
 
 
@@ -342,9 +367,13 @@ def _segments(
         remade.update(views)
         reads |= dict.fromkeys(name for i in views for name in program.ops[i].reads)
         needed = dict.fromkeys((name, False) for name in reads)
-        needed |= dict.fromkeys((name, True) for i in members[g] for name in program.ops[i].after)
+        needed |= dict.fromkeys(
+            (name, True) for i in members[g] for name in program.ops[i].after
+        )
         receives = tuple(coming.pop(key) for key in needed if key in coming)
-        segments.append(PlanSegment(g, receives, (*views, *members[g]), tuple(leaving[g])))
+        segments.append(
+            PlanSegment(g, receives, (*views, *members[g]), tuple(leaving[g]))
+        )
     return tuple(segments)
 
 
@@ -394,11 +423,19 @@ def _waits_for(
         if message not in sent:
             transfer = plan.transfers[message]
             value = transfer.value
-            return value if transfer.signal else program.ops[program.producer[value]].name
+            return (
+                value if transfer.signal else program.ops[program.producer[value]].name
+            )
     for i in segment.ops:
-        predecessors = [program.producer[r] for r in program.ops[i].reads if r in program.producer]
+        predecessors = [
+            program.producer[r] for r in program.ops[i].reads if r in program.producer
+        ]
         predecessors += [program.op_index[name] for name in program.ops[i].after]
         for j in predecessors:
-            if not completed[j] and j not in inside and plan.op_device[j] == plan.op_device[i]:
+            if (
+                not completed[j]
+                and j not in inside
+                and plan.op_device[j] == plan.op_device[i]
+            ):
                 return program.ops[j].name
     return None

@@ -18,7 +18,16 @@ from gnnplace.tracing import Program, base_name, mean_gradient
 
 STATEFUL = ("parameter", "buffer", "optimizer")
 LONGEST = 5  # ops that are listed by themselves
-HEAD = ("device", "ops", "computing", "share", "first op", "last op", "sent", "received")
+HEAD = (
+    "device",
+    "ops",
+    "computing",
+    "share",
+    "first op",
+    "last op",
+    "sent",
+    "received",
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,9 @@ class Execution:
 
         Steps without an involuntary context switch alone count, as long as there is one.
         """
-        return self.virtual_step_time if self.mode == "emulated" else self.wall_step_time
+        return (
+            self.virtual_step_time if self.mode == "emulated" else self.wall_step_time
+        )
 
     @cached_property
     def wall_step_time(self) -> float:
@@ -246,7 +257,9 @@ def computed_values(program: Program) -> tuple[str, ...]:
 
 def state_values(program: Program) -> tuple[str, ...]:
     """Return the inputs whose numbers a run reports: parameters, buffers, optimizer state."""
-    return tuple(name for name, value in program.inputs.items() if value.kind in STATEFUL)
+    return tuple(
+        name for name, value in program.inputs.items() if value.kind in STATEFUL
+    )
 
 
 class SavedValues:
@@ -287,7 +300,9 @@ class SavedValues:
         for name in state_values(program):
             states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
         gradients = {
-            parameter: mean_gradient([self._one(name) for name in copies(program, value)])
+            parameter: mean_gradient(
+                [self._one(name) for name in copies(program, value)]
+            )
             for parameter, value in program.gradients.items()
         }
         return StepValues(
@@ -300,20 +315,27 @@ class SavedValues:
         )
 
     def _one(self, name: str) -> torch.Tensor:
-        return self.tensors[name] if name in self.tensors else self._program.initial[name]
+        return (
+            self.tensors[name] if name in self.tensors else self._program.initial[name]
+        )
 
 
 def step_table(step: StepTiming) -> str:
     """Return a step by both clocks, a row for each device, and the longest ops."""
     devices = list(dict.fromkeys(op.device for op in step.ops))
-    note = "; a worker was moved off its core: the wall clock is too long" * step.interrupted
+    note = (
+        "; a worker was moved off its core: the wall clock is too long"
+        * step.interrupted
+    )
     lines = [f"step: {_ms(step.wall)} wall, {_ms(step.virtual)} virtual{note}"]
     if devices:
         lines += aligned([HEAD, *(_row(step, device) for device in devices)])
     longest = sorted(step.ops, key=_length, reverse=True)[:LONGEST]
     if longest:
         lines.append("longest ops:")
-        lines += aligned([("  " + op.op, op.device, _ms(_length(op))) for op in longest])
+        lines += aligned(
+            [("  " + op.op, op.device, _ms(_length(op))) for op in longest]
+        )
     return "\n".join(lines)
 
 
@@ -339,7 +361,15 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
     received = sum(t.bytes for t in step.transfers if t.target == device)
     share = f"{computing / end:.0%}" if end > 0 else "-"
     times = (_ms(min(op.start for op in ops)), _ms(last))
-    return (device, str(len(ops)), _ms(computing), share, *times, _mb(sent), _mb(received))
+    return (
+        device,
+        str(len(ops)),
+        _ms(computing),
+        share,
+        *times,
+        _mb(sent),
+        _mb(received),
+    )
 
 
 def _length(op: OpTiming) -> float:

@@ -61,10 +61,14 @@ class RunSetting:
         self.plan, self.mode = plan, mode
         count, rank = len(plan.devices), hosts.rank if hosts else 0
         self.host_of = (
-            hosts.host_of(plan.devices, plan.problem.num_devices) if hosts else (0,) * count
+            hosts.host_of(plan.devices, plan.problem.num_devices)
+            if hosts
+            else (0,) * count
         )
         self.workers = [w for w in range(count) if self.host_of[w] == rank]
-        torch_devices = [torch_device(plan.problem, plan.devices[w], mode) for w in self.workers]
+        torch_devices = [
+            torch_device(plan.problem, plan.devices[w], mode) for w in self.workers
+        ]
         self.kinds = dict(zip(self.workers, torch_devices, strict=True))
         self.cores = assign_cores(
             torch_devices, mode, hosts.free_cores(len(torch_devices)) if hosts else None
@@ -73,7 +77,9 @@ class RunSetting:
         self.programs: list[DeviceProgram] = [
             device_program(plan, device, saved) for device in plan.devices
         ]
-        self.board = Board(len(plan.devices), crowded=len(set(self.cores)) < len(self.cores))
+        self.board = Board(
+            len(plan.devices), crowded=len(set(self.cores)) < len(self.cores)
+        )
         if hosts is not None:
             self.transport: Transport = NetworkTransport(
                 plan.messages, self.board, hosts, self.host_of
@@ -107,7 +113,9 @@ class RunSetting:
         step = self.board.get(number, STEP)
         if step == 0:
             return " before its first step"
-        segment = self.plan.segments[self.plan.devices[number]][self.board.get(number, SEGMENT)]
+        segment = self.plan.segments[self.plan.devices[number]][
+            self.board.get(number, SEGMENT)
+        ]
         return f" in op {self.plan.problem.graph.names[segment.op]!r}, step {step - 1}"
 
     def suspect(self) -> int | None:
@@ -128,7 +136,9 @@ def execution_mode(placement: Placement, problem: Problem) -> str:
     return "measured" if are_local and cores <= len(available_cores()) else "emulated"
 
 
-def emulated_kinds(problem: Problem, devices: Iterable[int], mode: str) -> tuple[str, ...]:
+def emulated_kinds(
+    problem: Problem, devices: Iterable[int], mode: str
+) -> tuple[str, ...]:
     """Return the kinds of devices other than the CPU that the CPU emulates."""
     kinds = dict.fromkeys(problem.cluster.devices[d].kind for d in devices)
     return tuple(kind for kind in kinds if kind != "cpu") if mode == "emulated" else ()
@@ -161,7 +171,9 @@ def adapt_to_devices(
 ) -> Program:
     """Return the program with its values as they are on the devices that run it."""
     used = set(placement.device.tolist())
-    host = mode == "emulated" or all(problem.cluster.devices[d].kind == "cpu" for d in used)
+    host = mode == "emulated" or all(
+        problem.cluster.devices[d].kind == "cpu" for d in used
+    )
     return program if host else on_cuda(program)
 
 

@@ -57,7 +57,9 @@ class DeviceProgram:
         return function
 
 
-def device_program(plan: ExecutionPlan, device: int, saved: Iterable[str] = ()) -> DeviceProgram:
+def device_program(
+    plan: ExecutionPlan, device: int, saved: Iterable[str] = ()
+) -> DeviceProgram:
     """Write the source of the step of `device`.
 
     Args:
@@ -107,8 +109,12 @@ class _ProgramWriter:
         self._add(f"seg[0] = {number}")
         for message in segment.receives:
             name = self._sent(message)
-            self._add(("" if name == SIGNAL_NAME else f"{name} = ") + f"r{message}(turn)")
-        start = self._tick() if segment.receives or number == 0 else self.out.num_ticks - 1
+            self._add(
+                ("" if name == SIGNAL_NAME else f"{name} = ") + f"r{message}(turn)"
+            )
+        start = (
+            self._tick() if segment.receives or number == 0 else self.out.num_ticks - 1
+        )
         for k, i in enumerate(segment.ops):
             self._op(self.plan.program.ops[i])
             self._free((number, k))

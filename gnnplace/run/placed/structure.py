@@ -138,7 +138,9 @@ def read_unbound_placement(
     data = read_json(placement)
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     options = stored if isinstance(stored, dict) else {}
-    count = max(int(options.get("microbatches", microbatches)), placed_microbatches(data))
+    count = max(
+        int(options.get("microbatches", microbatches)), placed_microbatches(data)
+    )
     return UnboundPlacement(
         source=data if isinstance(data, dict) else {},
         devices=_listed_devices(data),
@@ -179,7 +181,9 @@ def with_optimizer(program: Program, method: Optimizer) -> Program:
         states = [f"optimizer.{source}:{label}" for label in method.state]
         for name, label in zip(states, method.state, strict=True):
             info = SCALAR if label == "step" else about
-            inputs[name] = ProgramInput("optimizer", name.removeprefix("optimizer."), info)
+            inputs[name] = ProgramInput(
+                "optimizer", name.removeprefix("optimizer."), info
+            )
         args = (parameter, gradients, *map(Ref, states), *method.constants)
         ops.append(replace(op, target=method.update, args=args))
     values = {n: v for n, v in program.values.items() if not n.startswith("optimizer.")}
@@ -201,7 +205,11 @@ def _listed_devices(data: object) -> tuple[str, ...]:
     devices = data.get("device") if isinstance(data, dict) else None
     if isinstance(sequence, dict):
         return tuple(str(name) for name in sequence)
-    return tuple(sorted({str(v) for v in devices.values()})) if isinstance(devices, dict) else ()
+    return (
+        tuple(sorted({str(v) for v in devices.values()}))
+        if isinstance(devices, dict)
+        else ()
+    )
 
 
 def _cluster(names: Sequence[str]) -> Cluster:

@@ -18,7 +18,13 @@ import torch
 
 from gnnplace.run.placed.plan import ExecutionPlan
 from gnnplace.run.placed.result import SavedValues, WorkerMemory
-from gnnplace.run.placed.source import FILENAME, SIGNAL_NAME, TICKS, DeviceProgram, StepFunction
+from gnnplace.run.placed.source import (
+    FILENAME,
+    SIGNAL_NAME,
+    TICKS,
+    DeviceProgram,
+    StepFunction,
+)
 from gnnplace.run.workers import (
     DONE,
     SEGMENT,
@@ -199,7 +205,9 @@ class DeviceWorker:
         self, tensors: dict[str, torch.Tensor], clock: DeviceClock, copied: bool = False
     ) -> StepFunction:
         at = self.number * STRIDE
-        names: dict[str, Any] = {"seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]}
+        names: dict[str, Any] = {
+            "seg": self.board.words[at + SEGMENT : at + SEGMENT + 1]
+        }
         names |= tensors | clock.functions()
         names[SIGNAL_NAME] = torch.zeros(1, dtype=torch.uint8, device=self.torch_device)
         names["save"] = lambda name, tensor: None
@@ -234,7 +242,12 @@ class DeviceWorker:
                 self._save_state(tensors)
 
     def once(
-        self, turn: int, step: int, function: StepFunction, clock: DeviceClock, base: int = 0
+        self,
+        turn: int,
+        step: int,
+        function: StepFunction,
+        clock: DeviceClock,
+        base: int = 0,
     ) -> None:
         """Run the ``turn``-th step, of number ``step``; its clocks go to word ``base`` and on."""
         words, row = self.records.words, self.records.row

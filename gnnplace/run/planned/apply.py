@@ -34,7 +34,12 @@ from gnnplace.plans.segments.placements import (
     layouts_of,
 )
 from gnnplace.plans.segments.recording import MIXED
-from gnnplace.plans.segments.stage_calls import StageCalls, moved_to, numbered_draws, pieces_of
+from gnnplace.plans.segments.stage_calls import (
+    StageCalls,
+    moved_to,
+    numbered_draws,
+    pieces_of,
+)
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.parameters import Parameters, make_local_parameter
@@ -42,10 +47,23 @@ from gnnplace.run.planned.passes import StageCode, last_readers, output_of
 from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.planned.seats import Seat, seats_of, take_seat
 from gnnplace.run.planned.weights import scale_for
-from gnnplace.run.planned.whole import is_whole, marks_of, refuse_again, refuse_parts, replaced
+from gnnplace.run.planned.whole import (
+    is_whole,
+    marks_of,
+    refuse_again,
+    refuse_parts,
+    replaced,
+)
 from gnnplace.sharding import LayerGraph, PlacedCall, place_calls
 from gnnplace.torch_names import FakeTensor
-from gnnplace.tracing import BUFFER, Fingerprint, as_inputs, initialise_lazy, reading, refuse_meta
+from gnnplace.tracing import (
+    BUFFER,
+    Fingerprint,
+    as_inputs,
+    initialise_lazy,
+    reading,
+    refuse_meta,
+)
 from gnnplace.zoo import Workload
 
 
@@ -91,7 +109,9 @@ def apply_plan(
     graph = recorded.layers.calls
     fakes = [t for t in graph.constants.values() if isinstance(t, FakeTensor)]
     if fakes:
-        raise MismatchError("plan: the model makes constants from shapes alone; it cannot be run")
+        raise MismatchError(
+            "plan: the model makes constants from shapes alone; it cannot be run"
+        )
     # Constants of the calls go to this process's device, as parameters do.
     torch_device = _device(device, model)
     graph = moved_to(graph, torch_device)
@@ -141,12 +161,16 @@ def _cut_stages(file: PlanFile, recorded: _Model) -> tuple[StageCalls, ...]:
         indices = [number[name] for name in entry.modules]
         if entry.kind == "selective":
             runs = [
-                run for k in indices for run in attention_runs(graph, range(*recorded.cuts.runs[k]))
+                run
+                for k in indices
+                for run in attention_runs(graph, range(*recorded.cuts.runs[k]))
             ]
             recomputed.append([[graph.calls[i].name for i in run] for run in runs])
         else:
             joined = joined_runs(layers, indices, entry.layers)
-            recomputed.append([[n for k in run for n in segments[k].members] for run in joined])
+            recomputed.append(
+                [[n for k in run for n in segments[k].members] for run in joined]
+            )
     return pieces_of(graph, [stage.members for stage in file.stages], recomputed)
 
 
@@ -186,14 +210,20 @@ def _make_code(
             parameters=parameters,
             draws=numbered_draws(layers.calls, pieces[k].calls),
             autocast=partial(
-                torch.autocast, kind, MIXED.get(word), word in MIXED, cache_enabled=False
+                torch.autocast,
+                kind,
+                MIXED.get(word),
+                word in MIXED,
+                cache_enabled=False,
             ),
             done=last_readers(layers.calls, pieces[k]),
             several=layouts.several,
             cut=(border_of(file, k - 1) if k else "whole", border_of(file, k)),
             examples=file.microbatch_size,
             regather=(
-                frozenset(pieces[k].calls) - attention if file.stages[k].regather else frozenset()
+                frozenset(pieces[k].calls) - attention
+                if file.stages[k].regather
+                else frozenset()
             ),
         )
         for k in own_stages
@@ -242,7 +272,9 @@ def _record(file: PlanFile, workload: Workload, attention: bool = True) -> _Mode
     short = file.model.removeprefix("hf:").partition("?")[0]  # what options are said of
     names = dict.fromkeys((file.model, short, type(workload.model).__name__))
     cuts = cuts_of(of_batch.calls, of_batch.rules)
-    if file.fingerprint not in [fingerprint(replace(of_batch.calls, name=n), cuts) for n in names]:
+    if file.fingerprint not in [
+        fingerprint(replace(of_batch.calls, name=n), cuts) for n in names
+    ]:
         raise MismatchError(
             "plan: fingerprint: it was made for another model (its calls or their shapes differ, "
             "or model has another name); make a plan for this one"
@@ -261,7 +293,11 @@ def _holders(
     """Return the ranks that hold each parameter; rank 0 has what no call reads."""
     holders: dict[str, tuple[int, ...]] = {}
     for name, _ in model.named_parameters():
-        owners = {r for piece, r in zip(pieces, ranks, strict=True) if name in piece.parameters}
+        owners = {
+            r
+            for piece, r in zip(pieces, ranks, strict=True)
+            if name in piece.parameters
+        }
         holders[name] = tuple(sorted(owners)) or (0,)
     return holders
 
@@ -288,7 +324,9 @@ def _make_parameters(
             dist.broadcast(data, 0)
         # A parameter of other ranks has no memory here; `state_dict` and names stay as they are.
         if seat.rank not in holders[name]:
-            replacements[id(parameter)] = nn.Parameter(data.to("meta"), parameter.requires_grad)
+            replacements[id(parameter)] = nn.Parameter(
+                data.to("meta"), parameter.requires_grad
+            )
             continue
         parameter.data = data
         home = layouts.homes.get(name, layouts.whole)
@@ -315,7 +353,10 @@ def _make_parameters(
 
 
 def _keepers(
-    recorded: _Model, pieces: Sequence[StageCalls], ranks: Sequence[int], model: nn.Module
+    recorded: _Model,
+    pieces: Sequence[StageCalls],
+    ranks: Sequence[int],
+    model: nn.Module,
 ) -> dict[str, tuple[int, ...]]:
     """Return the ranks that read each buffer of a checkpoint; rank 0 has those that none reads."""
     graph = recorded.layers.calls
@@ -331,6 +372,10 @@ def _keepers(
     saved = set(model.state_dict())
     keepers = {}
     for name in (name for name, _ in model.named_buffers() if name in saved):
-        readers = {rank for names, rank in zip(read_buffers, ranks, strict=True) if name in names}
+        readers = {
+            rank
+            for names, rank in zip(read_buffers, ranks, strict=True)
+            if name in names
+        }
         keepers[name] = tuple(sorted(readers)) or (0,)
     return keepers

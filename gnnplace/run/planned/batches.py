@@ -17,7 +17,12 @@ import torch
 from gnnplace.errors import InputError
 from gnnplace.plans.segments.chains import as_type
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import BatchStructure, as_inputs, leaves_by_path, refuse_input_gradients
+from gnnplace.tracing import (
+    BatchStructure,
+    as_inputs,
+    leaves_by_path,
+    refuse_input_gradients,
+)
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,18 @@ class BatchForm:
             InputError: its inputs have different numbers of them.
         """
         leaves = self._tensor_leaves()
-        sizes = {x.shape[:1] for x, leaf in zip(tensors, leaves, strict=True) if leaf.cut}
+        sizes = {
+            x.shape[:1] for x, leaf in zip(tensors, leaves, strict=True) if leaf.cut
+        }
         if len(sizes) != 1 or () in sizes:
             raise InputError("batch: its inputs have different numbers of examples")
         return int(sizes.pop()[0])
 
     def refuse_lengths(self, tensors: Sequence[torch.Tensor]) -> None:
         """Refuse inputs of other lengths than those that the calls were recorded on."""
-        leaves = {path: leaf for path, leaf in self.leaves.items() if leaf.dtype is not None}
+        leaves = {
+            path: leaf for path, leaf in self.leaves.items() if leaf.dtype is not None
+        }
         for tensor, (path, leaf) in zip(tensors, leaves.items(), strict=True):
             if tensor.shape[leaf.cut :] != leaf.shape:
                 raise InputError(
@@ -114,7 +123,9 @@ class BatchForm:
                     f"{['examples'] * leaf.cut + [*leaf.shape]}; apply it with inputs of this shape"
                 )
 
-    def cut(self, tensors: Sequence[torch.Tensor], count: int) -> list[tuple[torch.Tensor, ...]]:
+    def cut(
+        self, tensors: Sequence[torch.Tensor], count: int
+    ) -> list[tuple[torch.Tensor, ...]]:
         """Cut tensors into micro-batches."""
         leaves = self._tensor_leaves()
         parts = [
@@ -123,7 +134,9 @@ class BatchForm:
         ]
         return [tuple(part[m] for part in parts) for m in range(count)]
 
-    def joined(self, pieces: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    def joined(
+        self, pieces: Sequence[Sequence[torch.Tensor]]
+    ) -> tuple[torch.Tensor, ...]:
         """Join pieces of a batch, in order."""
         leaves = self._tensor_leaves()
         columns = zip(*pieces, strict=True)

@@ -53,7 +53,10 @@ class PassBuffers:
         copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         with torch.no_grad():
             return copied.set_(
-                self.storages[address], tensor.storage_offset(), tensor.size(), tensor.stride()
+                self.storages[address],
+                tensor.storage_offset(),
+                tensor.size(),
+                tensor.stride(),
             )
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -61,7 +64,9 @@ class PassBuffers:
         address = tensor.untyped_storage().data_ptr()
         return any(storage.data_ptr() == address for storage in self.storages.values())
 
-    def snapshot(self, names: Iterable[str], views: Iterable[torch.Tensor]) -> PassBuffers:
+    def snapshot(
+        self, names: Iterable[str], views: Iterable[torch.Tensor]
+    ) -> PassBuffers:
         """Return copies of buffers as they are now, with the memory of views of them."""
         taken = PassBuffers(self.model, ())
         taken.tensors = {name: taken.copy_of(self.get(name)) for name in names}

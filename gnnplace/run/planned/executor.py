@@ -90,7 +90,9 @@ class Executor:
             RECV_B: self._receive_backward,
         }
 
-    def run(self, inputs: Sequence[Tensors], causes: tuple[int, int, int]) -> torch.Tensor:
+    def run(
+        self, inputs: Sequence[Tensors], causes: tuple[int, int, int]
+    ) -> torch.Tensor:
         """Run one step, which leaves gradients in the leaves; return the sum of the losses here.
 
         Args:
@@ -122,7 +124,10 @@ class Executor:
         seed, step, first = self.causes
         code.parameters.enter(code.piece.parameters)
         outputs = code.forward(
-            leaves, self.inputs[action.microbatch], queue, (seed, step, first + action.microbatch)
+            leaves,
+            self.inputs[action.microbatch],
+            queue,
+            (seed, step, first + action.microbatch),
         )
         code.parameters.leave(code.piece.parameters)
         self._saved[key] = _SavedPass(leaves, outputs)
@@ -166,9 +171,13 @@ class Executor:
             outputs = saved.outputs
         else:
             flags = [code.graph.values[v].gradient for v in code.piece.leaving]
-            outputs = tuple(x for x, learns in zip(saved.outputs, flags, strict=True) if learns)
+            outputs = tuple(
+                x for x, learns in zip(saved.outputs, flags, strict=True) if learns
+            )
             gradients = self._backward.pop(key).wait()
-        pairs = [(x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad]
+        pairs = [
+            (x, g) for x, g in zip(outputs, gradients, strict=True) if x.requires_grad
+        ]
         code.parameters.enter(code.piece.parameters)
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
@@ -187,7 +196,9 @@ class Executor:
         messages = tuple(tensor.contiguous() for tensor in tensors)
         works = []
         for target in self.seat.targets(rank):
-            works += [w for w in (dist.isend(x, target) for x in messages) if w is not None]
+            works += [
+                w for w in (dist.isend(x, target) for x in messages) if w is not None
+            ]
         self._sent.append((messages, works))
 
     def _receive_forward(self, action: Action) -> None:

@@ -68,7 +68,9 @@ def split_model(
 ) -> nn.Module:
     """Split a model over a mesh, in place: see `ShardPlan.apply`."""
     if any(isinstance(p.data, DTensor) for p in model.parameters()):
-        raise InputError("apply: the model's parameters are DTensors already; apply a plan once")
+        raise InputError(
+            "apply: the model's parameters are DTensors already; apply a plan once"
+        )
     refuse_meta(model, (), "apply")
     kind = next((p.device.type for p in model.parameters()), "cpu")
     seat = _seat(seats_of(file), mesh, kind)
@@ -79,7 +81,11 @@ def split_model(
         except CaptureError:
             pass  # a model of another type than it was planned in: its first pass is checked
         except InputError as error:
-            needed = "" if loss else "; where the plan has a loss, apply(model, loss=...) needs it"
+            needed = (
+                ""
+                if loss
+                else "; where the plan has a loss, apply(model, loss=...) needs it"
+            )
             raise type(error)(f"{error}{needed}") from None
     forward.distribute()
     model.forward = forward  # type: ignore[method-assign, assignment]
@@ -211,7 +217,9 @@ class _Forward:
                     home = dtensor_placements(self._home(names[id(parameter)]))
                     distributed = distribute_tensor(parameter.detach(), self.mesh, home)
                     learns = parameter.requires_grad
-                    replacements[id(parameter)] = nn.Parameter(distributed, requires_grad=learns)
+                    replacements[id(parameter)] = nn.Parameter(
+                        distributed, requires_grad=learns
+                    )
                     if learns:
                         replaced(parameter)
                 module._parameters[key] = replacements[id(parameter)]
@@ -257,7 +265,12 @@ class _Forward:
         """
         with self._own_forward():
             layers = layer_graph(
-                self.model, inputs, self.loss, self.file.model, zeros=True, proven=proven
+                self.model,
+                inputs,
+                self.loss,
+                self.file.model,
+                zeros=True,
+                proven=proven,
             )
         check_stages(cuts_of(layers.calls, layers.rules).segments, self.file.stages)
         check_placements(layers.calls, layers.rules, self.file.stages)
@@ -292,7 +305,9 @@ class _Forward:
         self, piece: StageCalls, layouts: Layouts, parameters: dict[str, nn.Parameter]
     ) -> Parameters:
         """Make leaves of the parameters that the pass reads; backward hands their gradients on."""
-        store = Parameters(self.seat, 0, {}, {n: p.shape for n, p in parameters.items()})
+        store = Parameters(
+            self.seat, 0, {}, {n: p.shape for n, p in parameters.items()}
+        )
         waiting = [False]
 
         def arrived(leaf: torch.Tensor) -> None:
@@ -311,7 +326,9 @@ class _Forward:
             parameter = parameters[name]
             home = self._home(name)
             summed = layouts.summed.get(name, (False,) * len(home))
-            leaf = nn.Parameter(_local(parameter), requires_grad=parameter.requires_grad)
+            leaf = nn.Parameter(
+                _local(parameter), requires_grad=parameter.requires_grad
+            )
             if leaf.requires_grad:
                 leaf.register_post_accumulate_grad_hook(arrived)
             store.held[name] = LocalParameter(
@@ -347,7 +364,9 @@ class _Forward:
             state = torch.cuda.get_rng_state() if accelerated else torch.get_rng_state()
             state = state.to(self.mesh.device_type)
             broadcast_from_first(state, self.mesh)
-            (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(state.cpu())
+            (torch.cuda.set_rng_state if accelerated else torch.set_rng_state)(
+                state.cpu()
+            )
 
 
 class _Whole(torch.autograd.Function):

@@ -40,7 +40,12 @@ def execute_hybrid(
     plan = grouped_plan(model, resolve_cluster(cluster), running, accept_other_loss)
     progress(f"running {plan.shape}")
     run = run_plan(
-        plan, model, train=TRAINED, steps=running.steps, timeout=running.timeout, beside=True
+        plan,
+        model,
+        train=TRAINED,
+        steps=running.steps,
+        timeout=running.timeout,
+        beside=True,
     )
     assert run is not None  # None is for processes that torchrun started
     return run

@@ -86,11 +86,15 @@ class Local(torch.Tensor):
             _refuse(name)
         with DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-            marked = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)]
+            marked = [
+                x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Local)
+            ]
             for leaf in pytree.tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     fewer = leaf.numel() < min(x.numel() for x in marked)
-                    if fewer and storage_of(leaf) not in map(storage_of, marked):  # no view
+                    if fewer and storage_of(leaf) not in map(
+                        storage_of, marked
+                    ):  # no view
                         _refuse(name)
                     mark(leaf, Local)
         return result
@@ -141,7 +145,9 @@ def unmark(tensor: object) -> bool:
     """Make a tensor a plain one or a plain parameter; return whether it was marked."""
     marked = type(tensor) in (Local, Elsewhere)
     if marked:
-        tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
+        tensor.__class__ = (
+            nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
+        )
     return marked
 
 
@@ -168,7 +174,9 @@ class Marks:
             mark(parameter, Local)
         for parameter, trained in self.elsewhere:
             if trained is not None and trained.grad is not None:
-                parameter.grad = parameter.new_zeros(()).expand(parameter.shape)  # of no memory
+                parameter.grad = parameter.new_zeros(()).expand(
+                    parameter.shape
+                )  # of no memory
                 mark(parameter.grad, Elsewhere)
             mark(parameter, Elsewhere)
 
@@ -207,7 +215,9 @@ def plainly(
     """Wrap a method so that the tensors that its object marks are plain within it."""
 
     @wraps(method)
-    def within(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+    def within(
+        self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Answer:
         with self.marks.plain():
             return method(self, *args, **kwargs)
 

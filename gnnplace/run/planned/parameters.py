@@ -120,9 +120,13 @@ def make_local_parameter(
         count, index = (count * size, index * size + place) if wide else (count, index)
     if count > 1 and zero >= (1 if learns else 3):
         row = split_into_rows(leaf.detach(), count)[index].clone()
-        axes = (1,) * (leaf.dim() - 1)  # as many as it has: decay is often for matrices alone
+        axes = (1,) * (
+            leaf.dim() - 1
+        )  # as many as it has: decay is often for matrices alone
         part = nn.Parameter(row.view(*axes, -1), requires_grad=learns)
-    half = master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
+    half = (
+        master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
+    )
     copy = nn.Parameter(part.detach().float()) if half else None
     return LocalParameter(
         name=name,
@@ -171,7 +175,9 @@ def add_up(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
     for bucket in buckets(tensors):  # many are added up in one collective
         flat = torch.cat([tensors[i].reshape(-1) for i in bucket])
         dist.all_reduce(flat, group=group)
-        for i, part in zip(bucket, flat.split([tensors[i].numel() for i in bucket]), strict=True):
+        for i, part in zip(
+            bucket, flat.split([tensors[i].numel() for i in bucket]), strict=True
+        ):
             tensors[i].copy_(part.view(tensors[i].shape))
 
 
@@ -216,7 +222,10 @@ class Parameters:
             rows = all_of.view(bucket[0].count, -1)
             sizes = [local.part.numel() for local in bucket]
             for local, columns in zip(bucket, rows.split(sizes, 1), strict=True):
-                fill(local.leaf, columns.reshape(-1)[: local.shape.numel()].view(local.shape))
+                fill(
+                    local.leaf,
+                    columns.reshape(-1)[: local.shape.numel()].view(local.shape),
+                )
 
     def enter(self, names: Sequence[str]) -> None:
         """Gather the parameters that a pass reads, with ZeRO 3."""
@@ -237,18 +246,26 @@ class Parameters:
         if self.zero >= 2:
             parameters = [self.held[name] for name in names]
             self._scatter(
-                [h for h in parameters if h.split and not h.tied and h.leaf.grad is not None]
+                [
+                    h
+                    for h in parameters
+                    if h.split and not h.tied and h.leaf.grad is not None
+                ]
             )
 
     @torch.no_grad()
     def finish(self) -> None:
         """Complete the gradients of the parts, after the last pass."""
-        with_gradients = [local for local in self.held.values() if local.leaf.grad is not None]
+        with_gradients = [
+            local for local in self.held.values() if local.leaf.grad is not None
+        ]
         self._sum_over_shards(with_gradients)
         for local in self.held.values():
             if local.tied and local.leaf.requires_grad:
                 self._sum_over_ranks(local)
-        with_gradients = [local for local in self.held.values() if local.leaf.grad is not None]
+        with_gradients = [
+            local for local in self.held.values() if local.leaf.grad is not None
+        ]
         across = self.seat.owners[(False,) * len(self.seat.axes)]
         if across is not None:
             add_up([_gradient(h) for h in with_gradients if not h.split], across)
@@ -265,7 +282,9 @@ class Parameters:
         Returns:
             Whether all gradients are finite.
         """
-        grads = [h.learned.grad for h in self.held.values() if h.learned.grad is not None]
+        grads = [
+            h.learned.grad for h in self.held.values() if h.learned.grad is not None
+        ]
         num_infinite = torch.zeros((), device=self.seat.device)
         for gradient in grads:
             gradient.mul_(1.0 / factor)
@@ -282,7 +301,9 @@ class Parameters:
         if mesh is not None:
             for dim in range(mesh.ndim):
                 gradients = [
-                    _gradient(local) for local in parameters if local.summed[dim] and not local.wide
+                    _gradient(local)
+                    for local in parameters
+                    if local.summed[dim] and not local.wide
                 ]
                 add_up(gradients, mesh.get_group(dim))
 
@@ -298,12 +319,16 @@ class Parameters:
         if seat.shard == 0:
             dist.all_reduce(total, group=seat.tied[local.ranks])
         if mesh is not None:
-            for dim in range(mesh.ndim):  # of the first along the outer axis, then along the inner
+            for dim in range(
+                mesh.ndim
+            ):  # of the first along the outer axis, then along the inner
                 dist.broadcast(total, group=mesh.get_group(dim), group_src=0)
             total = redistribute(total, mesh, replicated, local.home).clone()
         local.leaf.grad = total
 
-    def _scatter(self, parameters: Sequence[LocalParameter], summed: bool = False) -> None:
+    def _scatter(
+        self, parameters: Sequence[LocalParameter], summed: bool = False
+    ) -> None:
         """Add the owners' gradients to the part that each has."""
         if not summed:
             self._sum_over_shards(parameters)
@@ -331,7 +356,9 @@ class Parameters:
                 local.home, seat.places, local.summed, strict=True
             ):
                 is_counted_elsewhere = is_counted_elsewhere or (
-                    place == REPLICATED and shard_index > 0 and not (local.wide and summed)
+                    place == REPLICATED
+                    and shard_index > 0
+                    and not (local.wide and summed)
                 )
             if not is_counted_elsewhere:
                 total += local.learned.grad.detach().double().square().sum()
@@ -346,7 +373,9 @@ class Parameters:
             tensor = rows[: local.shape.numel()].view(local.shape)
         if self.seat.mesh is not None:
             replicated = (REPLICATED,) * len(local.home)
-            tensor = redistribute(tensor.contiguous(), self.seat.mesh, local.home, replicated)
+            tensor = redistribute(
+                tensor.contiguous(), self.seat.mesh, local.home, replicated
+            )
         return tensor.clone()
 
     @torch.no_grad()
@@ -361,7 +390,8 @@ class Parameters:
 
 
 def _bucketed(
-    parameters: Sequence[LocalParameter], tensor_of: Callable[[LocalParameter], torch.Tensor]
+    parameters: Sequence[LocalParameter],
+    tensor_of: Callable[[LocalParameter], torch.Tensor],
 ) -> Iterator[list[LocalParameter]]:
     """Yield parameters whose tensors go in one collective: of the same owners, in buckets."""
     for owners in dict.fromkeys(local.owners for local in parameters):

@@ -143,7 +143,8 @@ class StageCode:
             if not self.piece.leaving:
                 replicated = self.whole
                 return tuple(
-                    run.get(value, replicated, replicated) for value in output_of(self.graph)
+                    run.get(value, replicated, replicated)
+                    for value in output_of(self.graph)
                 )
             places = [(v, self.border(v, leaves=True)) for v in self.piece.leaving]
             return tuple(run.get(value, place, place) for value, place in places)
@@ -151,7 +152,9 @@ class StageCode:
 
 def output_of(graph: CallGraph) -> tuple[int, ...]:
     """Return the values that a graph returns."""
-    return tuple(x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef))
+    return tuple(
+        x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
+    )
 
 
 def last_readers(graph: CallGraph, piece: StageCalls) -> dict[int, tuple[int, ...]]:
@@ -181,7 +184,9 @@ class _Pass:
     buffers: PassBuffers
     values: dict[int, tuple[torch.Tensor, Layout]] = field(default_factory=dict)
     entering: frozenset[int] = frozenset()
-    read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(default_factory=dict)
+    read: dict[int, dict[tuple[Layout, Layout], torch.Tensor]] = field(
+        default_factory=dict
+    )
     fresh: bool = False
     parts: Regathering = field(default_factory=Regathering)
 
@@ -203,9 +208,15 @@ class _Pass:
         layouts: list[Layout] = []
         read = {v for i in inside for v in code.graph.calls[i].reads}
         read_values = {v: self.values[v] for v in read if v in self.values}
-        names = {code.graph.values[v].name for v in read if code.graph.values[v].source == BUFFER}
+        names = {
+            code.graph.values[v].name
+            for v in read
+            if code.graph.values[v].source == BUFFER
+        }
         views = {v: x for v, (x, _) in read_values.items() if self.buffers.holds(x)}
-        state = self.buffers.snapshot(names.intersection(code.graph.changed), views.values())
+        state = self.buffers.snapshot(
+            names.intersection(code.graph.changed), views.values()
+        )
         recomputation, modes = {"runs": False}, get_current_function_mode_stack()
 
         def run() -> tuple[torch.Tensor, ...]:
@@ -215,9 +226,18 @@ class _Pass:
             if recomputation["runs"]:
                 buffers = state.snapshot(state.tensors, ())
                 for value, view in views.items():
-                    values[value] = buffers.copy_of(state.copy_of(view)), read_values[value][1]
+                    values[value] = (
+                        buffers.copy_of(state.copy_of(view)),
+                        read_values[value][1],
+                    )
             inner = _Pass(
-                code, self.inputs, self.queue, self.causes, buffers, values, self.entering
+                code,
+                self.inputs,
+                self.queue,
+                self.causes,
+                buffers,
+                values,
+                self.entering,
             )
             inner.fresh = True
             for index in inside:
@@ -229,9 +249,14 @@ class _Pass:
             run,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=lambda: (nullcontext(), _noting_recomputation(recomputation, modes)),
+            context_fn=lambda: (
+                nullcontext(),
+                _noting_recomputation(recomputation, modes),
+            ),
         )
-        self.values.update(zip(results, zip(outputs, layouts, strict=True), strict=True))
+        self.values.update(
+            zip(results, zip(outputs, layouts, strict=True), strict=True)
+        )
         for value in dropped:
             self.values.pop(value, None)
             self.read.pop(value, None)
@@ -240,7 +265,8 @@ class _Pass:
         code = self.code
         if index in code.draws:
             with Seeded(
-                partial(seed_of, *self.causes), code.draws[index] + self._draw_offset(index)
+                partial(seed_of, *self.causes),
+                code.draws[index] + self._draw_offset(index),
             ):
                 self._compute(index)
         else:
@@ -250,7 +276,9 @@ class _Pass:
         code = self.code
         call = code.graph.calls[index]
         if code.placed:
-            self._placed(code.placed[index], regathers=index in code.regather and not self.fresh)
+            self._placed(
+                code.placed[index], regathers=index in code.regather and not self.fresh
+            )
             return
         tensors = [self.get(value, code.whole, code.whole) for value in call.reads]
         if call.inplace and (self.fresh or call.reads[0] in self.entering):
@@ -293,7 +321,10 @@ class _Pass:
         if self.queue is not None and call.kind in QUEUED:
             pack = self.parts.packed if regathers else None
             call = replace(
-                call, function=lambda *args, **named: self._run(stage.call, args, named, pack)
+                call,
+                function=lambda *args, **named: self._run(
+                    stage.call, args, named, pack
+                ),
             )
         with self.parts.of(tensors) if regathers else nullcontext():
             results = run_part(call, stage.rule, stage.share, tensors)
@@ -308,11 +339,15 @@ class _Pass:
         if mesh is None:
             return self._produced(value)[0]
         if info.source == PARAMETER and value not in code.several:
-            return self._produced(value)[0]  # at home where it is read; summed up at the end
+            return self._produced(value)[
+                0
+            ]  # at home where it is read; summed up at the end
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)
-            converted = by_layout[read, gradient] = move_shard(tensor, mesh, layout, read, gradient)
+            converted = by_layout[read, gradient] = move_shard(
+                tensor, mesh, layout, read, gradient
+            )
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
                 self.parts.add(converted, tensor, mesh, layout, read)
         return by_layout[read, gradient]

@@ -164,7 +164,9 @@ class PlanRunner:
         """Refuse a model that is not the recorded one any more; memory is the plan's own."""
         for kind, words in self.recorded.changes() if self.recorded else ():
             if kind not in (MEMORY, STATE):
-                raise MismatchError(f"step: {words}; apply the plan anew, to a model as it is then")
+                raise MismatchError(
+                    f"step: {words}; apply the plan anew, to a model as it is then"
+                )
         for name, local in self.parameters_here.held.items():
             if local.learned.requires_grad != local.leaf.requires_grad:
                 raise MismatchError(
@@ -236,17 +238,23 @@ class PlanRunner:
         refused: Exception | None = None
         try:
             shares, has_other_shapes = self._shares(batch, training)
-        except Exception as error:  # whatever it is, the others must not wait for this process
+        except (
+            Exception
+        ) as error:  # whatever it is, the others must not wait for this process
             refused = error
         counts = self.counts if self.executor.scale != 1.0 else None
         width = len(counts.counted) if counts else 0
         examples = torch.zeros(self.replicas, dtype=torch.float64)
-        table = torch.zeros(self.replicas, self.microbatches, width, dtype=torch.float64)
+        table = torch.zeros(
+            self.replicas, self.microbatches, width, dtype=torch.float64
+        )
         if refused is None and seat.rank == seat.shard == 0:
             examples[self.replica] = sum(self.form.examples(share) for share in shares)
             if counts is not None and not has_other_shapes:
                 buffers = dict(self.model.named_buffers())
-                table[self.replica] = torch.stack([counts.of(x, buffers) for x in shares]).cpu()
+                table[self.replica] = torch.stack(
+                    [counts.of(x, buffers) for x in shares]
+                ).cpu()
         # One sum tells every process whether any refuses, evaluates or has other shapes.
         flags = torch.tensor(
             [float(refused is not None), float(not training), float(has_other_shapes)]
@@ -261,8 +269,14 @@ class PlanRunner:
             raise InputError("step: some processes train while others evaluate")
         if num_other_shapes:
             total = float(word[3 : 3 + self.replicas].sum())
-            if self.counts is not None and self.replicas > 1 and self.executor.scale != 1.0:
-                return self._gathered(shares), [1.0 / self.executor.scale / self.replicas]
+            if (
+                self.counts is not None
+                and self.replicas > 1
+                and self.executor.scale != 1.0
+            ):
+                return self._gathered(shares), [
+                    1.0 / self.executor.scale / self.replicas
+                ]
             return shares, self._weights_of_examples(shares, total)
         if counts is None:
             return shares, [1.0] * len(shares)
@@ -270,7 +284,9 @@ class PlanRunner:
         weights = counts.weights(table.flatten(0, 1))
         return shares, weights[self.replica * self.microbatches :][: len(shares)]
 
-    def _gathered(self, shares: list[tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
+    def _gathered(
+        self, shares: list[tuple[torch.Tensor, ...]]
+    ) -> list[tuple[torch.Tensor, ...]]:
         """Gather the batch of all replicas in one piece, whose loss may be a mean over any counts.
 
         Raises:
@@ -280,8 +296,12 @@ class PlanRunner:
         local_shares = [[x.cpu() for x in share] for share in shares]
         gathered: list[Any] = [None] * seat.seats.count
         sends = seat.rank == seat.shard == 0
-        dist.all_gather_object(gathered, (self.replica, local_shares) if sends else None)
-        by_replica = sorted((x for x in gathered if x is not None), key=lambda pair: pair[0])
+        dist.all_gather_object(
+            gathered, (self.replica, local_shares) if sends else None
+        )
+        by_replica = sorted(
+            (x for x in gathered if x is not None), key=lambda pair: pair[0]
+        )
         pieces = [piece for _, replica_shares in by_replica for piece in replica_shares]
         if not pieces:
             raise InputError("batch: it has no examples")
@@ -301,9 +321,13 @@ class PlanRunner:
             raise InputError("batch: it has no examples")
         if self.executor.scale == 1.0:
             return [1.0] * len(shares)
-        return [self.form.examples(share) / self.executor.scale / total for share in shares]
+        return [
+            self.form.examples(share) / self.executor.scale / total for share in shares
+        ]
 
-    def _shares(self, batch: object, training: bool) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
+    def _shares(
+        self, batch: object, training: bool
+    ) -> tuple[list[tuple[torch.Tensor, ...]], bool]:
         """Tensors of every micro-batch; whether they are other ones than the calls were made for.
 
         Raises:
@@ -313,7 +337,10 @@ class PlanRunner:
         device, count = self.parameters_here.seat.device, self.microbatches
         if training:
             self._check_model()
-        if torch.is_autocast_enabled(device.type) and "mixed" not in self.file.precision:
+        if (
+            torch.is_autocast_enabled(device.type)
+            and "mixed" not in self.file.precision
+        ):
             raise InputError(
                 "step: autocast around it does nothing; plan with --precision bf16-mixed"
             )
@@ -382,7 +409,9 @@ class PlanRunner:
             if not inside or any(name in store.held for name in inside):
                 state[path + EXTRA] = module.get_extra_state()
         return state | {
-            name: state[first] for name, first in _tied(self.model).items() if first in state
+            name: state[first]
+            for name, first in _tied(self.model).items()
+            if first in state
         }
 
     @plainly
@@ -406,7 +435,9 @@ class PlanRunner:
                 module.set_extra_state(state[path + EXTRA])
 
     @plainly
-    def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    def optimizer_state_dict(
+        self, optimizer: torch.optim.Optimizer
+    ) -> dict[str, torch.Tensor]:
         """Return the optimizer's state of whole parameters, by `NAME.KEY`.
 
         An optimizer that has made no step gets the state that its first step would begin with.
@@ -418,9 +449,13 @@ class PlanRunner:
         for name, local in store.held.items():
             for key, value in optimizer.state.get(local.learned, {}).items():
                 unmark(value)
-                is_split = isinstance(value, torch.Tensor) and value.shape == local.part.shape
+                is_split = (
+                    isinstance(value, torch.Tensor) and value.shape == local.part.shape
+                )
                 whole_value = (
-                    store.whole(local, value) if is_split else torch.as_tensor(value).clone()
+                    store.whole(local, value)
+                    if is_split
+                    else torch.as_tensor(value).clone()
                 )
                 state[f"{name}.{key}"] = whole_value
         return state
@@ -451,8 +486,16 @@ class PlanRunner:
 
     def _parameters_read(self) -> set[nn.Parameter]:
         """Return what the optimizer updates of parameters that the stages here read."""
-        names = {name for code in self.executor.code.values() for name in code.piece.parameters}
-        return {local.learned for name, local in self.parameters_here.held.items() if name in names}
+        names = {
+            name
+            for code in self.executor.code.values()
+            for name in code.piece.parameters
+        }
+        return {
+            local.learned
+            for name, local in self.parameters_here.held.items()
+            if name in names
+        }
 
     def here(self) -> list[LocalParameter]:
         """Return the parameters on this process."""
@@ -497,7 +540,9 @@ def _summed(word: torch.Tensor, seat: Seat) -> torch.Tensor:
 
 def _entry(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     if name not in state:
-        raise InputError(f"load: the state has no {name!r}; was it of another model or optimizer?")
+        raise InputError(
+            f"load: the state has no {name!r}; was it of another model or optimizer?"
+        )
     return state[name]
 
 
@@ -516,15 +561,21 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return {n: first[id(x)] for n, x in named if first.setdefault(id(x), n) != n}
 
 
-def _first_state(optimizer: torch.optim.Optimizer, read: Collection[nn.Parameter]) -> None:
+def _first_state(
+    optimizer: torch.optim.Optimizer, read: Collection[nn.Parameter]
+) -> None:
     """Make an optimizer's state by a step of no size and no gradient, then count no step."""
-    parameters = list(itertools.chain(*(group["params"] for group in optimizer.param_groups)))
+    parameters = list(
+        itertools.chain(*(group["params"] for group in optimizer.param_groups))
+    )
     gradients = [p.grad for p in parameters]
     rates = [group["lr"] for group in optimizer.param_groups]
     for p in parameters:
         p.grad = torch.zeros_like(p) if p.requires_grad and p in read else None
     for group in optimizer.param_groups:
-        group["lr"] = 0.0 if not isinstance(group["lr"], torch.Tensor) else group["lr"] * 0.0
+        group["lr"] = (
+            0.0 if not isinstance(group["lr"], torch.Tensor) else group["lr"] * 0.0
+        )
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

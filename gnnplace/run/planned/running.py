@@ -100,7 +100,9 @@ class PlanRun:
             "loss": self.losses[0] if self.losses else None,
             "losses": list(self.losses),
             "losses_of_one_device": list(self.expected),
-            "beside": {name: median(times) for name, times in self.beside.items() if times},
+            "beside": {
+                name: median(times) for name, times in self.beside.items() if times
+            },
             "differences": [asdict(d) for d in self.verification.different[:10]],
         }
 
@@ -137,7 +139,9 @@ def run_plan(
     seats = seats_of(plan.file)
     make = (lambda: workload_of(model)) if isinstance(model, str) else model
     if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
-        return _under_torchrun(plan, make, timeout, train=train, steps=steps, beside=beside)
+        return _under_torchrun(
+            plan, make, timeout, train=train, steps=steps, beside=beside
+        )
     foreign = [name for name in seats.devices if not name.startswith("cpu")]
     if foreign:
         raise MismatchError(
@@ -151,7 +155,9 @@ def run_plan(
 
     def work(process: int) -> Trial:
         notify = partial(_note_action, words, process)
-        return run_trial(plan, make(), train=train, steps=steps, notify=notify, beside=beside)
+        return run_trial(
+            plan, make(), train=train, steps=steps, notify=notify, beside=beside
+        )
 
     trials = run_group(
         work,

@@ -134,7 +134,9 @@ class Seat:
 
     def sources(self, rank: int) -> int:
         """Return the process of another rank that this one receives from."""
-        return self.seats.process(rank, self.replica, self.shard % self.seats.shards[rank])
+        return self.seats.process(
+            rank, self.replica, self.shard % self.seats.shards[rank]
+        )
 
     def targets(self, rank: int) -> list[int]:
         """Return the processes of another rank that this one sends to."""
@@ -163,7 +165,9 @@ def check_processes(count: int) -> None:
         )
 
 
-def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]]) -> Seat:
+def take_seat(
+    seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]]
+) -> Seat:
     """Make the groups of all processes, and return this process's seat.
 
     Args:
@@ -182,7 +186,9 @@ def take_seat(seats: Seats, device: torch.device, ties: Iterable[tuple[int, ...]
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
         row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
         along_axes = [_make_groups(row, (k,), process) for k in range(row.ndim)]
-        over_all = _make_groups(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
+        over_all = (
+            _make_groups(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
+        )
         if (p, r) == (rank, replica) and row.numel() > 1:
             groups = [group for group in along_axes if group is not None]
             mesh = DeviceMesh.from_group(
@@ -227,7 +233,9 @@ def _make_groups(
     """Make all groups along dimensions; return this process's, None if it is alone in it."""
     remaining = [k for k in range(processes.ndim) if k not in dims]
     size = math.prod(processes.shape[k] for k in dims)
-    rows = processes.permute(*remaining, *dims).flatten(len(remaining)).reshape(-1, size)
+    rows = (
+        processes.permute(*remaining, *dims).flatten(len(remaining)).reshape(-1, size)
+    )
     own_group = None
     for row in rows.tolist():
         group = dist.new_group(row) if len(row) > 1 else None

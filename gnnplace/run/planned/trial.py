@@ -131,7 +131,10 @@ def run_trial(
     }
     wall = time_steps(runs, steps, warm_up=int(beside))[0]
     seconds = wall.pop("plan")
-    doubled = _any(loss_difference(losses, expected) > LOSSES) and plan.file.precision == "32-true"
+    doubled = (
+        _any(loss_difference(losses, expected) > LOSSES)
+        and plan.file.precision == "32-true"
+    )
     if doubled:
         exactly = in_double(workload)
         expected = _train_alone(plan, exactly, train)
@@ -162,10 +165,15 @@ def _make_rivals(workload: Workload) -> dict[str, Callable[[], None] | None]:
     count, rank = dist.get_world_size(), dist.get_rank()
     steps: dict[str, nn.Module | None] = {}
     if batch_of(workload) % count == 0:
-        steps["data parallelism (DDP)"] = Replica(workload, shares_of(workload, count)[rank])
+        steps["data parallelism (DDP)"] = Replica(
+            workload, shares_of(workload, count)[rank]
+        )
     one = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
     steps["one device"] = None if rank else one
-    return {name: None if it is None else partial(_run_pass, it) for name, it in steps.items()}
+    return {
+        name: None if it is None else partial(_run_pass, it)
+        for name, it in steps.items()
+    }
 
 
 def _run_pass(step: nn.Module) -> None:
@@ -199,7 +207,11 @@ Apply = Callable[[Plan, Workload], PlanRunner]
 
 
 def _apply(
-    plan: Plan, workload: Workload, *, device: str, notify: Callable[[Action | None], None] | None
+    plan: Plan,
+    workload: Workload,
+    *,
+    device: str,
+    notify: Callable[[Action | None], None] | None,
 ) -> PlanRunner:
     """Apply the plan to a copy of the workload's model."""
     return apply_plan(
@@ -213,7 +225,9 @@ def _apply(
     )
 
 
-def _compute_steps(plan: Plan, workload: Workload, apply: Apply) -> tuple[Gradients, Gradients]:
+def _compute_steps(
+    plan: Plan, workload: Workload, apply: Apply
+) -> tuple[Gradients, Gradients]:
     """Return a step's loss and gradients, and one device's; empty but on the first process."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
     expected = compute_alone(plan, workload) if is_first else {}
@@ -248,10 +262,14 @@ def _judge(
         return double
     run, eager = steps
     allowed = TOLERANCE[plan.file.precision]
-    half, wrong = compare_gradients(run, eager, allowed), [d for d in double if not d.passed]
+    half, wrong = (
+        compare_gradients(run, eager, allowed),
+        [d for d in double if not d.passed],
+    )
     if not all(d.passed for d in half):
         of_eager = {
-            d.name: min(TIMES * d.relative, MOST) for d in compare_gradients(eager, exact, 0.0)
+            d.name: min(TIMES * d.relative, MOST)
+            for d in compare_gradients(eager, exact, 0.0)
         }
         half = [
             replace(d, tolerance=max(allowed, of_eager.get(d.name, 0.0)))
@@ -265,9 +283,12 @@ def compare_gradients(
 ) -> list[Difference]:
     """Return the tensors that are not equal, the worst first; a missing one is infinitely so."""
     unpaired = {
-        name: computed.get(name, expected.get(name)) for name in computed.keys() ^ expected.keys()
+        name: computed.get(name, expected.get(name))
+        for name in computed.keys() ^ expected.keys()
     }
-    missing = sorted(n for n, t in unpaired.items() if t is not None and bool(t.abs().max() > 0))
+    missing = sorted(
+        n for n, t in unpaired.items() if t is not None and bool(t.abs().max() > 0)
+    )
     infinite = [Difference(name, inf, inf, tolerance) for name in missing]
     ordered = dict(sorted(expected.items()))
     return [*infinite, *differences(computed, ordered, tolerance, nothing=NOTHING)]
@@ -276,7 +297,11 @@ def compare_gradients(
 def _settle(runner: PlanRunner, share: object) -> torch.Tensor:
     """Return the loss of a first step, repeated until the factor on the loss keeps gradients."""
     loss = runner.step(share)
-    while runner.scale is not None and runner.scale.good == 0 and runner.scale.factor > 1.0:
+    while (
+        runner.scale is not None
+        and runner.scale.good == 0
+        and runner.scale.factor > 1.0
+    ):
         runner.steps = 0  # of which the random numbers are
         loss = runner.step(share)
     runner.steps = 0
@@ -358,12 +383,18 @@ def shares_alone(plan: Plan, workload: Workload) -> int:
     if plan.file.batch == plan.file.microbatch_size:
         return 1
     step = StepModule(copy.deepcopy(workload.model), workload.loss, workload.inputs)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _RandomnessWatch() as watch:
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        _RandomnessWatch() as watch,
+    ):
         step(*step.inputs())
     return plan.file.batch // plan.file.microbatch_size if watch.has_found else 1
 
 
-def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> torch.Tensor:
+def alone_step(
+    plan: Plan, workload: Workload, count: int, number: int = 0
+) -> torch.Tensor:
     """Run one step of the user's model eagerly, with gradients of its shares' mean or sum.
 
     Args:
@@ -374,7 +405,9 @@ def alone_step(plan: Plan, workload: Workload, count: int, number: int = 0) -> t
     """
     weight = 1.0 if plan.file.loss == "sum" else 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
-    for k, inputs in enumerate(shares_of(workload, count) if count > 1 else [workload.inputs]):
+    for k, inputs in enumerate(
+        shares_of(workload, count) if count > 1 else [workload.inputs]
+    ):
         step = StepModule(workload.model, workload.loss, inputs)
         with drawn_alike(0, number, k, attention=attends(plan)):
             with precision_of(plan.file.precision):

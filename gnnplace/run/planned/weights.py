@@ -88,7 +88,9 @@ class _Product(torch.autograd.Function):
             inputs = x.reshape(-1, x.shape[-1])
             if leaf.requires_grad:
                 # As ATen's mm_mat2_backward: by the layout of the second factor.
-                weight_gradient = rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
+                weight_gradient = (
+                    rows.t().mm(inputs) if transposed else inputs.t().mm(rows)
+                )
                 add_gradient(leaf, weight_gradient)
             if bias is not None and bias.requires_grad:
                 add_gradient(bias, rows.sum(0))
@@ -150,7 +152,9 @@ def product(
     return result
 
 
-def _bound(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _bound(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
     arguments = dict(zip(names, args, strict=False)) | kwargs
     return [arguments.get(name) for name in names]
 

@@ -44,7 +44,9 @@ DROPPED = WeakIdKeyDictionary()
 """Whether a step has dropped a gradient that no optimizer took, by the parameters of plans."""
 USED = WeakIdKeyDictionary()
 """Gradients of such parameters that an optimizer took."""
-TAKEN: WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = WeakKeyDictionary()
+TAKEN: WeakKeyDictionary[torch.optim.Optimizer, list[torch.Tensor]] = (
+    WeakKeyDictionary()
+)
 """Marked tensors of optimizers that were tried: plain while they step."""
 
 
@@ -52,7 +54,8 @@ def is_whole(store: Parameters, model: nn.Module) -> bool:
     """Return whether a model has all parameters on this process, whole and as they are trained."""
     names = dict(model.named_parameters())
     return store.seat.mesh is None and all(
-        name in store.held and store.held[name].learned is store.held[name].leaf for name in names
+        name in store.held and store.held[name].learned is store.held[name].leaf
+        for name in names
     )
 
 
@@ -64,7 +67,9 @@ def refuse_parts(model: nn.Module) -> None:
 
     def check(module: nn.Module, mend: str) -> None:
         if not vars(module).get(WHOLE, False):
-            raise InputError(f"the model has parts of its weights on this process: {mend}")
+            raise InputError(
+                f"the model has parts of its weights on this process: {mend}"
+            )
 
     def refuse(module: nn.Module, *_: object) -> None:
         check(
@@ -87,7 +92,9 @@ def refuse_parts(model: nn.Module) -> None:
         return result
 
     for module in model.modules():
-        vars(module)["_apply"] = partial(moved, module)  # behind `to`, `cuda`, `half` and the like
+        vars(module)["_apply"] = partial(
+            moved, module
+        )  # behind `to`, `cuda`, `half` and the like
         module.register_forward_pre_hook(refuse)
         module.register_state_dict_pre_hook(refuse)
         module.register_load_state_dict_pre_hook(refuse)
@@ -108,7 +115,9 @@ class _Wrapped:
 def refuse_again(model: nn.Module) -> None:
     """Refuse a model that has parts of its weights already."""
     if "__deepcopy__" in vars(model):
-        raise InputError("apply: the model has parts of its weights already; build it anew")
+        raise InputError(
+            "apply: the model has parts of its weights already; build it anew"
+        )
 
 
 def replaced(parameter: nn.Parameter) -> None:
@@ -136,7 +145,10 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "make it of runner.parameters(), or after apply of a split model's own"
         )
     with DisableTorchFunctionSubclass():
-        if any(DROPPED.get(p, False) and p.grad is not None and p.grad.any() for p in parameters):
+        if any(
+            DROPPED.get(p, False) and p.grad is not None and p.grad.any()
+            for p in parameters
+        ):
             raise InputError(
                 "optimizer: gradients of an earlier runner.step are lost, since those of several "
                 "steps do not add up: take a plan of a larger batch, which has more micro-batches, "
@@ -155,7 +167,9 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    USED.update({p.grad: None for p in parameters if p in DROPPED and p.grad is not None})
+    USED.update(
+        {p.grad: None for p in parameters if p in DROPPED and p.grad is not None}
+    )
     for tensor in TAKEN.get(optimizer, ()):
         mark(tensor, Local)
 
@@ -177,7 +191,11 @@ def marks_of(store: Parameters, model: nn.Module) -> Marks:
     _watch()
     named = dict(model.named_parameters())
     complete = store.seat.mesh is None and not any(h.split for h in store.held.values())
-    parts = () if complete and named.keys() <= store.held.keys() else tuple(store.held.values())
+    parts = (
+        ()
+        if complete and named.keys() <= store.held.keys()
+        else tuple(store.held.values())
+    )
     for part in parts:
         CUT[part.learned] = part.split or any(place.cuts for place in part.home)
     trained = {name: part.learned for name, part in store.held.items()}
@@ -211,14 +229,20 @@ def whole_weights(
             first = holders[name][0]
             if store.seat.rank == first:
                 local = store.held[name]
-                data = store.whole(local, local.learned.detach()).to(parameter.dtype).contiguous()
+                data = (
+                    store.whole(local, local.learned.detach())
+                    .to(parameter.dtype)
+                    .contiguous()
+                )
             else:
                 shape, device = store.whole_shapes[name], store.seat.device
                 data = torch.empty(shape, dtype=parameter.dtype, device=device)
             data = _sent(data, store, first)
             whole_tensors[id(parameter)] = nn.Parameter(data, parameter.requires_grad)
         for name, buffer in model.named_buffers():
-            sent_buffer = _sent(buffer.detach().clone(), store, keepers.get(name, (0,))[0])
+            sent_buffer = _sent(
+                buffer.detach().clone(), store, keepers.get(name, (0,))[0]
+            )
             whole_tensors[id(buffer)] = sent_buffer
     tables: list[Registered] = [
         table  # type: ignore[misc]
@@ -227,7 +251,9 @@ def whole_weights(
     ]
     saved_tables = [dict(table) for table in tables]
     for table in tables:
-        table.update({key: whole_tensors[id(x)] for key, x in table.items() if x is not None})
+        table.update(
+            {key: whole_tensors[id(x)] for key, x in table.items() if x is not None}
+        )
     for module in model.modules():
         vars(module)[WHOLE] = True
     try:

@@ -45,10 +45,14 @@ class Redirection:
         update: Called instead of its step, after the closure if there is one.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, update: Callable[[], None]) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, update: Callable[[], None]
+    ) -> None:
         self._optimizer = optimizer
         self._original_step = vars(optimizer).get("step")
-        weak_update = WeakMethod(update)  # who drops the step without closing it ends its workers
+        weak_update = WeakMethod(
+            update
+        )  # who drops the step without closing it ends its workers
 
         def step(
             optimizer: torch.optim.Optimizer, closure: Callable[[], float] | None = None
@@ -106,7 +110,9 @@ class OptimizerState:
             state = self._read_state(name, tensors)
             if state:
                 self._optimizer.state[self._parameters[name]] = state
-            only_tensors = all(isinstance(leaf, torch.Tensor) for leaf in state.values())
+            only_tensors = all(
+                isinstance(leaf, torch.Tensor) for leaf in state.values()
+            )
             self._live &= bool(state) and only_tensors
 
     def keep_up(self) -> None:
@@ -131,11 +137,15 @@ class OptimizerState:
                 ) from None
         self.show()
 
-    def _read_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def _read_state(
+        self, name: str, tensors: Mapping[str, torch.Tensor]
+    ) -> dict[str, Any]:
         """Return a parameter's state as the optimizer has it; empty before its first step."""
         if not isinstance(self._method, OpaqueOptimizer):
             has_begun = "step" not in tensors or bool(tensors["step"].item())
-            return {STATE[label]: t for label, t in tensors.items()} if has_begun else {}
+            return (
+                {STATE[label]: t for label, t in tensors.items()} if has_begun else {}
+            )
         if not tensors[STARTED].item():
             return {}
         return self._method.layouts[name].state(_without_started(tensors))
@@ -185,15 +195,20 @@ class Attachment:
         self._loss_buffers = _named_buffers(loss)
         self._local: dict[str, Mapping[str, torch.Tensor]] = {
             "parameter": dict(model.named_parameters(remove_duplicate=False)),
-            "buffer": self._loss_buffers | dict(model.named_buffers(remove_duplicate=False)),
+            "buffer": self._loss_buffers
+            | dict(model.named_buffers(remove_duplicate=False)),
         }
         self._other_types = self._tie()
         self._constants = self._find_constants()
         self._versions = self._read_versions()
-        self._trained = {name: self._local["parameter"][name] for name in placed.program.gradients}
+        self._trained = {
+            name: self._local["parameter"][name] for name in placed.program.gradients
+        }
         self._state = None
         if optimizer is not None:
-            self._state = OptimizerState(optimizer, method, self._trained, placed.states())
+            self._state = OptimizerState(
+                optimizer, method, self._trained, placed.states()
+            )
         self._hooks = self._register_hooks(optimizer)
 
     def _pair_with_shared(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -241,7 +256,9 @@ class Attachment:
         ):
             local, shared = pair
             is_compared = local.is_floating_point() or local.numel() <= SMALL
-            if version != last_version or (is_compared and not torch.equal(local, shared)):
+            if version != last_version or (
+                is_compared and not torch.equal(local, shared)
+            ):
                 changed.append(pair)
         self._versions = versions
         if self._has_replaced_loss_buffer():
@@ -258,7 +275,10 @@ class Attachment:
             if entry.kind == "buffer" and entry.source in self._loss_buffers:
                 local = self._local["buffer"][entry.source]
                 shared = self._placed.tensors[name]
-                if local.dtype == shared.dtype and local.data_ptr() != shared.data_ptr():
+                if (
+                    local.dtype == shared.dtype
+                    and local.data_ptr() != shared.data_ptr()
+                ):
                     return True
         return False
 
@@ -266,7 +286,10 @@ class Attachment:
         """Return whether numbers of a tensor that is not the model's are handed on."""
         for number, (local, shared) in enumerate(self._constants):
             if local.data_ptr() == tensor.data_ptr() and local.shape == tensor.shape:
-                self._constants[number] = tensor, shared  # which may have other memory later
+                self._constants[number] = (
+                    tensor,
+                    shared,
+                )  # which may have other memory later
                 return True
         return any(buffer is tensor for buffer in self._loss_buffers.values())
 
@@ -336,7 +359,9 @@ class Attachment:
             self._state.show()
         self._hooks = []
 
-    def _register_hooks(self, optimizer: torch.optim.Optimizer | None) -> list[Removable]:
+    def _register_hooks(
+        self, optimizer: torch.optim.Optimizer | None
+    ) -> list[Removable]:
         """Register hooks that refresh what is about to be read, and take over what was loaded."""
         model = self._model
         hooks: list[Removable] = [
@@ -346,13 +371,19 @@ class Attachment:
         ]
         if optimizer is not None:
             hooks.append(optimizer.register_state_dict_pre_hook(WeakHook(self.show)))
-            hooks.append(optimizer.register_load_state_dict_post_hook(WeakHook(self.read)))
+            hooks.append(
+                optimizer.register_load_state_dict_post_hook(WeakHook(self.read))
+            )
         return hooks
 
 
 def _named_buffers(loss: object) -> dict[str, torch.Tensor]:
     """Return the buffers of a loss, if it is a module, by their names in a step."""
-    named = loss.named_buffers(remove_duplicate=False) if isinstance(loss, nn.Module) else ()
+    named = (
+        loss.named_buffers(remove_duplicate=False)
+        if isinstance(loss, nn.Module)
+        else ()
+    )
     return {f"loss.{name}": buffer for name, buffer in named}
 
 

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.tracing import BatchStructure, Inputs, Program, as_inputs, refuse_input_gradients
+from gnnplace.tracing import (
+    BatchStructure,
+    Inputs,
+    Program,
+    as_inputs,
+    refuse_input_gradients,
+)
 
 
 class Batches:
@@ -24,7 +30,9 @@ class Batches:
         self._structure = BatchStructure.of(inputs)
         leaves = self._structure.tensors(inputs)
         keywords = isinstance(inputs, Mapping) and len(leaves) == len(inputs)
-        self._sources = list(inputs) if keywords else [str(i) for i in range(len(leaves))]
+        self._sources = (
+            list(inputs) if keywords else [str(i) for i in range(len(leaves))]
+        )
         self._shapes = [tuple(tensor.shape) for tensor in leaves.values()]
         self._batch = next((shape[0] for shape in self._shapes if shape), 0)
 
@@ -55,7 +63,9 @@ class Batches:
         self._load_shared_values(batch_tensors, tensors)
 
     def _load_shared_values(
-        self, batch_tensors: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]
+        self,
+        batch_tensors: Mapping[str, torch.Tensor],
+        tensors: Mapping[str, torch.Tensor],
     ) -> None:
         """Copy what every micro-batch reads of the whole batch, such as its number of words."""
         batch = self._program.batch

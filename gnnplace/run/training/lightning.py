@@ -39,7 +39,14 @@ from gnnplace.problem.placement import placement_to_data
 from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.run.training.training_step import compile as compile_step
 from gnnplace.torch_names import pytree
-from gnnplace.tracing import CODE, NAMED, Attributes, CaptureOptions, as_inputs, capture_model
+from gnnplace.tracing import (
+    CODE,
+    NAMED,
+    Attributes,
+    CaptureOptions,
+    as_inputs,
+    capture_model,
+)
 
 Notes = list[tuple[str, Any, dict[str, Any]]]
 """What is logged: names, values, options of `log`."""
@@ -98,9 +105,13 @@ class RecordedStep(nn.Module):
             self.__dict__[part] = module.__dict__[part]
         self.__dict__[CODE] = module
         self._kind = type(batch)
-        self._numbered = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
+        self._numbered = is_param_in_hook_signature(
+            module.training_step, "batch_idx", min_args=2
+        )
         self._note = lambda notes, loss: logged.note(notes, loss)
-        self._note_returned = lambda returned, changed: logged.note_returned(returned, changed)
+        self._note_returned = lambda returned, changed: logged.note_returned(
+            returned, changed
+        )
 
     def inputs(self, batch: Any) -> Any:
         """Return a batch as inputs of this module.
@@ -238,9 +249,17 @@ class PlacedStrategy(SingleDeviceStrategy):
             "microbatches": microbatches,
             "constraints": as_constraints(constraints),
         }
-        self._search: dict[str, Any] = {"placer": placer, "budget": budget, "seed": seed}
+        self._search: dict[str, Any] = {
+            "placer": placer,
+            "budget": budget,
+            "seed": seed,
+        }
         self._output = output
-        self._run: dict[str, Any] = {"mode": mode, "transport": transport, "timeout": timeout}
+        self._run: dict[str, Any] = {
+            "mode": mode,
+            "transport": transport,
+            "timeout": timeout,
+        }
         self._recorded: RecordedStep | None = None
         self.step: TrainingStep | None = None
 
@@ -300,9 +319,16 @@ class PlacedStrategy(SingleDeviceStrategy):
         placement, problem = self._placement, None
         with _without_trainer(module):  # what can be reached from it is looked through
             if placement is None:
-                placement, problem = self._search_placement(self._recorded, inputs, optimizer)
+                placement, problem = self._search_placement(
+                    self._recorded, inputs, optimizer
+                )
             self.step = compile_step(
-                self._recorded, placement, optimizer, inputs=inputs, problem=problem, **self._run
+                self._recorded,
+                placement,
+                optimizer,
+                inputs=inputs,
+                problem=problem,
+                **self._run,
             )
         self._logged.warn()
         self.step.num_steps = self._trainer.fit_loop.total_batch_idx
@@ -334,9 +360,15 @@ class PlacedStrategy(SingleDeviceStrategy):
 def _refuse_shorter(trainer: Trainer) -> None:
     """Refuse loaders whose last batch is shorter, before anything is trained."""
     for loader in pytree.tree_leaves(trainer.train_dataloader):
-        if isinstance(loader, DataLoader) and loader.batch_size and not loader.drop_last:
+        if (
+            isinstance(loader, DataLoader)
+            and loader.batch_size
+            and not loader.drop_last
+        ):
             count = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
-            if count % loader.batch_size and trainer.num_training_batches >= len(loader):
+            if count % loader.batch_size and trainer.num_training_batches >= len(
+                loader
+            ):
                 raise InputError(
                     f"PlacedStrategy: the last batch has {count % loader.batch_size} examples, the "
                     f"others {loader.batch_size}, and a captured step is of one shape; give "

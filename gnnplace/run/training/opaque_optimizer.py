@@ -52,7 +52,9 @@ class OpaqueOptimizer(Optimizer):
     options: tuple[GroupOptions, ...]
     layouts: dict[str, StateLayout] = field(default_factory=dict)
 
-    def read_constants(self, group: Mapping[str, Any], number: int) -> tuple[float, ...]:
+    def read_constants(
+        self, group: Mapping[str, Any], number: int
+    ) -> tuple[float, ...]:
         """Return the numbers among the options of a group, as they are now.
 
         Raises:
@@ -76,7 +78,9 @@ class OpaqueOptimizer(Optimizer):
             layouts.append(StateLayout.of(twin.state[copy], type(twin).__name__))
         layout = layouts[0]
         if layout.spec != layouts[1].spec:
-            raise make_refusal(self.optimizer, "its state has another form after the second step")
+            raise make_refusal(
+                self.optimizer, "its state has another form after the second step"
+            )
         self.layouts[name] = layout
 
         # Some optimizers have part of their state when they are made, and the rest after a step.
@@ -251,7 +255,9 @@ class GroupOptions:
     def _select(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a group that were there at first, with lists as tuples."""
         options = {key: group[key] for key in self._keys if key in group}
-        return pytree.tree_map_only(list, tuple, options, is_leaf=lambda x: isinstance(x, list))
+        return pytree.tree_map_only(
+            list, tuple, options, is_leaf=lambda x: isinstance(x, list)
+        )
 
 
 def _is_number(leaf: object) -> bool:
@@ -269,7 +275,9 @@ def check_parameters_are_independent(optimizer: torch.optim.Optimizer) -> None:
     """
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise make_refusal(optimizer, "its step needs a closure that computes the loss again")
+        raise make_refusal(
+            optimizer, "its step needs a closure that computes the loss again"
+        )
     sample = _sample_parameters(optimizer)
     states = [optimizer.state.get(parameter, {}) for _, parameter in sample]
     together = _copy_sample(sample)
@@ -283,7 +291,9 @@ def check_parameters_are_independent(optimizer: torch.optim.Optimizer) -> None:
         try_step(optimizer, joint_twin, [parameter for _, parameter in together], trial)
         for k, twin in enumerate(single_twins):
             try_step(optimizer, twin, [alone[k][1]], trial, k)
-    if not all(torch.equal(a, b) for (_, a), (_, b) in zip(together, alone, strict=True)):
+    if not all(
+        torch.equal(a, b) for (_, a), (_, b) in zip(together, alone, strict=True)
+    ):
         raise make_refusal(
             optimizer, "a parameter's update depends on other parameters or on chance"
         )
@@ -318,7 +328,9 @@ def try_step(
         with torch.random.fork_rng(devices=[]):
             type(twin).step(twin)  # type: ignore[call-arg]
     except Exception as error:
-        raise make_refusal(optimizer, f"its step raises {type(error).__name__}: {error}") from None
+        raise make_refusal(
+            optimizer, f"its step raises {type(error).__name__}: {error}"
+        ) from None
     changed = [
         label
         for label, value in _attributes(twin).items()
@@ -347,7 +359,9 @@ def make_twin(
         states: The states that they begin with, copied; none by default.
     """
     twin = object.__new__(type(optimizer))
-    twin.__dict__ |= {k: v for k, v in optimizer.__dict__.items() if k not in TWIN_ATTRIBUTES}
+    twin.__dict__ |= {
+        k: v for k, v in optimizer.__dict__.items() if k not in TWIN_ATTRIBUTES
+    }
     twin.state = defaultdict(dict)
     numbers = sorted({group for group, _ in parameters})
     twin.param_groups = [
@@ -392,7 +406,8 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     tree = {
         "self": {k: v for k, v in vars(optimizer).items() if k not in TWIN_ATTRIBUTES},
         "param_groups": [
-            {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
+            {k: v for k, v in group.items() if k != "params"}
+            for group in optimizer.param_groups
         ],
     }
     paths, _ = pytree.tree_flatten_with_path(tree)

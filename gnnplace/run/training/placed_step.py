@@ -87,7 +87,9 @@ class PlacedStep:
 
     def _worker(self, number: int) -> Callable[[], Callable[[Request], None]]:
         arguments = self._setting.worker_arguments(number)
-        return StandingWorker(**arguments, saved=self._losses, num_steps=1, shared=self.tensors)
+        return StandingWorker(
+            **arguments, saved=self._losses, num_steps=1, shared=self.tensors
+        )
 
     def step(self, number: int) -> float:
         """Run a step on the inputs that are in `tensors` now and return its loss.
@@ -220,7 +222,10 @@ class StandingWorker(DeviceWorker):
                     )
 
     def _copy(
-        self, tensors: dict[str, torch.Tensor], kinds: tuple[str, ...], out: bool = False
+        self,
+        tensors: dict[str, torch.Tensor],
+        kinds: tuple[str, ...],
+        out: bool = False,
     ) -> None:
         """Copy between the device and the shared memory; on the CPU they are one."""
         if self.torch_device.type == "cpu":

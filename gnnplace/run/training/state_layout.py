@@ -47,9 +47,15 @@ class StateLayout:
         paths, spec = pytree.tree_flatten_with_path(_sorted(state))
         names = [label_of(path) for path, _ in paths]
         leaves = [leaf for _, leaf in paths]
-        fixed = {i: x for i, x in enumerate(leaves) if not isinstance(x, (torch.Tensor, *NUMBERS))}
+        fixed = {
+            i: x
+            for i, x in enumerate(leaves)
+            if not isinstance(x, (torch.Tensor, *NUMBERS))
+        }
         unsupported = [
-            names[i] for i, leaf in fixed.items() if not isinstance(leaf, (str, type(None)))
+            names[i]
+            for i, leaf in fixed.items()
+            if not isinstance(leaf, (str, type(None)))
         ]
         if unsupported:
             raise UnsupportedError(
@@ -66,9 +72,13 @@ class StateLayout:
         for i, (name, leaf) in enumerate(zip(self.names, leaves, strict=True)):
             if i not in self.fixed:
                 value = (
-                    leaf if isinstance(leaf, torch.Tensor) else torch.tensor(float(leaf)).double()
+                    leaf
+                    if isinstance(leaf, torch.Tensor)
+                    else torch.tensor(float(leaf)).double()
                 )
-                tensors[name] = value.clone() if state is not None else torch.zeros_like(value)
+                tensors[name] = (
+                    value.clone() if state is not None else torch.zeros_like(value)
+                )
         return tensors
 
     def state(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
@@ -77,7 +87,8 @@ class StateLayout:
             return dict(zip(self.names, tensors, strict=True))
         remaining = iter(tensors)
         leaves = [
-            self.fixed[i] if i in self.fixed else self._leaf(i, next(remaining)) for i in self._all
+            self.fixed[i] if i in self.fixed else self._leaf(i, next(remaining))
+            for i in self._all
         ]
         state: dict[str, Any] = pytree.tree_unflatten(leaves, self.spec)
         return state

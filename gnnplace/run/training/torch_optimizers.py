@@ -9,12 +9,22 @@ import torch
 from torch import nn
 
 from gnnplace.errors import MismatchError, UnsupportedError
-from gnnplace.run.training.opaque_optimizer import OpaqueOptimizer, capture_opaque_optimizer
+from gnnplace.run.training.opaque_optimizer import (
+    OpaqueOptimizer,
+    capture_opaque_optimizer,
+)
 from gnnplace.tracing import Optimizer, optimizers
 
 ADAM = ("amsgrad", "maximize", "differentiable", "foreach", "fused", "capturable")
 ALTERING_OPTIONS = {
-    torch.optim.SGD: ("nesterov", "maximize", "dampening", "differentiable", "foreach", "fused"),
+    torch.optim.SGD: (
+        "nesterov",
+        "maximize",
+        "dampening",
+        "differentiable",
+        "foreach",
+        "fused",
+    ),
     torch.optim.Adam: (*ADAM, "decoupled_weight_decay"),
     torch.optim.AdamW: ADAM,
 }
@@ -58,7 +68,9 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an update of `gnnplace.tracing.operations` computes the same."""
     groups = optimizer.param_groups
     altering = ALTERING_OPTIONS.get(type(optimizer))
-    if altering is None or any(group.get(name) for group in groups for name in altering):
+    if altering is None or any(
+        group.get(name) for group in groups for name in altering
+    ):
         return False
     return len({bool(group.get("momentum")) for group in groups}) == 1
 
@@ -86,7 +98,9 @@ def check_options(optimizer: torch.optim.Optimizer, method: Optimizer) -> None:
     )
 
 
-def get_constants(method: Optimizer, group: Mapping[str, Any], number: int) -> tuple[Any, ...]:
+def get_constants(
+    method: Optimizer, group: Mapping[str, Any], number: int
+) -> tuple[Any, ...]:
     """Return the constants of a parameter group as the captured update takes them."""
     if isinstance(method, OpaqueOptimizer):
         return method.read_constants(group, number)
@@ -97,7 +111,12 @@ def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the constants of a parameter group in the order of the captured update."""
     if "betas" in group:
         betas = tuple(float(beta) for beta in group["betas"])
-        return float(group["lr"]), betas, float(group["eps"]), float(group["weight_decay"])
+        return (
+            float(group["lr"]),
+            betas,
+            float(group["eps"]),
+            float(group["weight_decay"]),
+        )
     momentum = (float(group["momentum"]),) if group.get("momentum") else ()
     return float(group["lr"]), *momentum, float(group["weight_decay"])
 
@@ -105,7 +124,15 @@ def group_constants(group: Mapping[str, Any]) -> tuple[Any, ...]:
 def method_groups(method: Optimizer) -> list[dict[str, Any]]:
     """Return one parameter group with a captured optimizer's constants, by torch's names."""
     if method.name in ("adam", "adamw"):
-        return [dict(zip(("lr", "betas", "eps", "weight_decay"), method.constants, strict=True))]
+        return [
+            dict(
+                zip(
+                    ("lr", "betas", "eps", "weight_decay"),
+                    method.constants,
+                    strict=True,
+                )
+            )
+        ]
     lr, *momentum, weight_decay = method.constants
     return [{"lr": lr, "momentum": sum(momentum), "weight_decay": weight_decay}]
 
@@ -129,7 +156,11 @@ def find_groups(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str,
             f"optimizer: a parameter of shape {tuple(foreign[0].shape)} in its groups is not the "
             "model's; make it one, or leave it out"
         )
-    number = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    number = {
+        id(p): g
+        for g, group in enumerate(optimizer.param_groups)
+        for p in group["params"]
+    }
     groups = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in number:

@@ -104,7 +104,9 @@ class TrainingStep:
         optimizer: str | Optimizer | torch.optim.Optimizer | None,
     ) -> None:
         self._model, self._loss, self._plan, self._problem = model, loss, plan, problem
-        self._torch = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        self._torch = (
+            optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+        )
         self._updates = optimizer is not None
         self._method = _method(optimizer, model)
         self._own_groups = [] if self._torch else method_groups(self._method)
@@ -115,7 +117,9 @@ class TrainingStep:
         self._attachment: Attachment | None = None
         self._batches: Batches | None = None
         self._passes = 0
-        self._redirection = Redirection(self._torch, self.update) if self._torch else None
+        self._redirection = (
+            Redirection(self._torch, self.update) if self._torch else None
+        )
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -148,7 +152,9 @@ class TrainingStep:
             self._model, self._torch, self._method, self._placed, self._loss
         )
         follows = self._attachment.follows
-        self._recorded = Fingerprint(self._model, self._torch, read, self._loss, follows=follows)
+        self._recorded = Fingerprint(
+            self._model, self._torch, read, self._loss, follows=follows
+        )
 
     def _follow(self) -> Attachment:
         """Follow what changed in model and optimizer since the step was captured.
@@ -161,9 +167,13 @@ class TrainingStep:
         changes = self._recorded.changes()
         for kind, words in changes:
             if kind == "training":
-                raise MismatchError(f"step: {words}; to evaluate, call the model: the step trains")
+                raise MismatchError(
+                    f"step: {words}; to evaluate, call the model: the step trains"
+                )
             if kind not in (MEMORY, STATE):
-                raise MismatchError(f"step: {words}; close the step and compile another one")
+                raise MismatchError(
+                    f"step: {words}; close the step and compile another one"
+                )
         if any(kind == MEMORY for kind, _ in changes):
             attachment.rebind()
         if any(kind == STATE for kind, _ in changes):
@@ -189,7 +199,9 @@ class TrainingStep:
         program = with_live_constants(
             program, self._method, self._constants, group, self._gradients
         )
-        program = with_state(microbatched(program, problem.microbatches), self._known_state())
+        program = with_state(
+            microbatched(program, problem.microbatches), self._known_state()
+        )
         return program, problem, placement
 
     def _known_state(self) -> dict[str, torch.Tensor]:
@@ -251,7 +263,9 @@ class TrainingStep:
                 )
             self._passes += 1
 
-        return with_backward(loss, GradientHandover(self._gradients, trained, number, begin))
+        return with_backward(
+            loss, GradientHandover(self._gradients, trained, number, begin)
+        )
 
     def update(self) -> None:
         """Update the parameters by their `.grad`, on the workers; `optimizer.step()` calls it.
@@ -279,7 +293,9 @@ class TrainingStep:
         """Return copies of the current parameters and buffers, by the model's own names."""
         self.refresh()
         state = self._model.state_dict()
-        return OrderedDict((key, tensor.detach().clone()) for key, tensor in state.items())
+        return OrderedDict(
+            (key, tensor.detach().clone()) for key, tensor in state.items()
+        )
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from other parameters and buffers; the optimizer's state stays.
@@ -290,7 +306,9 @@ class TrainingStep:
         self._ready("load_state_dict")
         mismatched = _mismatched_names(self._model.state_dict(), state)
         if mismatched:
-            raise MismatchError(f"state: {mismatched[0]!r} is not in both, or of another shape")
+            raise MismatchError(
+                f"state: {mismatched[0]!r} is not in both, or of another shape"
+            )
         self._model.load_state_dict(state)
 
     def save(self, path: str | Path) -> None:
@@ -346,7 +364,9 @@ class TrainingStep:
 
     def _ready(self, what: str) -> PlacedStep:
         if self._placed is None:
-            raise InputError(f"{what}: nothing is captured yet; give inputs=... or make a step")
+            raise InputError(
+                f"{what}: nothing is captured yet; give inputs=... or make a step"
+            )
         return self._placed
 
     def _check_updates(self) -> None:
@@ -378,7 +398,10 @@ class TrainingStep:
         self._passes += 1
         self.num_steps += 1
         program = self._ready("step").program
-        kinds = (torch.float32, *(program.values[name].dtype for name in program.losses))
+        kinds = (
+            torch.float32,
+            *(program.values[name].dtype for name in program.losses),
+        )
         return torch.tensor(loss, dtype=reduce(torch.promote_types, kinds))
 
     def _set_constants(self) -> None:
@@ -397,7 +420,11 @@ class TrainingStep:
     def _constants_now(self) -> list[dict[str, Any]]:
         kinds = (bool, int, float, str, tuple, list)
         return [
-            {key: x for key, x in group.items() if key != "params" and isinstance(x, kinds)}
+            {
+                key: x
+                for key, x in group.items()
+                if key != "params" and isinstance(x, kinds)
+            }
             for group in self.param_groups
         ]
 
@@ -423,11 +450,17 @@ def _method(
 def _autocast() -> str:
     """Return the types that torch.autocast casts to, or "off"."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    return " and ".join(f"{torch.get_autocast_dtype(kind)} ({kind})" for kind in kinds) or "off"
+    return (
+        " and ".join(f"{torch.get_autocast_dtype(kind)} ({kind})" for kind in kinds)
+        or "off"
+    )
 
 
 def write_training(
-    path: str | Path, tensors: Mapping[str, torch.Tensor], steps: int, groups: list[dict[str, Any]]
+    path: str | Path,
+    tensors: Mapping[str, torch.Tensor],
+    steps: int,
+    groups: list[dict[str, Any]],
 ) -> None:
     """Write parameters, buffers and optimizer state, atomically.
 
@@ -468,7 +501,9 @@ def read_training(
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        raise FormatError(
+            f"{path}: cannot be read: {' '.join(str(error).split())}"
+        ) from None
 
 
 def compile(
@@ -537,7 +572,9 @@ def compile(
 
 
 def _workload(
-    model: nn.Module | str, inputs: Inputs | None, loss: Callable[..., torch.Tensor] | None
+    model: nn.Module | str,
+    inputs: Inputs | None,
+    loss: Callable[..., torch.Tensor] | None,
 ) -> Workload:
     if isinstance(model, str):
         return load(model)

@@ -54,7 +54,9 @@ class Store:
         if set_number == AT_ONCE:
             return False
         gradient = mean_gradient(gradients)
-        self.sets[set_number].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+        self.sets[set_number].copy_(
+            gradient.to_dense() if gradient.is_sparse else gradient
+        )
         return True
 
     def get_gradient(self, device: torch.device) -> torch.Tensor | None:
@@ -95,7 +97,9 @@ class GradientStores:
         self._words[0] = free
         return free
 
-    def hand_over(self, parameters: Mapping[str, torch.Tensor], number: int, weight: float) -> None:
+    def hand_over(
+        self, parameters: Mapping[str, torch.Tensor], number: int, weight: float
+    ) -> None:
         """Add the gradients of a set, times a weight, to the parameters', as `backward` does."""
         for name, parameter in parameters.items():
             gradient = self.stores[name].sets[number]
@@ -106,7 +110,9 @@ class GradientStores:
                 gradient.mul_(weight)
             parameter.grad = self._lend(name, number)
 
-    def gradients(self, names: Iterable[str], number: int, weight: float) -> list[torch.Tensor]:
+    def gradients(
+        self, names: Iterable[str], number: int, weight: float
+    ) -> list[torch.Tensor]:
         """Return copies of the gradients of a set, times a weight."""
         return [self.stores[name].sets[number] * weight for name in names]
 
@@ -247,9 +253,15 @@ class LiveConstants:
         Raises:
             InputError: not the optimizer's number of constants.
         """
-        flat = [float(x) for c in constants for x in (c if isinstance(c, tuple | list) else (c,))]
+        flat = [
+            float(x)
+            for c in constants
+            for x in (c if isinstance(c, tuple | list) else (c,))
+        ]
         if len(flat) != self._row:
-            raise InputError(f"optimizer: {len(flat)} constants for group {group}, not {self._row}")
+            raise InputError(
+                f"optimizer: {len(flat)} constants for group {group}, not {self._row}"
+            )
         for i, value in enumerate(flat):
             self._words[group * self._row + i] = value
 
@@ -282,7 +294,10 @@ class LiveUpdate:
     store: Store
 
     def __call__(
-        self, parameter: torch.Tensor, gradients: list[torch.Tensor], *state: torch.Tensor
+        self,
+        parameter: torch.Tensor,
+        gradients: list[torch.Tensor],
+        *state: torch.Tensor,
     ) -> None:
         """Update a parameter, or store its gradient if the pass is run that way.
 
@@ -324,7 +339,10 @@ def with_live_constants(
             return op
         name = op.name.removeprefix(PARAMETER)
         target = LiveUpdate(
-            method.update_of(name), constants, group.get(name, 0), gradients.stores[name]
+            method.update_of(name),
+            constants,
+            group.get(name, 0),
+            gradients.stores[name],
         )
         return replace(op, target=target, args=op.args[: len(op.args) - count])
 

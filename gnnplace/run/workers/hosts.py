@@ -52,7 +52,9 @@ class Hosts:
     def client(self) -> dist.Store:
         """Return a connection of a worker's own to the store."""
         name, port = self.address
-        far = dist.TCPStore(name, port, is_master=False, timeout=timedelta(seconds=MEET))
+        far = dist.TCPStore(
+            name, port, is_master=False, timeout=timedelta(seconds=MEET)
+        )
         return dist.PrefixStore(self.prefix, far)
 
     def host_of(self, devices: Sequence[int], num_devices: int) -> tuple[int, ...]:
@@ -69,7 +71,9 @@ class Hosts:
             )
         hosts = tuple(device // (num_devices // self.count) for device in devices)
         if 0 not in hosts:
-            raise InputError("hosts: the placement leaves host 0 without work; place anew")
+            raise InputError(
+                "hosts: the placement leaves host 0 without work; place anew"
+            )
         return hosts
 
     def agree(self, what: str, text: str) -> None:
@@ -124,14 +128,18 @@ def from_environment() -> Hosts | None:
         return None
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:
-        raise InputError(f"hosts: {missing[0]} is not set; start all of them with torchrun")
+        raise InputError(
+            f"hosts: {missing[0]} is not set; start all of them with torchrun"
+        )
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     try:
         store, *_ = next(dist.rendezvous("env://", rank, count))
     except (RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
-        raise ExecutionError(f"hosts: cannot meet at {address[0]}:{address[1]}: {reason}") from None
+        raise ExecutionError(
+            f"hosts: cannot meet at {address[0]}:{address[1]}: {reason}"
+        ) from None
     prefix = _prefix()
     return Hosts(rank, count, address, prefix, dist.PrefixStore(prefix, store))
 
@@ -147,6 +155,8 @@ def _prefix() -> str:
 def _machine() -> str:
     """Return the same text for processes on one running machine, and for no others."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return (
+            Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        )
     except OSError:
         return os.uname().nodename

@@ -24,7 +24,13 @@ import torch
 from gnnplace.problem import Link
 from gnnplace.run.workers.board import Board
 from gnnplace.run.workers.tasks import Task, available_cores, run_tasks
-from gnnplace.run.workers.transport import Message, Receive, Send, Transport, make_transport
+from gnnplace.run.workers.transport import (
+    Message,
+    Receive,
+    Send,
+    Transport,
+    make_transport,
+)
 
 SIZES = (4, 1024, 16384, 65536, 262144, 1 << 20, 4 << 20, 16 << 20)
 ROTATION = 32 << 20
@@ -148,8 +154,14 @@ class _End:
         rows, first, receive = [], 0, float("inf")
         with torch.inference_mode():
             for size, count in zip(SIZES, self.counts, strict=True):
-                out = [self.transport.sender(first + 2 * k + self.end) for k in range(count)]
-                back = [self.transport.receiver(first + 2 * k + 1 - self.end) for k in range(count)]
+                out = [
+                    self.transport.sender(first + 2 * k + self.end)
+                    for k in range(count)
+                ]
+                back = [
+                    self.transport.receiver(first + 2 * k + 1 - self.end)
+                    for k in range(count)
+                ]
                 rows.append(self._play(size, first, out, back))
                 start = time.perf_counter()
                 for one in back:
@@ -163,7 +175,9 @@ class _End:
     def _play(
         self, size: int, first: int, out: list[Send], back: list[Receive]
     ) -> tuple[float, float, float]:
-        sources = [torch.zeros(size, dtype=torch.uint8, device=self.device) for _ in out]
+        sources = [
+            torch.zeros(size, dtype=torch.uint8, device=self.device) for _ in out
+        ]
         cold: list[float] = []
         rallies: list[tuple[float, float]] = []
         for turn in range(1, TURNS + 1):
@@ -171,20 +185,28 @@ class _End:
             for source in sources:
                 source.fill_(turn)
             if turn % 2:
-                cold += [self._serve(*ball, turn) for ball in zip(out, back, sources, strict=True)]
+                cold += [
+                    self._serve(*ball, turn)
+                    for ball in zip(out, back, sources, strict=True)
+                ]
             else:
                 rallies += [
-                    self._rally(*ball, turn) for ball in zip(out, back, sources, strict=True)
+                    self._rally(*ball, turn)
+                    for ball in zip(out, back, sources, strict=True)
                 ]
             self.transport.finish_round()
         warm, way = zip(*rallies, strict=True)
         return median(cold[len(out) :]), median(warm), median(way)
 
-    def _serve(self, send: Send, receive: Receive, source: torch.Tensor, turn: int) -> float:
+    def _serve(
+        self, send: Send, receive: Receive, source: torch.Tensor, turn: int
+    ) -> float:
         if self.end == 1:
             receive(turn)
             return 0.0
-        torch.zeros(FORGET, dtype=torch.uint8).add_(1)  # what an op between does to the caches
+        torch.zeros(FORGET, dtype=torch.uint8).add_(
+            1
+        )  # what an op between does to the caches
         torch.ones(64, 64).mm(torch.ones(64, 64)).relu().sum()
         self._settle()
         start = time.perf_counter()

@@ -113,9 +113,14 @@ def shared_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 def shared_like(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Zeros in one shared block as tensors are; pages that nobody touches take no memory."""
     arena = Arena()
-    likes = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+    likes = {
+        name: torch.empty_like(tensor, device="meta")
+        for name, tensor in tensors.items()
+    }
     offsets = {
-        name: arena.reserve(span(tuple(like.shape), like.stride()) * like.element_size())
+        name: arena.reserve(
+            span(tuple(like.shape), like.stride()) * like.element_size()
+        )
         for name, like in likes.items()
     }
     return {
@@ -190,7 +195,9 @@ class StepPeak:
             torch.cuda.reset_peak_memory_stats(self._device)
             allocated_before = torch.cuda.memory_allocated(self._device)
             yield
-            self.bytes = float(torch.cuda.max_memory_allocated(self._device) - allocated_before)
+            self.bytes = float(
+                torch.cuda.max_memory_allocated(self._device) - allocated_before
+            )
             return
         profiled = profile(profile_memory=True)
         with silent(2):
@@ -211,5 +218,8 @@ class StepPeak:
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> float:
     """Bytes of the storages below some tensors, each once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
+        for tensor in tensors
+    }
     return float(sum(storage.nbytes() for storage in storages.values()))

@@ -41,7 +41,11 @@ class NetworkTransport(GlooMessages):
     """
 
     def __init__(
-        self, messages: tuple[Message, ...], board: Board, hosts: Hosts, host_of: Sequence[int]
+        self,
+        messages: tuple[Message, ...],
+        board: Board,
+        hosts: Hosts,
+        host_of: Sequence[int],
     ) -> None:
         super().__init__(messages, board)
         self._hosts, self._host_of = hosts, tuple(host_of)
@@ -86,7 +90,9 @@ class NetworkTransport(GlooMessages):
                     dist.send(word, 0)
                     dist.recv(word, 0)
                     end = time.perf_counter_ns()
-                    fastest = min(fastest, (end - start, int(word[0]) - (start + end) // 2))
+                    fastest = min(
+                        fastest, (end - start, int(word[0]) - (start + end) // 2)
+                    )
         return fastest[1]
 
     def barrier(self, worker: int, meeting: int) -> None:
@@ -120,7 +126,9 @@ class NetworkTransport(GlooMessages):
         try:
             yield
         except RuntimeError as error:
-            which = "another host" if worker is None else f"host {self._host_of[worker]}"
+            which = (
+                "another host" if worker is None else f"host {self._host_of[worker]}"
+            )
             raise ConnectionError(f"the connection to {which} {LOST}") from error
 
     def bring_home(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:

@@ -33,7 +33,9 @@ def core_groups(count: int) -> list[tuple[int, ...]]:
     """Divide this process's cores into at most ``count`` groups of one size."""
     cores = available_cores()
     size = max(1, len(cores) // count)
-    return [tuple(cores[i : i + size]) for i in range(0, len(cores) - size + 1, size)][:count]
+    return [tuple(cores[i : i + size]) for i in range(0, len(cores) - size + 1, size)][
+        :count
+    ]
 
 
 def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list[Any]:
@@ -65,7 +67,9 @@ def side_by_side(jobs: Sequence[Job], groups: Sequence[tuple[int, ...]]) -> list
 def _start(job: int, jobs: Sequence[Job], cores: tuple[int, ...]) -> _Running:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(jobs[job], theirs, cores, os.getpid()))
+    process = context.Process(
+        target=_work, args=(jobs[job], theirs, cores, os.getpid())
+    )
     with interrupts_held(), daemons_may_fork():
         process.start()
     theirs.close()

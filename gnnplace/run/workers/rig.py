@@ -19,7 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gnnplace.run.workers.tasks import Task, available_cores, check_backward_can_fork, run_tasks
+from gnnplace.run.workers.tasks import (
+    Task,
+    available_cores,
+    check_backward_can_fork,
+    run_tasks,
+)
 from gnnplace.run.workers.transport import join_group, meeting_place
 from gnnplace.tracing import StepModule
 from gnnplace.zoo import Workload
@@ -55,8 +60,12 @@ def run_group(
     cores, tasks = available_cores(), []
     with meeting_place() as place:
         for rank, name in enumerate(names):
-            job = partial(_in_group, work, place, rank, len(names), timedelta(seconds=2 * timeout))
-            tasks.append(Task(name, job, cores[rank] if len(names) <= len(cores) else None))
+            job = partial(
+                _in_group, work, place, rank, len(names), timedelta(seconds=2 * timeout)
+            )
+            tasks.append(
+                Task(name, job, cores[rank] if len(names) <= len(cores) else None)
+            )
         return run_tasks(tasks, timeout=timeout, progress=progress, doing=doing)
 
 

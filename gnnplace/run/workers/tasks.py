@@ -138,7 +138,10 @@ def start_worker(task: Task, work: Callable[[Task, Connection, int], None]) -> W
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=work, args=(task, theirs, os.getpid()), name=f"gnnplace {task.name}", daemon=True
+        target=work,
+        args=(task, theirs, os.getpid()),
+        name=f"gnnplace {task.name}",
+        daemon=True,
     )
     with interrupts_held(), daemons_may_fork():
         process.start()
@@ -289,7 +292,9 @@ def _collect(
         ExecutionError: one died or failed. A death is told first, then the earliest failure, as
             the others may fail because of it.
     """
-    ended = [i for i in running if not workers[i].process.is_alive()]  # before reading pipes
+    ended = [
+        i for i in running if not workers[i].process.is_alive()
+    ]  # before reading pipes
     messages = _messages(workers, running)
     if any(message.failed for message in messages.values()):
         silent = [i for i in running if i not in messages]

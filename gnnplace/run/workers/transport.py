@@ -27,7 +27,13 @@ import torch.distributed as dist
 
 from gnnplace.errors import UnsupportedError
 from gnnplace.run.workers.board import STRIDE, WAITING, Board, ordered_stores
-from gnnplace.run.workers.memory import LINE, Arena, contiguous_stride, shared_words, span
+from gnnplace.run.workers.memory import (
+    LINE,
+    Arena,
+    contiguous_stride,
+    shared_words,
+    span,
+)
 
 ROW = 32
 """Words of a message's layout: its strides (torch ops know at most 25 dimensions); the last one is
@@ -89,7 +95,10 @@ class Message:
     @property
     def capacity(self) -> int:
         """Elements that the buffer holds: the expected layout, or any dense one."""
-        return max(span(self.shape, self.stride), span(self.shape, contiguous_stride(self.shape)))
+        return max(
+            span(self.shape, self.stride),
+            span(self.shape, contiguous_stride(self.shape)),
+        )
 
     def stride_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """How a tensor lies in the buffer: its own strides if they fit, else contiguous."""
@@ -225,7 +234,9 @@ class SharedMemoryTransport(Transport):
         self, i: int, shape: tuple[int, ...], stride: tuple[int, ...], shift: int = 0
     ) -> torch.Tensor:
         dtype = self._messages[i].dtype
-        return self._arena.view(self._offsets[i] + shift * dtype.itemsize, shape, stride, dtype)
+        return self._arena.view(
+            self._offsets[i] + shift * dtype.itemsize, shape, stride, dtype
+        )
 
     def open(self, worker: int, device: torch.device) -> None:
         """Note who this is; called in the worker."""
@@ -238,7 +249,11 @@ class SharedMemoryTransport(Transport):
     def held(self, worker: int) -> float:
         """Buffers of what it receives: a sender writes into the receiver's."""
         return float(
-            sum(m.capacity * m.dtype.itemsize for m in self._messages if m.target == worker)
+            sum(
+                m.capacity * m.dtype.itemsize
+                for m in self._messages
+                if m.target == worker
+            )
         )
 
     def sender(self, message: int) -> Send:
@@ -255,7 +270,9 @@ class SharedMemoryTransport(Transport):
 
         return send
 
-    def _copier(self, message: int, tensor: torch.Tensor) -> Callable[[torch.Tensor], object]:
+    def _copier(
+        self, message: int, tensor: torch.Tensor
+    ) -> Callable[[torch.Tensor], object]:
         shape = self._messages[message].shape
         stride = self._layouts.publish(message, tensor)
         at = self._layouts.shift(message)
@@ -277,9 +294,18 @@ class SharedMemoryTransport(Transport):
                 board.wait(flags, slot, turn)
                 board.words[state] = 0
             if received is None:
-                shape, stride = self._messages[message].shape, self._layouts.read(message)
-                received = self._buffer(message, shape, stride, self._layouts.shift(message))
-            return received if received.device == self._device else received.to(self._device)
+                shape, stride = (
+                    self._messages[message].shape,
+                    self._layouts.read(message),
+                )
+                received = self._buffer(
+                    message, shape, stride, self._layouts.shift(message)
+                )
+            return (
+                received
+                if received.device == self._device
+                else received.to(self._device)
+            )
 
         return receive
 
@@ -351,7 +377,9 @@ class GlooMessages(Transport):
                     dist.recv(header, form.source, tag=2 * message + 1)
                 stride = tuple(header[: len(form.shape)].tolist())
                 size, at = span(form.shape, stride), int(header[-1])
-                vector = torch.empty(size + LINE // form.dtype.itemsize, dtype=form.dtype)
+                vector = torch.empty(
+                    size + LINE // form.dtype.itemsize, dtype=form.dtype
+                )
                 room = vector[at : at + size].view(torch.uint8)
                 received = vector.as_strided(form.shape, stride, at)
             with self.reaching(form.source):

@@ -83,9 +83,13 @@ class MeshMachine:
     def __post_init__(self) -> None:
         for name in ("flops", "bandwidth", "reading"):
             if not getattr(self, name) > 0:
-                raise InputError(f"{name}: {getattr(self, name):g} is not a positive number")
+                raise InputError(
+                    f"{name}: {getattr(self, name):g} is not a positive number"
+                )
 
-    def collective(self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()) -> float:
+    def collective(
+        self, op: str, devices: int, size: float, dims: tuple[int, ...] = ()
+    ) -> float:
         """Return the seconds of a collective of ``size`` bytes, as ``costs.collectives`` counts
         them.
 
@@ -115,11 +119,15 @@ class Moved:
         return self.reduction + self.resharding
 
     def __add__(self, other: Moved) -> Moved:
-        return Moved(self.reduction + other.reduction, self.resharding + other.resharding)
+        return Moved(
+            self.reduction + other.reduction, self.resharding + other.resharding
+        )
 
 
 @lru_cache(maxsize=1 << 18)
-def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine) -> Moved:
+def move(
+    size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMachine
+) -> Moved:
     """Return the seconds to bring a tensor of ``size`` bytes from one layout into another."""
     local = size / parts_in(before, mesh)
     places = list(zip(before, after, mesh, range(len(mesh)), strict=True))
@@ -128,7 +136,9 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
             local /= n
     reduction = resharding = 0.0
     # The same change along all dimensions is one collective of all devices.
-    uniform = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(mesh)
+    uniform = machine.joined and len({*zip(before, after, strict=True)}) == 1 < len(
+        mesh
+    )
     if uniform and before[0] != after[0] and min(mesh) > 1:
         return _moved_alike(
             a=before[0],
@@ -153,7 +163,9 @@ def move(size: float, before: Layout, after: Layout, mesh: Mesh, machine: MeshMa
     return Moved(reduction, resharding)
 
 
-def _moved_alike(a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine) -> Moved:
+def _moved_alike(
+    a: Place, b: Place, local: float, mesh: Mesh, machine: MeshMachine
+) -> Moved:
     """Price one change along all dimensions of a mesh; a shard of a replicated tensor is free."""
     count = math.prod(mesh)
     dims = tuple(range(len(mesh)))
@@ -216,7 +228,11 @@ def compute(
 
 
 def exchange(
-    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh, machine: MeshMachine
+    graph: SplitGraph,
+    op: SplitOp,
+    split: Configuration,
+    mesh: Mesh,
+    machine: MeshMachine,
 ) -> float:
     """Return the seconds of what an operation's parts exchange, forward and backward; see
     `Exchanged`.
@@ -226,7 +242,9 @@ def exchange(
     for label, (elements, sent) in op.shape.exchanges:
         n = parts.get(label, 1)
         size = elements * graph.values[op.reads[0]].element
-        dims = tuple(dim for dim, split_label in enumerate(split) if split_label == label)
+        dims = tuple(
+            dim for dim, split_label in enumerate(split) if split_label == label
+        )
         if n > 1 and sent:
             seconds += 4.0 * machine.collective(ALL_TO_ALL, n, size / n, dims)
         elif n > 1:
@@ -234,13 +252,16 @@ def exchange(
     return seconds
 
 
-def made_bytes(graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh) -> float:
+def made_bytes(
+    graph: SplitGraph, op: SplitOp, split: Configuration, mesh: Mesh
+) -> float:
     """Return the bytes of an operation's results on a device; kept for the backward pass."""
     if op.shape.moves:
         return 0.0
     pairs = zip(op.results, op.shape.results, strict=True)
     return sum(
-        graph.values[v].bytes / parts_in(made_layout(axes, split), mesh) for v, axes in pairs
+        graph.values[v].bytes / parts_in(made_layout(axes, split), mesh)
+        for v, axes in pairs
     )
 
 
@@ -260,7 +281,9 @@ def parameter_gradient(
     return move(value.bytes, gradient, settled(gradient), mesh, together).total
 
 
-def parameter_bytes(value: SplitValue, home: Layout, mesh: Mesh, machine: MeshMachine) -> float:
+def parameter_bytes(
+    value: SplitValue, home: Layout, mesh: Mesh, machine: MeshMachine
+) -> float:
     """Return the bytes of a parameter with its gradient and optimizer state on a device."""
     copies = machine.state if value.gradient else 1
     return copies * value.bytes / parts_in(home, mesh)

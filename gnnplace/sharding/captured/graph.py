@@ -98,7 +98,9 @@ class _Batch:
         self.labels: list[str | None] = []
 
         # Inputs as long as the first one have one row an example.
-        inputs = [(i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape]
+        inputs = [
+            (i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape
+        ]
         for index, value in inputs:
             if value.shape[0] == inputs[0][1].shape[0]:
                 self.axis[index] = 0
@@ -111,7 +113,9 @@ class _Batch:
                 if label is not None and label in axis_labels:
                     self.axis[result] = axis_labels.index(label)
 
-    def _batch_label(self, reads: Sequence[int], axes_of_reads: Sequence[Axes]) -> str | None:
+    def _batch_label(
+        self, reads: Sequence[int], axes_of_reads: Sequence[Axes]
+    ) -> str | None:
         """Return the label of the batch axis of the first tensor read that has one."""
         for value, axes in zip(reads, axes_of_reads, strict=True):
             axis = self.axis.get(value)
@@ -125,7 +129,9 @@ class _Batch:
         return self.labels[call]
 
 
-def _names(rule: Rule, batch: str | None, heads: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def _names(
+    rule: Rule, batch: str | None, heads: dict[str, str]
+) -> tuple[tuple[str, str], ...]:
     """Return what people call each label of a call, sorted by label.
 
     Labels that are decimal numbers stand for axes; they are named by the rank of the largest
@@ -163,7 +169,9 @@ class _Heads:
         self.graph = graph
         self.rules = rules
         self.producer = {
-            v: (i, k) for i, call in enumerate(graph.calls) for k, v in enumerate(call.results)
+            v: (i, k)
+            for i, call in enumerate(graph.calls)
+            for k, v in enumerate(call.results)
         }
         self.readers: dict[int, list[tuple[int, int]]] = {}
         for i, call in enumerate(graph.calls):
@@ -198,7 +206,9 @@ class _Heads:
         while value in self.producer:
             i, slot = self.producer[value]
             label = self._named(i, self.rules[i].results[slot], axis)
-            back = _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
+            back = (
+                _axis_of(self.rules[i].reads[0], label) if self.rules[i].reads else None
+            )
             if back is None or self.rules[i].kind not in (SHAPE, "elementwise"):
                 return
             value = self.graph.calls[i].reads[0]
@@ -262,7 +272,9 @@ class _Draft:
     def __post_init__(self) -> None:
         called = dict(self.op.names)
         often = Counter(called.values())
-        self.called = {k: name if often[name] == 1 else f"{name} {k}" for k, name in called.items()}
+        self.called = {
+            k: name if often[name] == 1 else f"{name} {k}" for k, name in called.items()
+        }
         for label, extent in self.op.shape.extents:
             if label == ROWS:  # a layer's axis has one label: rows are cut by examples
                 continue
@@ -325,7 +337,9 @@ class _Draft:
         output = self._axes("out", result, op.shape.results[0])
         parameters = tuple(
             tuple(name for name in self._axes(f"p{k}", value, axes) if name is not None)
-            for k, (value, axes) in enumerate(zip(op.reads, op.shape.reads, strict=True))
+            for k, (value, axes) in enumerate(
+                zip(op.reads, op.shape.reads, strict=True)
+            )
             if values[value].source == PARAMETER
         )
         needs = any(values[v].gradient and values[v].source == CALL for v in op.reads)

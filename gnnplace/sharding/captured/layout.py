@@ -39,7 +39,10 @@ class Place(NamedTuple):
         return self.axis >= 0
 
 
-REPLICATED, PARTIAL = Place(-1), Place(-2)  # every device has all of it; each has a summand
+REPLICATED, PARTIAL = (
+    Place(-1),
+    Place(-2),
+)  # every device has all of it; each has a summand
 Layout = tuple[Place, ...]  # for each dimension of the mesh
 PARAMETER, CALL = "parameter", "call"
 
@@ -125,7 +128,9 @@ class SplitOp:
         parts = parts_of(configuration, mesh)
         called = dict(self.names)
         cut = sorted(((-n, called.get(label, label)) for label, n in parts.items()))
-        return ", ".join(f"{name} over {-n}" for n, name in cut) or "whole on every device"
+        return (
+            ", ".join(f"{name} over {-n}" for n, name in cut) or "whole on every device"
+        )
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,9 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
     """
     extents = dict(shape.extents)
     axes = itertools.chain(*shape.reads, *shape.results)
-    grouped = frozenset(entry for entry in axes if entry is not None and {"|", "/"} & {*entry})
+    grouped = frozenset(
+        entry for entry in axes if entry is not None and {"|", "/"} & {*entry}
+    )
     labels = [None, *extents]
     sending = frozenset(label for label, _ in shape.exchanges)
     return tuple(
@@ -168,7 +175,10 @@ def mesh_configurations(shape: Shape, mesh: Mesh) -> tuple[Configuration, ...]:
 
 
 def _cut_twice(
-    configuration: Configuration, mesh: Mesh, entries: frozenset[str], sending: frozenset[str]
+    configuration: Configuration,
+    mesh: Mesh,
+    entries: frozenset[str],
+    sending: frozenset[str],
 ) -> bool:
     """Return whether two mesh dimensions cut an axis with groups, or by labels that exclude each
     other.
@@ -178,7 +188,9 @@ def _cut_twice(
     cut = Counter(label for label, n in zip(configuration, mesh, strict=True) if n > 1)
     for entry in entries:
         cut_labels = [base_label(x) for x in labels_of(entry) if cut[base_label(x)]]
-        alone = len(cut_labels) == 1 and "|" not in entry and cut_labels[0] not in sending
+        alone = (
+            len(cut_labels) == 1 and "|" not in entry and cut_labels[0] not in sending
+        )
         if sum(cut[label] for label in cut_labels) > 1 and not alone:
             return True
     return False

@@ -113,7 +113,10 @@ class CapturedProblem:
             for slot, value in enumerate(op.results)
         }
         for value, readers in self.readers.items():
-            if len(readers) > 1 and self.graph.values[value].source in (CALL, PARAMETER):
+            if len(readers) > 1 and self.graph.values[value].source in (
+                CALL,
+                PARAMETER,
+            ):
                 self._share(value)
         for value in self.readers:
             self._connect(value)
@@ -135,7 +138,9 @@ class CapturedProblem:
         """Add a node for a value that several operations read. Its states are all layouts in which
         they read it and, unless it is a parameter, those in which it is made.
         """
-        ports = {port for i, slot in self.readers[value] for port in self.ports(i, slot)}
+        ports = {
+            port for i, slot in self.readers[value] for port in self.ports(i, slot)
+        }
         if self.graph.values[value].source == PARAMETER:
             ports = {(layout, layout) for layout, _ in ports}
         else:
@@ -146,13 +151,17 @@ class CapturedProblem:
     def ports(self, op: int, slot: int) -> tuple[Port, ...]:
         """Return how an operation reads one of its tensors, by configuration. [K]"""
         axes = self.graph.ops[op].shape.reads[slot]
-        return tuple((read_layout(axes, c), gradient_layout(axes, c)) for c in self.options[op])
+        return tuple(
+            (read_layout(axes, c), gradient_layout(axes, c)) for c in self.options[op]
+        )
 
     def _produced(self, value: int) -> tuple[Port, ...]:
         """Return the layouts in which a value is made, by configuration of its producer. [K]"""
         op, slot = self.producers[value]
         axes = self.graph.ops[op].shape.results[slot]
-        return tuple((made_layout(axes, c), made_layout(axes, c)) for c in self.options[op])
+        return tuple(
+            (made_layout(axes, c), made_layout(axes, c)) for c in self.options[op]
+        )
 
     def _connect(self, value: int) -> None:
         """Add the links of a value: from its producer to its reader or, if it is shared, from its
@@ -252,7 +261,10 @@ class CapturedProblem:
         machine = self.machine
         measured = self.seconds[op] if self.seconds else None
         return np.array(
-            [compute(graph, graph.ops[op], c, mesh, machine, measured) for c in self.options[op]]
+            [
+                compute(graph, graph.ops[op], c, mesh, machine, measured)
+                for c in self.options[op]
+            ]
         )
 
     def exchanges(self, op: int) -> FloatArray:
@@ -287,7 +299,9 @@ class CapturedProblem:
         """Return the bytes of results, and of the parameters that it alone reads. [K]"""
         graph = self.graph
         mesh = self.mesh
-        size = np.array([made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]])
+        size = np.array(
+            [made_bytes(graph, graph.ops[op], c, mesh) for c in self.options[op]]
+        )
         for value, axes in self._parameters(op):
             info = graph.values[value]
             size += [
@@ -298,7 +312,9 @@ class CapturedProblem:
 
     def _parameters(self, op: int) -> list[tuple[int, tuple[str | None, ...]]]:
         """Return the parameters that an operation alone reads, with the labels of their axes."""
-        pairs = zip(self.graph.ops[op].reads, self.graph.ops[op].shape.reads, strict=True)
+        pairs = zip(
+            self.graph.ops[op].reads, self.graph.ops[op].shape.reads, strict=True
+        )
         return [
             (value, axes)
             for value, axes in pairs
@@ -311,7 +327,10 @@ class CapturedProblem:
         if info.source != PARAMETER:
             return np.zeros(len(self.shared[value]))
         return np.array(
-            [parameter_bytes(info, s[0], self.mesh, self.machine) for s in self.shared[value]]
+            [
+                parameter_bytes(info, s[0], self.mesh, self.machine)
+                for s in self.shared[value]
+            ]
         )
 
 
@@ -324,7 +343,9 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
     for i in range(count):
         key = captured.node_key(i)
         if key not in unique:
-            seconds = captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
+            seconds = (
+                captured.compute(i) + captured.exchanges(i) + captured.gradients(i)
+            )
             unique[key] = (seconds, captured.memory(i))
         cost.append(unique[key][0])
         memory.append(unique[key][1])
@@ -385,24 +406,32 @@ def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostPa
     shared = list(captured.shared)
     exchanges = sum(float(captured.exchanges(i)[strategy[i]]) for i in range(count))
     homes = sum(
-        float(captured.shared_memory(value)[strategy[count + k]]) for k, value in enumerate(shared)
+        float(captured.shared_memory(value)[strategy[count + k]])
+        for k, value in enumerate(shared)
     )
     return CostParts(
         compute=sum(float(captured.compute(i)[strategy[i]]) for i in range(count)),
         reduction=layout_changes.reduction + exchanges,
-        gradient=gradient + sum(float(captured.gradients(i)[strategy[i]]) for i in range(count)),
+        gradient=gradient
+        + sum(float(captured.gradients(i)[strategy[i]]) for i in range(count)),
         resharding=layout_changes.resharding,
-        memory=sum(float(captured.memory(i)[strategy[i]]) for i in range(count)) + homes,
+        memory=sum(float(captured.memory(i)[strategy[i]]) for i in range(count))
+        + homes,
     )
 
 
-def completed(captured: CapturedProblem, operations: Sequence[Configuration]) -> tuple[int, ...]:
+def completed(
+    captured: CapturedProblem, operations: Sequence[Configuration]
+) -> tuple[int, ...]:
     """Return a strategy of the operations with the cheapest states of what they share.
 
     Raises:
         ValueError: an operation has no such configuration.
     """
-    strategy = [options.index(c) for options, c in zip(captured.options, operations, strict=True)]
+    strategy = [
+        options.index(c)
+        for options, c in zip(captured.options, operations, strict=True)
+    ]
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
@@ -414,7 +443,9 @@ def completed(captured: CapturedProblem, operations: Sequence[Configuration]) ->
     return tuple(strategy)
 
 
-def _link_seconds(link: PortLink, node: int, state: int, strategy: Sequence[int]) -> float:
+def _link_seconds(
+    link: PortLink, node: int, state: int, strategy: Sequence[int]
+) -> float:
     """Return the seconds of a link if one of its nodes is in ``state`` and the other as in
     ``strategy``.
     """
@@ -433,12 +464,16 @@ def ddp_parts(captured: CapturedProblem) -> CostParts:
     on_examples = depends_on_inputs(graph)
     compute = memory = 0.0
     for i in range(len(graph.ops)):
-        seconds = float(captured.compute(i)[0])  # the first configuration splits nothing
+        seconds = float(
+            captured.compute(i)[0]
+        )  # the first configuration splits nothing
         fixed = min(seconds, machine.overhead)
         op_share = share if on_examples[i] else 1.0
         compute += fixed + (seconds - fixed) * op_share
         if not graph.ops[i].shape.moves:
-            memory += sum(graph.values[v].bytes for v in graph.ops[i].results) * op_share
+            memory += (
+                sum(graph.values[v].bytes for v in graph.ops[i].results) * op_share
+            )
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)

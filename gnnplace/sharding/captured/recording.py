@@ -88,7 +88,10 @@ ASIDE = (
     "unsqueeze",
 )
 """Functions that a layer calls beside the one that it is named after."""
-NORMS = {"batch_norm": (5, "training", False), "instance_norm": (5, "use_input_stats", True)}
+NORMS = {
+    "batch_norm": (5, "training", False),
+    "instance_norm": (5, "use_input_stats", True),
+}
 """Norms that keep running statistics: the argument by which they do, and its default."""
 
 
@@ -98,7 +101,9 @@ class OutputModule(StepModule):
     def forward(self, *tensors: torch.Tensor) -> object:
         """Return the model's output."""
         remaining = iter(tensors)
-        leaves = [next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves]
+        leaves = [
+            next(remaining) if isinstance(x, torch.Tensor) else x for x in self._leaves
+        ]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return self.model(*args, **kwargs)
 
@@ -134,7 +139,9 @@ def record_calls(
             graph, layers = _recorded(step, name, stand)
         except CaptureError:
             raise
-        except Exception as fake_error:  # such as an op that has no kernel without numbers
+        except (
+            Exception
+        ) as fake_error:  # such as an op that has no kernel without numbers
             if type(fake_error).__name__ in UNKNOWN:
                 raise CaptureError(blame(fake_error, step)) from fake_error
             fake = any(isinstance(p, FakeTensor) for p in step.parameters())
@@ -157,7 +164,9 @@ def record_calls(
             name=name,
             mode=stand.mode,
         )
-    changed = {name: graph.changed.get(name) or graph.readers(name) for name in proof.changed}
+    changed = {
+        name: graph.changed.get(name) or graph.readers(name) for name in proof.changed
+    }
     return replace(
         graph,
         random=proof.random,
@@ -179,7 +188,9 @@ def _proved(
         stands = {path: layer.stand for path, layer in layers.items()}
         proof = proved_apart(step, short, name, mode, stands)
         if proof is not None:
-            return replace(proof, random=find_random_calls(proof.random, layers.values()))
+            return replace(
+                proof, random=find_random_calls(proof.random, layers.values())
+            )
     trains = not isinstance(step, OutputModule)
     return prove(step, _replay(graph), name, mode, trains=trains)
 
@@ -198,7 +209,12 @@ def without_cache() -> Iterator[None]:
     update = caches.DynamicCache.update
 
     def return_unchanged(
-        cache: Any, keys: object, values: object, layer_idx: int, *args: object, **kwargs: object
+        cache: Any,
+        keys: object,
+        values: object,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
     ) -> object:
         if cache.get_seq_length(layer_idx):
             return update(cache, keys, values, layer_idx, *args, **kwargs)
@@ -213,7 +229,9 @@ def _replay(graph: CallGraph, layers: Iterable[OmittedLayer] = ()) -> Replay:
     omitted = {layer.first: layer for layer in layers}
 
     def run(
-        numbering: Numbering, inputs: Sequence[torch.Tensor], state: Mapping[str, torch.Tensor]
+        numbering: Numbering,
+        inputs: Sequence[torch.Tensor],
+        state: Mapping[str, torch.Tensor],
     ) -> object:
         values: dict[int, torch.Tensor] = dict(graph.constants)
         for i, value in enumerate(graph.values):
@@ -257,7 +275,9 @@ class _Stand:
 def _fake_tensors(step: StepModule) -> _Stand:
     """Return tensors without numbers in place of the step's; those that are fake already stay."""
     tensors = dict(_named_state(step))
-    fakes = [t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)]
+    fakes = [
+        t for t in (*tensors.values(), *step.inputs()) if isinstance(t, FakeTensor)
+    ]
     mode = fakes[0].fake_mode if fakes else make_fake_mode()
     devices = {n: t.device for n, t in tensors.items()}
 
@@ -299,7 +319,9 @@ def _recorded(
     """Return the calls of a step, and the layers that the proof may leave out."""
     visits = ModuleVisits(step)
     parameters = {n for n, _ in step.named_parameters()}
-    recorder = _Recorder((t for n, t in stand.state.items() if n not in parameters), visits)
+    recorder = _Recorder(
+        (t for n, t in stand.state.items() if n not in parameters), visits
+    )
     attributes = Attributes(step)
     for key, tensor in stand.state.items():
         source = PARAMETER if key in parameters else BUFFER
@@ -352,7 +374,9 @@ def _paths(step: StepModule, recorder: _Recorder) -> Iterator[None]:
         leaf = not any(True for _ in module.children())
         entering = _entering(recorder, path, leaf)
         handles.append(module.register_forward_pre_hook(entering, with_kwargs=True))
-        handles.append(module.register_forward_hook(_leaving(recorder, path), always_call=True))
+        handles.append(
+            module.register_forward_hook(_leaving(recorder, path), always_call=True)
+        )
     try:
         yield
     finally:
@@ -372,7 +396,11 @@ def _entering(recorder: _Recorder, path: str, leaf: bool) -> Callable[..., None]
         if (visited := recorder.visits.of.get(path)) is not None:
             leaves, structure = flatten_leaves((args, kwargs), recorder.values_of)
             visited.append(
-                Visit(first=len(recorder.calls), arguments=leaves, arguments_structure=structure)
+                Visit(
+                    first=len(recorder.calls),
+                    arguments=leaves,
+                    arguments_structure=structure,
+                )
             )
 
     return enter
@@ -461,7 +489,10 @@ class _Recorder(TorchFunctionMode):
             and storage_of(results[0]) == storage_of(read[0])
         ):
             self._parts[id(results[0])] = read[0], args[1]
-        if func is torch.Tensor.copy_ and (part := self._parts.get(id(args[0]))) is not None:
+        if (
+            func is torch.Tensor.copy_
+            and (part := self._parts.get(id(args[0]))) is not None
+        ):
             # `base[index].copy_(x)` is `base[index] = x`: the same ops, on what is read later
             func = torch.Tensor.__setitem__
             args = (*part, args[1])
@@ -533,7 +564,11 @@ class _Recorder(TorchFunctionMode):
 
     def _ref(self, leaf: object) -> object:
         """Return a reference to the value of a tensor; anything else as it is."""
-        return CallRef(self.values_of[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
+        return (
+            CallRef(self.values_of[id(leaf)])
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+        )
 
     def _read(self, tensor: torch.Tensor, name: str) -> int:
         """Return the value of a tensor that a call reads; a tensor from outside becomes a constant.
@@ -575,7 +610,9 @@ class _Recorder(TorchFunctionMode):
     def graph(self, name: str, output: object) -> tuple[CallGraph, list[int]]:
         """Return the recorded calls that something needs, and their positions among all calls."""
         template = pytree.tree_map(self._ref_output, output)
-        needed = {x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)}
+        needed = {
+            x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)
+        }
         positions: list[int] = []
         for index, call in reversed([*enumerate(self.calls)]):
             if needed.intersection(call.results) or index in self._lasting:
@@ -586,7 +623,11 @@ class _Recorder(TorchFunctionMode):
         constants = {i: t for i, t in self.constants.items() if i in needed}
         for call in calls:
             learned = [constants[i] for i in call.reads if i in constants]
-            if call.gradient and call.kind != "detach" and any(x.requires_grad for x in learned):
+            if (
+                call.gradient
+                and call.kind != "detach"
+                and any(x.requires_grad for x in learned)
+            ):
                 raise CaptureError(
                     f"{call.name}: reads what torch.func (vmap, grad, jvp) made of parameters, and "
                     "is no call of the step; write that for whole batches, or `place` the model"
@@ -613,10 +654,16 @@ class _Recorder(TorchFunctionMode):
         """Return whether what ``torch.func`` wrapped was computed from a parameter."""
         within = is_functorch_wrapped_tensor
         wrapped = {
-            index for group in self._alive.values() for tensor, index in group if within(tensor)
+            index
+            for group in self._alive.values()
+            for tensor, index in group
+            if within(tensor)
         }
         read = {
-            i for call in self.calls if not wrapped.isdisjoint(call.results) for i in call.reads
+            i
+            for call in self.calls
+            if not wrapped.isdisjoint(call.results)
+            for i in call.reads
         }
         return any(self.values[i].source == PARAMETER for i in read)
 

@@ -41,7 +41,16 @@ from gnnplace.tracing import (
 )
 
 ASKED = ("size", "dim", "len", "stride", "numel", "is_contiguous", "is_floating_point")
-KNOWN = ("shape", "dtype", "ndim", "device", "requires_grad", "is_cuda", "is_sparse", "layout")
+KNOWN = (
+    "shape",
+    "dtype",
+    "ndim",
+    "device",
+    "requires_grad",
+    "is_cuda",
+    "is_sparse",
+    "layout",
+)
 """Functions, and fields, that say something of a tensor and do nothing."""
 
 
@@ -91,7 +100,9 @@ class ModuleVisits:
     def __init__(self, step: nn.Module) -> None:
         self.step = step
         self.groups = find_siblings(step)
-        self.of: dict[str, list[Visit]] = {path: [] for paths in self.groups for path in paths}
+        self.of: dict[str, list[Visit]] = {
+            path: [] for paths in self.groups for path in paths
+        }
         self.irregular: set[str] = set()
         self.read: set[tuple[int, str]] = set()
         self.stateless = bool(self.groups)
@@ -128,7 +139,11 @@ def flatten_leaves(tree: object, values: Mapping[int, int]) -> tuple[list[Any], 
     """
 
     def normalized(leaf: object) -> object:
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and id(leaf) in values:
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.layout == torch.strided
+            and id(leaf) in values
+        ):
             return Handed(values[id(leaf)], Geometry.of(leaf))
         return (type(leaf), leaf) if isinstance(leaf, DATA) else object()
 
@@ -170,7 +185,9 @@ def find_omitted_layers(
         return {}
     last_read = {v: i for i, call in enumerate(graph.calls) for v in call.reads}
     output = [x for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)]
-    last_read |= {x.value: len(graph.calls) for x in output}  # the output reads behind all
+    last_read |= {
+        x.value: len(graph.calls) for x in output
+    }  # the output reads behind all
     storages = count_storages(visits.step)
     omitted: dict[str, OmittedLayer] = {}
     for group in visits.groups:
@@ -182,17 +199,23 @@ def find_omitted_layers(
             if form is None:
                 continue
             description = [
-                *describe_module(visits.step.get_submodule(path), visits.read, storages),
+                *describe_module(
+                    visits.step.get_submodule(path), visits.read, storages
+                ),
                 *form.description,
             ]
-            alike = next((members for kind, members in kinds if kind == description), None)
+            alike = next(
+                (members for kind, members in kinds if kind == description), None
+            )
             if alike is None:
                 kinds.append((description, alike := []))
             alike.append((path, form))
         # The first and last layer of a kind are proven; those between are like the first.
         for _, members in kinds:
             like = members[0][1].first, members[0][1].last
-            omitted.update((path, form.layer(path, like)) for path, form in members[1:-1])
+            omitted.update(
+                (path, form.layer(path, like)) for path, form in members[1:-1]
+            )
     return omitted
 
 
@@ -203,7 +226,9 @@ class _VisitForm:
         description: equal for visits that do the same.
     """
 
-    def __init__(self, graph: CallGraph, path: str, visit: Visit, first: int, last: int) -> None:
+    def __init__(
+        self, graph: CallGraph, path: str, visit: Visit, first: int, last: int
+    ) -> None:
         self.graph = graph
         self.visit = visit
         self.first = first
@@ -251,13 +276,17 @@ class _VisitForm:
                 self.names[v] = ("made", len(self.names))
         self.description.append(self._normalized(self.visit.results))
         return all(
-            leaf.value in self.names for leaf in self.visit.results if isinstance(leaf, Handed)
+            leaf.value in self.names
+            for leaf in self.visit.results
+            if isinstance(leaf, Handed)
         )
 
     def _is_state(self, v: int) -> bool:
         """Return whether a value is the module's own parameter or buffer; if so, name it."""
         value = self.graph.values[v]
-        is_state = value.source in (PARAMETER, BUFFER) and value.name.startswith(self.prefix)
+        is_state = value.source in (PARAMETER, BUFFER) and value.name.startswith(
+            self.prefix
+        )
         if is_state:
             self.names[v] = (value.source, value.name.removeprefix(self.prefix))
         return is_state
@@ -295,7 +324,9 @@ class _VisitForm:
         """Return the layer as one that is left out."""
         calls = self.graph.calls[self.first : self.last]
         named = {self.names[v] for call in calls for v in call.reads}
-        order = tuple(sorted(position for source, position in named if source == "given"))
+        order = tuple(
+            sorted(position for source, position in named if source == "given")
+        )
         geometries: dict[int, Geometry] = {}
 
         def stands(leaf: Any) -> object:
@@ -326,10 +357,14 @@ class _VisitForm:
         )
 
 
-def find_random_calls(random: tuple[int, ...], layers: Iterable[OmittedLayer]) -> tuple[int, ...]:
+def find_random_calls(
+    random: tuple[int, ...], layers: Iterable[OmittedLayer]
+) -> tuple[int, ...]:
     """Return the calls that draw, those of layers that were left out among them."""
     calls = [*random]
-    for layer in sorted(layers, key=lambda x: -x.stand.name.count(".")):  # inner ones first
+    for layer in sorted(
+        layers, key=lambda x: -x.stand.name.count(".")
+    ):  # inner ones first
         first, last = layer.like
         calls += [layer.first + k - first for k in calls if first <= k < last]
     return tuple(sorted(calls))

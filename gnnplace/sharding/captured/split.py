@@ -72,11 +72,15 @@ def layer_graph(
     Raises:
         CaptureError: the model cannot be captured; names the module.
     """
-    step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    step = (
+        StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    )
     calls = record_calls(step, name, zeros=zeros, proven=proven)
     calls.give_notices()
     rules = rules_of(calls)
-    return LayerGraph(step=step, calls=calls, rules=rules, operations=split_graph(calls, rules))
+    return LayerGraph(
+        step=step, calls=calls, rules=rules, operations=split_graph(calls, rules)
+    )
 
 
 class LayerWords(NamedTuple):
@@ -137,20 +141,27 @@ class LayerSplit:
         """Bytes of all results on a device."""
         graph = self.captured.graph
         pairs = zip(graph.ops, self.configurations, strict=True)
-        return sum(made_bytes(graph, op, configuration, self.mesh) for op, configuration in pairs)
+        return sum(
+            made_bytes(graph, op, configuration, self.mesh)
+            for op, configuration in pairs
+        )
 
     @cached_property
     def words(self) -> tuple[LayerWords, ...]:
         """Every call's split for people, in the order in which they run."""
         devices = math.prod(self.mesh)
         layers = []
-        for op, configuration in zip(self.layers.operations.ops, self.configurations, strict=True):
+        for op, configuration in zip(
+            self.layers.operations.ops, self.configurations, strict=True
+        ):
             examples = dict(op.shape.extents).get(op.batch or "", 0)
             reason = op.reason
             if not reason and op.batch is not None and examples % devices:
                 reason = f"a batch of {examples} has no {devices} equal parts"
             words = op.words(configuration, self.mesh)
-            layers.append(LayerWords(name=op.name, kind=op.kind, words=words, reason=reason))
+            layers.append(
+                LayerWords(name=op.name, kind=op.kind, words=words, reason=reason)
+            )
         return tuple(layers)
 
     def lines(self) -> list[str]:
@@ -158,7 +169,8 @@ class LayerSplit:
         shown = [x for x in self.words if x.kind not in ("shape", "data")]
         width = max((len(layer.name) for layer in shown), default=0)
         return [
-            f"{x.name:{width}}  {x.words}" + (f" ({x.reason})" if x.reason else "") for x in shown
+            f"{x.name:{width}}  {x.words}" + (f" ({x.reason})" if x.reason else "")
+            for x in shown
         ]
 
 
@@ -191,6 +203,8 @@ def split_layers(
     problem = captured_tables(captured)
     warm() if memory_limit is None else warm_frontier()
     result = (
-        best_strategy(problem) if memory_limit is None else cheapest_within(problem, memory_limit)
+        best_strategy(problem)
+        if memory_limit is None
+        else cheapest_within(problem, memory_limit)
     )
     return LayerSplit(layers=layers, captured=captured, problem=problem, result=result)

@@ -97,12 +97,16 @@ class Images:
             channels = sum(source.shape[0] for source in sources)
         shape = (channels, height, width)
         operation = pointwise(kind, self._rows(shape), len(sources))
-        self._append(Layer(name, operation, tuple(source.layer for source in sources)), shape)
+        self._append(
+            Layer(name, operation, tuple(source.layer for source in sources)), shape
+        )
 
     def linear(self, name: str, features: int) -> None:
         """Append a linear layer on all that the last layer made."""
         channels, height, width = self.shape
-        flat = 2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
+        flat = (
+            2 if height * width > 1 or self.layers[-1].operation.kind == "pool" else 0
+        )
         inner = Dimension("in", channels, height * width)
         operation = linear(BATCH, inner, Dimension("out", features), flat=flat)
         self._append(Layer(name, operation, (self.position.layer,)), (features, 1, 1))
@@ -224,7 +228,11 @@ def inception_v3() -> Network:
     net.pool("pool2", 3, 2)
     for k, pooled in enumerate((32, 64, 64)):
         _module(net, f"a{k}", _a(pooled))
-    _module(net, "b", [[(384, 3, 3, 2)], [(64, 1, 1, 1), (96, 3, 3, 1), (96, 3, 3, 2)], ["pool2"]])
+    _module(
+        net,
+        "b",
+        [[(384, 3, 3, 2)], [(64, 1, 1, 1), (96, 3, 3, 1), (96, 3, 3, 2)], ["pool2"]],
+    )
     for k, width in enumerate((128, 160, 160, 192)):
         _module(net, f"c{k}", _c(width))
     _module(net, "d", _d())
@@ -237,13 +245,28 @@ def inception_v3() -> Network:
 
 def _a(pooled: int) -> list[Branch]:
     double: Branch = [(64, 1, 1, 1), (96, 3, 3, 1), (96, 3, 3, 1)]
-    return [[(64, 1, 1, 1)], [(48, 1, 1, 1), (64, 5, 5, 1)], double, ["pool", (pooled, 1, 1, 1)]]
+    return [
+        [(64, 1, 1, 1)],
+        [(48, 1, 1, 1), (64, 5, 5, 1)],
+        double,
+        ["pool", (pooled, 1, 1, 1)],
+    ]
 
 
 def _c(width: int) -> list[Branch]:
     single: Branch = [(width, 1, 1, 1), (width, 1, 7, 1), (192, 7, 1, 1)]
-    double: Branch = [(width, 1, 1, 1), (width, 7, 1, 1), (width, 1, 7, 1), (width, 7, 1, 1)]
-    return [[(192, 1, 1, 1)], single, [*double, (192, 1, 7, 1)], ["pool", (192, 1, 1, 1)]]
+    double: Branch = [
+        (width, 1, 1, 1),
+        (width, 7, 1, 1),
+        (width, 1, 7, 1),
+        (width, 7, 1, 1),
+    ]
+    return [
+        [(192, 1, 1, 1)],
+        single,
+        [*double, (192, 1, 7, 1)],
+        ["pool", (192, 1, 1, 1)],
+    ]
 
 
 def _d() -> list[Branch]:
@@ -254,7 +277,9 @@ def _d() -> list[Branch]:
 
 def _module(net: Images, name: str, branches: list[Branch]) -> None:
     entry = net.position
-    ends = [_branch(net, f"{name}.{k}", entry, branch) for k, branch in enumerate(branches)]
+    ends = [
+        _branch(net, f"{name}.{k}", entry, branch) for k, branch in enumerate(branches)
+    ]
     net.join(f"{name}.concat", "concat", tuple(ends))
 
 
@@ -267,7 +292,9 @@ def _branch(net: Images, name: str, entry: Position, branch: Branch) -> Position
             continue
         filters, rows, columns, stride = item
         padding = 0 if stride == 2 else None
-        net.convolution(f"{name}.{k}", filters, (rows, columns), stride=stride, padding=padding)
+        net.convolution(
+            f"{name}.{k}", filters, (rows, columns), stride=stride, padding=padding
+        )
     return net.position
 
 

@@ -14,10 +14,14 @@ from gnnplace.sharding.layers import (
     pointwise,
 )
 
-BILLION_WORDS = 793_470  # Vocabulary of the billion-word benchmark (Jozefowicz et al., 2016).
+BILLION_WORDS = (
+    793_470  # Vocabulary of the billion-word benchmark (Jozefowicz et al., 2016).
+)
 
 
-def head(source: str, batch: int, sequence: int, features: int, vocabulary: int) -> list[Layer]:
+def head(
+    source: str, batch: int, sequence: int, features: int, vocabulary: int
+) -> list[Layer]:
     """Build a classifier over the vocabulary and its loss."""
     classes = Dimension("vocabulary", vocabulary)
     product = linear(batch, Dimension("in", features), classes, sequence)
@@ -62,7 +66,9 @@ def biglstm() -> Network:
     sequence = 20
     cells = 8192
     features = 1024
-    layers = [Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))]
+    layers = [
+        Layer("embedding", embedding(batch, sequence, BILLION_WORDS, features), (None,))
+    ]
     inner = Dimension("hidden", cells)
     outer = Dimension("features", features)
     for k in (1, 2):

@@ -51,5 +51,7 @@ def build_network(name: str) -> Network:
     """
     if name not in NETWORKS:
         names = ", ".join(NETWORKS)
-        raise InputError(f"network {name!r}: unknown; a file NAME.json, or one of {names}")
+        raise InputError(
+            f"network {name!r}: unknown; a file NAME.json, or one of {names}"
+        )
     return NETWORKS[name]()

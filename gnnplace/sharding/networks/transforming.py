@@ -60,12 +60,16 @@ def self_attention(name: str, source: str, shape: TransformerSizes) -> list[Laye
     ]
 
 
-def cross_attention(name: str, source: str, memory: str, shape: TransformerSizes) -> list[Layer]:
+def cross_attention(
+    name: str, source: str, memory: str, shape: TransformerSizes
+) -> list[Layer]:
     """Build attention of a sequence to another one, with its residual."""
     queries = Dimension("heads", shape.heads, shape.per_head)
     pairs = Dimension("heads", shape.heads, 2 * shape.per_head)
     length = shape.sequence
-    attend = attention(shape.batch, shape.heads, length, length, shape.per_head, cross=True)
+    attend = attention(
+        shape.batch, shape.heads, length, length, shape.per_head, cross=True
+    )
     return [
         Layer(f"{name}.q", shape.product(_inner(shape), queries), (source,)),
         Layer(f"{name}.kv", shape.product(_inner(shape), pairs), (memory,)),
@@ -130,7 +134,11 @@ def mixture(name: str, source: str, shape: TransformerSizes) -> list[Layer]:
         Layer(f"{name}.gate", gate, (source,)),
         Layer(f"{name}.dispatch", dispatch, (source, f"{name}.gate")),
         Layer(f"{name}.expert1", _expert(shape, "in", "hidden"), (f"{name}.dispatch",)),
-        Layer(f"{name}.expert2", _expert(shape, "hidden", "features"), (f"{name}.expert1",)),
+        Layer(
+            f"{name}.expert2",
+            _expert(shape, "hidden", "features"),
+            (f"{name}.expert1",),
+        ),
         Layer(f"{name}.combine", combine, (f"{name}.expert2",)),
         Layer(f"{name}.add", shape.add(), (source, f"{name}.combine")),
     ]

@@ -28,7 +28,9 @@ SIDE, LARGE_SIDE = 512, 4096
 """Rows and columns of the product that is timed on CPUs and on GPUs."""
 
 
-def measured_figures(layers: LayerGraph, mesh: DeviceMesh) -> tuple[MeshMachine, tuple[float, ...]]:
+def measured_figures(
+    layers: LayerGraph, mesh: DeviceMesh
+) -> tuple[MeshMachine, tuple[float, ...]]:
     """Measure speeds and, on CPUs, the seconds of every call; all devices call it.
 
     The numbers are those of the first device, so that all plan alike. The model is left as it was.
@@ -57,7 +59,9 @@ def measure_machine(mesh: DeviceMesh) -> MeshMachine:
     shared = torch.tensor(figures, dtype=torch.float64, device=kind)
     broadcast_from_first(shared, mesh)
     flops, bandwidth, latency, overhead = shared.tolist()
-    return MeshMachine(flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead)
+    return MeshMachine(
+        flops=flops, bandwidth=bandwidth, latency=latency, overhead=overhead
+    )
 
 
 def broadcast_from_first(tensor: torch.Tensor, mesh: DeviceMesh) -> None:
@@ -78,7 +82,9 @@ def _collectives(mesh: DeviceMesh) -> tuple[float, float]:
 
     def reduce(count: int) -> float:
         local = torch.ones(count, device=mesh.device_type)
-        return _timed(lambda: redistribute(local, mesh, partial, replicated), mesh.device_type)
+        return _timed(
+            lambda: redistribute(local, mesh, partial, replicated), mesh.device_type
+        )
 
     latency = reduce(SMALL)
     large = reduce(LARGE)
@@ -131,11 +137,15 @@ def layer_seconds(layers: LayerGraph, mesh: DeviceMesh) -> tuple[float, ...]:
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             loss.sum().backward()
         step_seconds = min(step_seconds, time.thread_time() - start)
-    flows = [any(graph.values[v].gradient for v in call.results) for call in graph.calls]
+    flows = [
+        any(graph.values[v].gradient for v in call.results) for call in graph.calls
+    ]
     with_gradient = sum(t for t, flow in zip(forward, flows, strict=True) if flow)
     backward = max(0.0, step_seconds - sum(forward))
     factor = 1.0 + backward / with_gradient if with_gradient else 1.0
-    return tuple(t * factor if flow else t for t, flow in zip(forward, flows, strict=True))
+    return tuple(
+        t * factor if flow else t for t, flow in zip(forward, flows, strict=True)
+    )
 
 
 def _forward_seconds(layers: LayerGraph, mesh: DeviceMesh) -> list[float]:

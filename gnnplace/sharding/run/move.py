@@ -21,7 +21,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gnnplace.sharding.captured.layout import PARTIAL, REPLICATED, Layout, Place, settled
+from gnnplace.sharding.captured.layout import (
+    PARTIAL,
+    REPLICATED,
+    Layout,
+    Place,
+    settled,
+)
 from gnnplace.torch_names import StridedShard, gather_flat, scatter_flat
 
 NAME = "gnnplace_all"
@@ -78,7 +84,9 @@ def redistribute(
             return change_layout(front, mesh, *layouts).flatten(axis, axis + 1)
         if any(place.groups for place in (*before, *after)):
             return _by_whole(local, mesh, before, after)
-        tensor = DTensor.from_local(local, mesh, dtensor_placements(before), run_check=False)
+        tensor = DTensor.from_local(
+            local, mesh, dtensor_placements(before), run_check=False
+        )
         return tensor.redistribute(mesh, dtensor_placements(after)).to_local()
 
 
@@ -94,8 +102,12 @@ class _Move(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.back = (mesh, gradient, settled(before))
         result = redistribute(local, mesh, before, after)
-        shares_storage = result.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
-        return result.clone() if shares_storage else result  # either may be changed in place
+        shares_storage = (
+            result.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
+        )
+        return (
+            result.clone() if shares_storage else result
+        )  # either may be changed in place
 
     @staticmethod
     def backward(ctx: Any, given: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
@@ -103,7 +115,11 @@ class _Move(torch.autograd.Function):
 
 
 def move_shard(
-    local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout, gradient: Layout
+    local: torch.Tensor,
+    mesh: DeviceMesh,
+    before: Layout,
+    after: Layout,
+    gradient: Layout,
 ) -> torch.Tensor:
     """Return a device's part in another layout; its gradient goes the way back.
 
@@ -121,7 +137,9 @@ def move_shard(
     if before == after:
         alias = local.view_as(local)
         back = settled(before)
-        alias.register_hook(lambda g: redistribute(g.contiguous(), mesh, gradient, back))
+        alias.register_hook(
+            lambda g: redistribute(g.contiguous(), mesh, gradient, back)
+        )
         return alias
     return _Move.apply(local, mesh, before, after, gradient)  # type: ignore[no-untyped-call]
 
@@ -144,7 +162,9 @@ class _RegatheredPart:
     used: int = 0
     gathered: torch.Tensor | None = None
 
-    def view(self, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+    def view(
+        self, size: torch.Size, stride: tuple[int, ...], offset: int
+    ) -> torch.Tensor:
         """Return a view of the tensor, gathered for the first view and dropped after the last."""
         if self.gathered is None:
             self.gathered = redistribute(self.local, *self.layouts)
@@ -192,7 +212,11 @@ class Regathering:
         return torch.autograd.graph.saved_tensors_hooks(self.packed, unpack_saved)
 
     def _part(self, tensor: torch.Tensor) -> _RegatheredPart | None:
-        return self.parts.get(StorageWeakRef(tensor.untyped_storage())) if self.parts else None
+        return (
+            self.parts.get(StorageWeakRef(tensor.untyped_storage()))
+            if self.parts
+            else None
+        )
 
     def packed(self, tensor: torch.Tensor) -> object:
         """Return what autograd saves in place of a tensor: see `unpack_saved`."""
@@ -294,7 +318,11 @@ def change_layout(
             local = local.chunk(mesh.size(dim), axis)[mesh.get_local_rank(dim)]
 
     # 2. Sums that stay on every device.
-    sums = [dim for dim, source, target in steps if source == PARTIAL and target == REPLICATED]
+    sums = [
+        dim
+        for dim, source, target in steps
+        if source == PARTIAL and target == REPLICATED
+    ]
     if sums:
         local = _summed(local, mesh, sums)
 
@@ -305,7 +333,9 @@ def change_layout(
     return local.contiguous()
 
 
-def _by_whole(local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout) -> torch.Tensor:
+def _by_whole(
+    local: torch.Tensor, mesh: DeviceMesh, before: Layout, after: Layout
+) -> torch.Tensor:
     """Return a device's part in another layout; what changes is replicated in between.
 
     What cuts the parts of an axis goes with what cuts the axis.
@@ -350,7 +380,9 @@ def _summed(local: torch.Tensor, mesh: DeviceMesh, dims: list[int]) -> torch.Ten
     return total
 
 
-def _scattered(local: torch.Tensor, group: dist.ProcessGroup, axis: int) -> torch.Tensor:
+def _scattered(
+    local: torch.Tensor, group: dist.ProcessGroup, axis: int
+) -> torch.Tensor:
     """Return this device's part of the sum of a tensor, cut along an axis."""
     front = local.movedim(axis, 0).contiguous()
     part = front.new_empty(front.shape[0] // group.size(), *front.shape[1:])

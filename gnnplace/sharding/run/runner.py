@@ -44,7 +44,9 @@ class DeviceShare:
         position = 0
         for dim, split_label in enumerate(self.configuration):
             if split_label == label:
-                position = position * self.mesh.size(dim) + self.mesh.get_local_rank(dim)
+                position = position * self.mesh.size(dim) + self.mesh.get_local_rank(
+                    dim
+                )
         return position
 
     def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
@@ -64,19 +66,31 @@ class DeviceShare:
         maximum = tensor.detach().clone()
         for dim, split_label in enumerate(self.configuration):
             if split_label == label:
-                dist.all_reduce(maximum, dist.ReduceOp.MAX, group=self.mesh.get_group(dim))
+                dist.all_reduce(
+                    maximum, dist.ReduceOp.MAX, group=self.mesh.get_group(dim)
+                )
         return maximum
 
     def sent(
-        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+        self,
+        rows: torch.Tensor,
+        counts: Sequence[int],
+        received: Sequence[int],
+        label: str,
     ) -> torch.Tensor:
         """Return the rows that all parts of the label send here; differentiable.
 
         Raises:
             ValueError: several dimensions of the mesh split the label.
         """
-        (dim,) = (k for k, split_label in enumerate(self.configuration) if split_label == label)
-        received_rows: torch.Tensor = _Rows.apply(rows, self.mesh.get_group(dim), counts, received)
+        (dim,) = (
+            k
+            for k, split_label in enumerate(self.configuration)
+            if split_label == label
+        )
+        received_rows: torch.Tensor = _Rows.apply(
+            rows, self.mesh.get_group(dim), counts, received
+        )
         return received_rows
 
 
@@ -135,20 +149,29 @@ def run_part(
     run = rule.run
     return call.made(
         lambda value: next(remaining),
-        None if run is None else lambda call, args, kwargs: run(call, args, kwargs, share),
+        None
+        if run is None
+        else lambda call, args, kwargs: run(call, args, kwargs, share),
     )
 
 
 def place_calls(
-    graph: CallGraph, rules: Sequence[Rule], split: Sequence[Configuration], mesh: DeviceMesh
+    graph: CallGraph,
+    rules: Sequence[Rule],
+    split: Sequence[Configuration],
+    mesh: DeviceMesh,
 ) -> tuple[PlacedCall, ...]:
     """Return every call with its layouts."""
     last: dict[int, int] = {}
     for i, call in enumerate(graph.calls):
         last.update(dict.fromkeys((*call.reads, *call.results), i))
-    output = {x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)}
+    output = {
+        x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
+    }
     placed = []
-    for i, (call, rule, split_labels) in enumerate(zip(graph.calls, rules, split, strict=True)):
+    for i, (call, rule, split_labels) in enumerate(
+        zip(graph.calls, rules, split, strict=True)
+    ):
         reads = zip(call.reads, rule.reads, strict=True)
         results = zip(call.results, rule.results, strict=True)
         placed.append(
@@ -161,7 +184,9 @@ def place_calls(
                     for v, a in reads
                 ),
                 results=tuple((v, made_layout(a, split_labels)) for v, a in results),
-                unneeded=tuple(v for v, at in last.items() if at == i and v not in output),
+                unneeded=tuple(
+                    v for v, at in last.items() if at == i and v not in output
+                ),
             )
         )
     return tuple(placed)

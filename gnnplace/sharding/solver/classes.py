@@ -88,7 +88,9 @@ def table_classes(table: FloatArray) -> tuple[Classes, Classes]:
     of_rows, of_columns = _hashes(bits, _coefficients(max(bits.shape)))
     rows = _of_equal(of_rows)
     columns = _of_equal(of_columns)
-    same_rows, same_columns = _verified(bits, rows.first[rows.of], columns.first[columns.of])
+    same_rows, same_columns = _verified(
+        bits, rows.first[rows.of], columns.first[columns.of]
+    )
     return (
         rows if same_rows else each_alone(len(of_rows)),
         columns if same_columns else each_alone(len(of_columns)),
@@ -108,7 +110,9 @@ def _coefficients(count: int) -> IndexArray:
 
 
 @njit(cache=True)
-def _hashes(bits: IndexArray, coefficients: IndexArray) -> tuple[IndexArray, IndexArray]:
+def _hashes(
+    bits: IndexArray, coefficients: IndexArray
+) -> tuple[IndexArray, IndexArray]:
     """Return hashes of rows and of columns."""
     rows, columns = bits.shape
     of_rows = np.zeros(rows, np.uint64)

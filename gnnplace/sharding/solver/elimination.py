@@ -36,7 +36,9 @@ from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.classes import Classes
 from gnnplace.sharding.solver.tables import Buckets, Memo, Table, buckets_of, cells_of
 
-Cells = list[tuple[tuple[int, ...], FloatArray]]  # Tables: the nodes of their axes, their cells.
+Cells = list[
+    tuple[tuple[int, ...], FloatArray]
+]  # Tables: the nodes of their axes, their cells.
 MEMORY_LIMIT = 4e9  # Bytes of one table.
 CHUNK = 1 << 24  # Cells of a sum that are there at once where nothing can be split off.
 COLUMNS = 512  # Columns of B at once, so that the rows in use stay in the cache.
@@ -84,12 +86,18 @@ class _Elimination:
     def eliminate(self, node: int) -> list[Table]:
         """Take a node out; return the tables it was in, for the traceback."""
         tables = self.buckets.take(node)
-        scope = tuple(sorted({neighbour for table in tables for neighbour in table.scope} - {node}))
+        scope = tuple(
+            sorted(
+                {neighbour for table in tables for neighbour in table.scope} - {node}
+            )
+        )
         if scope:
             memo = self.buckets.memo
             roles = (*scope, node)
             key = tuple(sorted(table.signature(roles) for table in tables))
-            cost, classes = memo.of(key, tables, partial(self._without, node, scope, tables))
+            cost, classes = memo.of(
+                key, tables, partial(self._without, node, scope, tables)
+            )
             self.buckets.add(Table(scope, cost, classes))
         return tables
 
@@ -114,7 +122,12 @@ class _Elimination:
         return product, tuple(classes.values())
 
     def _product(
-        self, cells: Cells, split: int, scope: tuple[int, ...], node: int, counts: dict[int, int]
+        self,
+        cells: Cells,
+        split: int,
+        scope: tuple[int, ...],
+        node: int,
+        counts: dict[int, int],
     ) -> FloatArray:
         """Return the min-plus product of all tables but ``split`` with that one. [counts of
         scope]
@@ -145,10 +158,14 @@ class _Elimination:
 
 def _classes(memo: Memo, tables: list[Table], node: int) -> Classes:
     """Return the classes of a node's configurations that all tables together tell apart."""
-    return memo.joint([table.classes_of(node) for table in tables if node in table.scope])
+    return memo.joint(
+        [table.classes_of(node) for table in tables if node in table.scope]
+    )
 
 
-def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> LongArray:
+def _representatives(
+    memo: Memo, node: int, tables: list[Table], count: int
+) -> LongArray:
     """Return the cheapest configuration of a node in every class that its neighbours tell apart."""
     together = _classes(memo, [table for table in tables if len(table.scope) > 1], node)
     if len(together) == count:
@@ -161,7 +178,9 @@ def _representatives(memo: Memo, node: int, tables: list[Table], count: int) -> 
     return order[np.unique(together.of[order], return_index=True)[1]]
 
 
-def _minimum(cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, int]) -> FloatArray:
+def _minimum(
+    cells: Cells, scope: tuple[int, ...], node: int, counts: dict[int, int]
+) -> FloatArray:
     """Return the minimum over ``node`` of the tables' sum, over a few configurations of the first
     neighbour at a time: the whole sum may be far larger than its minimum. [counts of scope]
     """
@@ -205,7 +224,9 @@ def _sum(cells: Cells, scope: tuple[int, ...], counts: dict[int, int]) -> FloatA
     return total
 
 
-def _trace_back(eliminated: list[tuple[int, list[Table]]], sizes: list[int]) -> tuple[int, ...]:
+def _trace_back(
+    eliminated: list[tuple[int, list[Table]]], sizes: list[int]
+) -> tuple[int, ...]:
     """Return the best configuration of every node, from the last eliminated to the first. [N]"""
     configuration = [-1] * len(sizes)
     for node, tables in reversed(eliminated):

@@ -32,7 +32,12 @@ from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.frontier_search import Corner, search
 from gnnplace.sharding.solver.search import ShardingResult, best_strategy
-from gnnplace.sharding.solver.supported import Point, Supported, supported_points, undominated
+from gnnplace.sharding.solver.supported import (
+    Point,
+    Supported,
+    supported_points,
+    undominated,
+)
 from gnnplace.sharding.solver.tree import factors_of
 
 
@@ -85,7 +90,9 @@ def pareto_frontier(
     begin = time.perf_counter()
     factors = factors_of(problem)
     limit = np.inf if memory_limit is None else memory_limit * (1 + 1e-12)
-    supported = supported_points(problem, factors, lambda fast, small: small.memory <= limit)
+    supported = supported_points(
+        problem, factors, lambda fast, small: small.memory <= limit
+    )
     _check_limit(min(point.memory for point in supported.points), limit)
 
     def corners(points: list[Point]) -> list[Corner]:
@@ -109,7 +116,9 @@ def cheapest_within(problem: ShardingProblem, memory_limit: float) -> ShardingRe
     begin = time.perf_counter()
     limit = memory_limit * (1 + 1e-12)
     supported = supported_points(
-        problem, factors_of(problem), lambda fast, small: fast.memory > limit >= small.memory
+        problem,
+        factors_of(problem),
+        lambda fast, small: fast.memory > limit >= small.memory,
     )
     _check_limit(min(point.memory for point in supported.points), limit)
 
@@ -130,13 +139,17 @@ def smallest_within(problem: ShardingProblem, time_limit: float) -> ShardingResu
         UnsupportedError: Even the search without a limit would take too much memory.
     """
     if not problem.has_memory:
-        raise InputError("time limit: the sharding problem has no memory tables to choose by")
+        raise InputError(
+            "time limit: the sharding problem has no memory tables to choose by"
+        )
     if not time_limit >= 0:
         raise InputError(f"time limit: {time_limit:g} is not a number of seconds")
     begin = time.perf_counter()
     limit = time_limit * (1 + 1e-12)
     supported = supported_points(
-        problem, factors_of(problem), lambda fast, small: fast.time <= limit < small.time
+        problem,
+        factors_of(problem),
+        lambda fast, small: fast.time <= limit < small.time,
     )
     fastest = min(point.time for point in supported.points)
     if fastest > limit:
@@ -159,12 +172,19 @@ def warm_frontier() -> None:
     edges = (Edge(0, 1, np.ones((3, 2))),)
     pareto_frontier(
         ShardingProblem(
-            name="warm", devices=1, names=("a", "b"), cost=costs, edges=edges, memory=memory
+            name="warm",
+            devices=1,
+            names=("a", "b"),
+            cost=costs,
+            edges=edges,
+            memory=memory,
         )
     )
 
 
-def _check(problem: ShardingProblem, epsilon: float, memory_limit: float | None) -> None:
+def _check(
+    problem: ShardingProblem, epsilon: float, memory_limit: float | None
+) -> None:
     if not 0 <= epsilon < np.inf:
         raise InputError(f"epsilon: {epsilon:g} is not a number from 0 on")
     if memory_limit is None:

@@ -35,8 +35,14 @@ FIRST_WORK = 3e7  # Points merged in the first attempt: a quarter of a second.
 WORK = 2e9  # Points merged in a stage: about ten seconds.
 POINTS = 1e8  # Of all lists at once; 24 bytes each.
 REGIONS = 48
-MORE_SOLVES = 150  # Weighings in all where no stage ends; each takes some ten milliseconds.
-SHARES = (0.05, 0.25, 1.0)  # Of the error, of a step with so many children: sums need it most.
+MORE_SOLVES = (
+    150  # Weighings in all where no stage ends; each takes some ten milliseconds.
+)
+SHARES = (
+    0.05,
+    0.25,
+    1.0,
+)  # Of the error, of a step with so many children: sums need it most.
 WEIGHTS = 16
 SLACK = 1e-14  # Of the whole time or memory: below this, a difference is rounding.
 BOUND_SLACK = 1e-9
@@ -85,11 +91,15 @@ def search(
         regions = _regions(gaps, weights)
         bounded = _bounded(supported, factors, gaps) if gaps else None
         try:
-            pruned = None if bounded is None else _pruned(steps, bounded, weights, regions)
+            pruned = (
+                None if bounded is None else _pruned(steps, bounded, weights, regions)
+            )
             if pruned is None:
                 return points, 0.0
             factors = pruned
-            run = _PointsRun(steps, factors, weights, regions, points[0], np.log1p(error), work)
+            run = _PointsRun(
+                steps, factors, weights, regions, points[0], np.log1p(error), work
+            )
         except TableTooLargeError:
             break
         except _TooMuchWork:
@@ -101,7 +111,9 @@ def search(
         if error == epsilon:
             return points, reached
     # No stage ended within its work: more weighings find what they can.
-    supported.refine(MORE_SOLVES, lambda fast, small: small.time - (1 + epsilon) * fast.time)
+    supported.refine(
+        MORE_SOLVES, lambda fast, small: small.time - (1 + epsilon) * fast.time
+    )
     points += supported.points
     return points, min(reached, _gap(supported.points))
 
@@ -123,7 +135,9 @@ def _pick(weights: list[Weight], count: int) -> list[Weight]:
     ordered = sorted(set(weights), key=lambda w: w[1] / w[0] if w[0] else np.inf)
     if len(ordered) <= count:
         return ordered
-    return [ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)]
+    return [
+        ordered[i] for i in np.linspace(0, len(ordered) - 1, count).round().astype(int)
+    ]
 
 
 def _merged(corners: list[Corner]) -> list[Corner]:
@@ -132,7 +146,8 @@ def _merged(corners: list[Corner]) -> list[Corner]:
         return []
     groups = np.array_split(np.arange(len(corners)), min(REGIONS, len(corners)))
     return [
-        (max(corners[i][0] for i in group), max(corners[i][1] for i in group)) for group in groups
+        (max(corners[i][0] for i in group), max(corners[i][1] for i in group))
+        for group in groups
     ]
 
 
@@ -145,7 +160,9 @@ def _regions(corners: list[Corner], weights: list[Weight]) -> FloatArray:
     return exact + BOUND_SLACK * size.max(axis=0)
 
 
-def _bounded(supported: Supported, factors: Factors, corners: list[Corner]) -> Factors | None:
+def _bounded(
+    supported: Supported, factors: Factors, corners: list[Corner]
+) -> Factors | None:
     """Return the factors without configurations that the bounds of all solved weighings keep out of
     all regions; None if a node has no configuration left.
     """
@@ -195,11 +212,14 @@ def _bounds(
     """Return inside and outside costs of every step's cells for all weighings. [cells, W]"""
     count = weights_at_once(steps, factors.sizes)
     passes = [
-        two_passes(steps, factors, weights[k : k + count]) for k in range(0, len(weights), count)
+        two_passes(steps, factors, weights[k : k + count])
+        for k in range(0, len(weights), count)
     ]
 
     def of_cells(parts: list[FloatArray]) -> FloatArray:
-        return np.ascontiguousarray(np.concatenate([x.reshape(len(x), -1) for x in parts]).T)
+        return np.ascontiguousarray(
+            np.concatenate([x.reshape(len(x), -1) for x in parts]).T
+        )
 
     inside = [of_cells([p.inside[k] for p in passes]) for k in _range(steps)]
     return inside, [of_cells([p.outside[k] for p in passes]) for k in _range(steps)]
@@ -224,7 +244,10 @@ class _PointsRun:
         self.weights = np.array(weights)
         self.inside, self.outside = _bounds(steps, factors, weights)
         self.slack = (SLACK * abs(scale.time), SLACK * scale.memory)
-        self.error, self.work = error, work  # The logarithm of 1 + epsilon is shared out.
+        self.error, self.work = (
+            error,
+            work,
+        )  # The logarithm of 1 + epsilon is shared out.
         self.lists: list[_Lists] = []
         for index in _range(steps):
             self.lists.append(self._eliminate(index))
@@ -240,12 +263,16 @@ class _PointsRun:
         rows = int(np.prod([sizes[node] for node in step.scope], dtype=np.int64))
         scopes = [self.factors.scopes[k] for k in step.factors]
         base = [
-            step_sum(step, [tables[k] for k in step.factors], scopes, sizes).reshape(rows, -1)
+            step_sum(step, [tables[k] for k in step.factors], scopes, sizes).reshape(
+                rows, -1
+            )
             for tables in (self.factors.time, self.factors.memory)
         ]
         children = [self.lists[k] for k in step.children]
         ends = np.cumsum([0, *(len(part.time) for part in children)])
-        offset = [part.offset[:-1] + end for part, end in zip(children, ends, strict=False)]
+        offset = [
+            part.offset[:-1] + end for part, end in zip(children, ends, strict=False)
+        ]
         error = (
             self.error
             * SHARES[len(step.children)]
@@ -253,7 +280,10 @@ class _PointsRun:
         )
         room = float(POINTS - sum(len(part.time) for part in self.lists))
         # The lists of two children lie behind each other, so each list ends where the next begins.
-        inside = [*(self.inside[k] for k in step.children), np.zeros((0, len(self.weights)))]
+        inside = [
+            *(self.inside[k] for k in step.children),
+            np.zeros((0, len(self.weights))),
+        ]
         eliminated = eliminate(
             Sums(base[0], base[1]),
             Children(
@@ -263,8 +293,12 @@ class _PointsRun:
                 offset=np.append(_joined(offset, np.int64), ends[-1]),
                 inside=np.concatenate(inside),
             ),
-            Reach(outside=self.outside[index], weights=self.weights, regions=self.regions),
-            Limits(slack=self.slack, error=error, short=SHORT, work=self.work, points=room),
+            Reach(
+                outside=self.outside[index], weights=self.weights, regions=self.regions
+            ),
+            Limits(
+                slack=self.slack, error=error, short=SHORT, work=self.work, points=room
+            ),
         )
         if not eliminated.finished:
             raise _TooMuchWork

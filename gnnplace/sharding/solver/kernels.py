@@ -159,7 +159,9 @@ class AddedPoints(NamedTuple):
 
 
 @njit(cache=True)
-def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pair) -> int:
+def _merge(
+    current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pair
+) -> int:
     """Merge points into ``current[:n]``; the result is in ``spare``. Returns its length."""
     time, memory, origin = current
     more_time, more_memory, low, high, shift, code = added
@@ -171,7 +173,9 @@ def _merge(current: Arrays, n: int, added: AddedPoints, spare: Arrays, slack: Pa
         take = j >= high
         if not take and i < n:
             t = more_time[j] + shift[0]
-            take = time[i] < t or (time[i] == t and memory[i] <= more_memory[j] + shift[1])
+            take = time[i] < t or (
+                time[i] == t and memory[i] <= more_memory[j] + shift[1]
+            )
         if take:
             point = (time[i], memory[i], origin[i])
             i += 1
@@ -200,7 +204,11 @@ def _thin(lists: Arrays, n: int, error: float, rest: float) -> int:
         latest = time[i] + error * max(0.0, time[i] + rest)
         while last + 1 < n and time[last + 1] <= latest:
             last += 1
-        time[count], memory[count], origin[count] = time[last], memory[last], origin[last]
+        time[count], memory[count], origin[count] = (
+            time[last],
+            memory[last],
+            origin[last],
+        )
         count += 1
         i = last + 1
     return count
@@ -219,7 +227,11 @@ def _with_room(current: Arrays, spare: Arrays, need: int) -> tuple[Arrays, Array
     """Return both lists with room for ``need`` points; those of the first stay."""
     if len(current[0]) < need:
         room = 2 * need
-        current = (_grown(current[0], room), _grown(current[1], room), _grown(current[2], room))
+        current = (
+            _grown(current[0], room),
+            _grown(current[1], room),
+            _grown(current[2], room),
+        )
     if len(spare[0]) < len(current[0]):
         size = len(current[0])
         spare = (np.empty(size), np.empty(size), np.empty(size, np.int64))
@@ -296,7 +308,9 @@ def _gathered(
         first, last = _list_of(children, 1, cell, k)
         if several:
             for w in range(count_w):
-                outer_bound[w] = children.inside[children.cell[0, cell, k], w] + outside[cell, w]
+                outer_bound[w] = (
+                    children.inside[children.cell[0, cell, k], w] + outside[cell, w]
+                )
         # The first child's list, shifted by each point of the second's that can be in a region.
         for j in range(first, last):
             shift = (time, memory)
@@ -310,7 +324,9 @@ def _gathered(
                     continue
                 hint = region
             current, spare = _with_room(current, spare, n + high - low)
-            lists = (children.time, children.memory) if children.cell.shape[0] > 0 else zero
+            lists = (
+                (children.time, children.memory) if children.cell.shape[0] > 0 else zero
+            )
             added = AddedPoints(lists[0], lists[1], low, high, shift, origin)
             count = _merge(current, n, added, spare, limits.slack)
             work += n + high - low
@@ -321,7 +337,9 @@ def _gathered(
 
 
 @njit(cache=True)
-def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[int, int]:
+def _within(
+    lists: Arrays, n: int, reach: Reach, cell: int, hint: int
+) -> tuple[int, int]:
     """Keep the points that are in a region; return how many, and the region of the last."""
     bound = np.empty(reach.weights.shape[0])
     count = 0
@@ -338,7 +356,9 @@ def _within(lists: Arrays, n: int, reach: Reach, cell: int, hint: int) -> tuple[
 
 
 @njit(cache=True)
-def eliminate(sums: Sums, children: Children, reach: Reach, limits: Limits) -> Eliminated:
+def eliminate(
+    sums: Sums, children: Children, reach: Reach, limits: Limits
+) -> Eliminated:
     """Return the points of a step's table."""
     cells = sums.time.shape[0]
     offset = np.zeros(cells + 1, np.int64)

@@ -18,7 +18,9 @@ from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.sharding.problem import ShardingProblem
 from gnnplace.sharding.solver.tables import Flat, flat_of
 
-TEMPERATURE = 2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
+TEMPERATURE = (
+    2e-3  # Of the start's cost: an increase by this much is accepted in one of e cases.
+)
 AT_ONCE = 50_000  # Proposals drawn together; some milliseconds.
 
 
@@ -57,7 +59,12 @@ def random_search(
 
 @njit(cache=True)
 def _walk(
-    flat: Flat, current: LongArray, best: LongArray, below: float, beta: float, drawn: FloatArray
+    flat: Flat,
+    current: LongArray,
+    best: LongArray,
+    below: float,
+    beta: float,
+    drawn: FloatArray,
 ) -> float:
     """Make proposals; ``below`` is the current cost over the best one's, and is returned anew."""
     count = len(current)

@@ -69,7 +69,9 @@ class Bounds:
         )
 
 
-def message_bounds(problem: ShardingProblem, sweeps: int, *, enough: float = 0.0) -> Bounds:
+def message_bounds(
+    problem: ShardingProblem, sweeps: int, *, enough: float = 0.0
+) -> Bounds:
     """Return bounds and the best strategy of ``sweeps`` sweeps forth and back.
 
     Args:
@@ -124,7 +126,11 @@ def _largest(numbers: FloatArray) -> float:
 
 @njit(cache=True)
 def sweep(
-    flat: Flat, messages: FloatArray, node_bound: FloatArray, strategy: LongArray, forth: bool
+    flat: Flat,
+    messages: FloatArray,
+    node_bound: FloatArray,
+    strategy: LongArray,
+    forth: bool,
 ) -> float:
     """Sweep over all nodes once; return a bound of every strategy.
 
@@ -208,7 +214,9 @@ def _choice(
 
 
 @njit(cache=True)
-def _add_chosen(flat: Flat, edge: int, side: int, strategy: LongArray, total: FloatArray) -> None:
+def _add_chosen(
+    flat: Flat, edge: int, side: int, strategy: LongArray, total: FloatArray
+) -> None:
     """Add the cost of a pair, given the configuration of its second node."""
     d = flat.classes[flat.lookup[edge, 1 - side] + strategy[flat.ends[edge, 1 - side]]]
     columns = flat.shape[edge, 1]

@@ -21,7 +21,14 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.sharding.solver.elimination import min_plus_each
-from gnnplace.sharding.solver.tree import Factors, Scope, Step, add_up, check_cells, spread
+from gnnplace.sharding.solver.tree import (
+    Factors,
+    Scope,
+    Step,
+    add_up,
+    check_cells,
+    spread,
+)
 
 WEIGHING = -1  # Stands for the axis of weighings among nodes.
 BATCH = 2_000_000  # Cells of one sum, over weighings that go together.
@@ -86,7 +93,9 @@ class _Inputs:
         assert self.pair is not None
         assert self.step.node is not None
         axes = (WEIGHING, self.step.node, self.partner)
-        return np.ascontiguousarray(spread(self.pair.table, (WEIGHING, *self.pair.scope), axes))
+        return np.ascontiguousarray(
+            spread(self.pair.table, (WEIGHING, *self.pair.scope), axes)
+        )
 
 
 def weights_at_once(steps: Sequence[Step], sizes: Sequence[int]) -> int:
@@ -149,7 +158,9 @@ def _inputs(
         [count, *(factors.sizes[k] for k in axes)],
     )
     check_cells([count, *(factors.sizes[k] for k in step.scope)])
-    return _Inputs(step=step, axes=axes, total=total, parts=parts, pair=pair, partner=partner)
+    return _Inputs(
+        step=step, axes=axes, total=total, parts=parts, pair=pair, partner=partner
+    )
 
 
 def _splittable(step: Step, parts: list[_Part]) -> _Part | None:
@@ -160,7 +171,8 @@ def _splittable(step: Step, parts: list[_Part]) -> _Part | None:
     pairs = [
         part
         for part in parts
-        if len(part.scope) == 2 and num_tables[part.scope[part.scope[0] == step.node]] == 1
+        if len(part.scope) == 2
+        and num_tables[part.scope[part.scope[0] == step.node]] == 1
     ]
     return max(pairs, key=lambda part: part.table.size, default=None)
 
@@ -179,7 +191,9 @@ def _inside(inputs: _Inputs) -> FloatArray:
 
 def _turned(table: FloatArray, axes: Scope, scope: Scope) -> FloatArray:
     """Return a table with its axes in another order; the weighings stay first."""
-    return np.ascontiguousarray(table.transpose([0, *(1 + axes.index(k) for k in scope)]))
+    return np.ascontiguousarray(
+        table.transpose([0, *(1 + axes.index(k) for k in scope)])
+    )
 
 
 def _least_costs(inputs: _Inputs, outside: FloatArray) -> FloatArray:
@@ -201,7 +215,9 @@ def _outside_matrix(inputs: _Inputs, outside: FloatArray) -> FloatArray:
 
 def _around(inputs: _Inputs, part: _Part, total: FloatArray) -> FloatArray:
     """Return the least cost of a strategy with each cell of a part."""
-    absent = tuple(k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope)
+    absent = tuple(
+        k for k, node in enumerate(inputs.axes, start=1) if node not in part.scope
+    )
     present = tuple(node for node in inputs.axes if node in part.scope)
     return spread(total.min(axis=absent), (WEIGHING, *present), (WEIGHING, *part.scope))
 

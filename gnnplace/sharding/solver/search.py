@@ -19,7 +19,12 @@ import numpy as np
 from gnnplace.arrays import LongArray
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import table_classes
-from gnnplace.sharding.solver.elimination import MEMORY_LIMIT, TooLargeError, cheapest, min_plus
+from gnnplace.sharding.solver.elimination import (
+    MEMORY_LIMIT,
+    TooLargeError,
+    cheapest,
+    min_plus,
+)
 from gnnplace.sharding.solver.message_passing import Bounds, message_bounds
 from gnnplace.sharding.solver.tree import elimination_order
 
@@ -27,7 +32,14 @@ SMALL = 2e8  # Cells of an elimination that is not worth bounds: some ten millis
 FEW = 3e6  # Cells of all tables from which an order is not even looked for.
 SWEEPS = (4, 60)  # The second where the first has left too much.
 LARGE = 3e8  # Cells of an elimination that more sweeps should make smaller.
-NEAR = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-6)  # Shares of the gap that are still almost the least.
+NEAR = (
+    0.3,
+    0.1,
+    0.03,
+    0.01,
+    1e-3,
+    1e-6,
+)  # Shares of the gap that are still almost the least.
 CLOSE = 1e-9  # Of the cost: a bound this near to a strategy discards all that can be discarded.
 
 
@@ -115,7 +127,10 @@ def warm() -> None:
 
 
 def _result(
-    problem: ShardingProblem, configuration: tuple[int, ...], begin: float, bound: float | None
+    problem: ShardingProblem,
+    configuration: tuple[int, ...],
+    begin: float,
+    bound: float | None,
 ) -> ShardingResult:
     seconds = time.perf_counter() - begin
     cost = problem.value(configuration)
@@ -148,7 +163,9 @@ class _Remaining:
         if all(len(rows) == 1 for rows in self.subsets):
             return tuple(int(rows[0]) for rows in self.subsets)
         configuration = cheapest(self.problem, self.order[0], MEMORY_LIMIT)
-        return tuple(int(rows[k]) for rows, k in zip(self.subsets, configuration, strict=True))
+        return tuple(
+            int(rows[k]) for rows, k in zip(self.subsets, configuration, strict=True)
+        )
 
     @property
     def cells(self) -> int:
@@ -167,7 +184,9 @@ def _proven(remaining: _Remaining, bounds: Bounds) -> bool:
     return bounds.meets(CLOSE) and remaining.order[1] > SMALL
 
 
-def _discarded(problem: ShardingProblem, small: float) -> tuple[_Remaining, Bounds | None]:
+def _discarded(
+    problem: ShardingProblem, small: float
+) -> tuple[_Remaining, Bounds | None]:
     """Discard configurations that are in no best strategy; return the rest, and the bounds that say
     so.
 
@@ -187,9 +206,12 @@ def _discarded(problem: ShardingProblem, small: float) -> tuple[_Remaining, Boun
             sharper = _better(remaining.problem, sharper)
             bounds = bounds.sharpened(sharper, remaining.subsets)
         # A configuration whose bound is above the cost of the strategy in hand is in no best one.
-        rows = [np.flatnonzero(node_bounds <= sharper.cost) for node_bounds in sharper.node]
+        rows = [
+            np.flatnonzero(node_bounds <= sharper.cost) for node_bounds in sharper.node
+        ]
         subsets = [
-            subset[node_rows] for subset, node_rows in zip(remaining.subsets, rows, strict=True)
+            subset[node_rows]
+            for subset, node_rows in zip(remaining.subsets, rows, strict=True)
         ]
         remaining = _Remaining(remaining.problem.restricted(rows), subsets)
     return remaining, bounds
@@ -207,7 +229,8 @@ def _better(problem: ShardingProblem, bounds: Bounds) -> Bounds:
         if near.cells <= FEW and near.order[1] <= SMALL:
             configuration = near.solve()
             cost, configuration = min(
-                (bounds.cost, bounds.configuration), (problem.value(configuration), configuration)
+                (bounds.cost, bounds.configuration),
+                (problem.value(configuration), configuration),
             )
             return replace(bounds, configuration=configuration, cost=cost)
     return bounds

@@ -54,7 +54,9 @@ class Supported:
         """Return the best strategy for one weighing."""
         count = len(self.problem.names)
         weighted_tables = self.factors.weighted([weight])
-        first = {id(table): table[0] for table in weighted_tables}  # Equal tables stay one object.
+        first = {
+            id(table): table[0] for table in weighted_tables
+        }  # Equal tables stay one object.
         tables = [first[id(table)] for table in weighted_tables]
         scopes = zip(self.factors.scopes[count:], tables[count:], strict=True)
         edges = tuple(Edge(scope[0], scope[1], table) for scope, table in scopes)
@@ -69,7 +71,9 @@ class Supported:
         )
         configuration, bounds = best_with_bounds(weighted)
         point = Point(
-            self.problem.value(configuration), self.problem.bytes(configuration) or 0, configuration
+            self.problem.value(configuration),
+            self.problem.bytes(configuration) or 0,
+            configuration,
         )
         self.weights.append(weight)
         self.bounds.append(bounds.node)
@@ -86,7 +90,11 @@ class Supported:
         while self.gaps and len(self.weights) < solves:
             self.gaps.sort(key=lambda gap: width(*gap))
             fast, small = self.gaps.pop()
-            if width(fast, small) > 0 and fast.memory > small.memory and self.wanted(fast, small):
+            if (
+                width(fast, small) > 0
+                and fast.memory > small.memory
+                and self.wanted(fast, small)
+            ):
                 self._divide(fast, small)
 
     def _divide(self, fast: Point, small: Point) -> None:
@@ -125,6 +133,7 @@ def supported_points(
     result = Supported(problem, factors, wanted)
     result.gaps.append((result.solve((1.0, 0.0)), result.solve((0.0, 1.0))))
     result.refine(
-        SOLVES, lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory)
+        SOLVES,
+        lambda fast, small: (small.time - fast.time) * (fast.memory - small.memory),
     )
     return result

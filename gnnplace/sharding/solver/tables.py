@@ -74,7 +74,9 @@ class Memo:
 def cells_of(table: Table, picked: Mapping[int, LongArray]) -> FloatArray:
     """Return a table's cells for ``picked`` configurations of each node."""
     cost = table.cost
-    for axis, (node, classes) in enumerate(zip(table.scope, table.classes, strict=True)):
+    for axis, (node, classes) in enumerate(
+        zip(table.scope, table.classes, strict=True)
+    ):
         rows = classes.of[picked[node]]
         if len(rows) != len(classes) or (rows != np.arange(len(rows))).any():
             cost = cost.take(rows, axis=axis)
@@ -119,7 +121,9 @@ def _added(memo: Memo, first: Table, second: Table) -> Table:
     return Table(first.scope, cost, classes)
 
 
-def _sum(memo: Memo, first: Table, second: Table) -> tuple[FloatArray, tuple[Classes, ...]]:
+def _sum(
+    memo: Memo, first: Table, second: Table
+) -> tuple[FloatArray, tuple[Classes, ...]]:
     """Return the sum of two tables over the same nodes, and its classes."""
     classes: dict[int, Classes] = {}
     for node, *parts in zip(first.scope, first.classes, second.classes, strict=True):
@@ -194,7 +198,9 @@ class _ArrayRow:
         return self.places[id(array)]
 
     def joined(self, kind: type) -> NDArray:
-        return np.concatenate([np.zeros(0, kind), *(part.ravel() for part in self.parts)])
+        return np.concatenate(
+            [np.zeros(0, kind), *(part.ravel() for part in self.parts)]
+        )
 
 
 def flat_of(problem: ShardingProblem) -> Flat:

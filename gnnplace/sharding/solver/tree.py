@@ -82,7 +82,9 @@ class Factors:
         """Return ``weight[0] * time + weight[1] * memory`` of every table; equal ones are one
         array. [W, K of scope]
         """
-        time_weights, memory_weights = np.array(weights, dtype=np.float64).reshape(-1, 2).T
+        time_weights, memory_weights = (
+            np.array(weights, dtype=np.float64).reshape(-1, 2).T
+        )
         tables: dict[tuple[int, int], FloatArray] = {}
         for time, memory in zip(self.time, self.memory, strict=True):
             key = (id(time), id(memory))
@@ -92,7 +94,9 @@ class Factors:
                     np.multiply.outer(memory_weights, memory),
                 )
                 tables[key] = parts[0] + parts[1]
-        return [tables[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)]
+        return [
+            tables[id(t), id(m)] for t, m in zip(self.time, self.memory, strict=True)
+        ]
 
     def restrict(self, masks: Sequence[BoolArray]) -> Factors:
         """Return the factors without the configurations whose mask is false."""
@@ -103,9 +107,12 @@ class Factors:
         return Factors(
             scopes=self.scopes,
             time=tuple(cut(t, s) for t, s in zip(self.time, self.scopes, strict=True)),
-            memory=tuple(cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)),
+            memory=tuple(
+                cut(m, s) for m, s in zip(self.memory, self.scopes, strict=True)
+            ),
             configurations=tuple(
-                rows[mask] for rows, mask in zip(self.configurations, masks, strict=True)
+                rows[mask]
+                for rows, mask in zip(self.configurations, masks, strict=True)
             ),
         )
 
@@ -127,7 +134,9 @@ def factors_of(problem: ShardingProblem) -> Factors:
     )
     pair_bytes = combined_edges(byte_problem)
     nodes = zip(problem.cost, memories, strict=True)
-    node_bytes = [np.zeros_like(cost) if memory is None else memory for cost, memory in nodes]
+    node_bytes = [
+        np.zeros_like(cost) if memory is None else memory for cost, memory in nodes
+    ]
     return Factors(
         scopes=(*((i,) for i in range(len(node_bytes))), *pairs),
         time=(*problem.cost, *pairs.values()),
@@ -199,7 +208,9 @@ def _join(steps: list[Step], tables: list[int]) -> list[int]:
                 children=(remaining[0], remaining[1]),
             )
         )
-        remaining = sorted([*remaining[2:], len(steps) - 1], key=lambda k: len(steps[k].scope))
+        remaining = sorted(
+            [*remaining[2:], len(steps) - 1], key=lambda k: len(steps[k].scope)
+        )
     return remaining
 
 
@@ -221,7 +232,10 @@ def check_cells(shape: Sequence[int]) -> None:
 
 
 def step_sum(
-    step: Step, tables: Sequence[FloatArray], scopes: Sequence[Scope], sizes: Sequence[int]
+    step: Step,
+    tables: Sequence[FloatArray],
+    scopes: Sequence[Scope],
+    sizes: Sequence[int],
 ) -> FloatArray:
     """Return the sum of ``tables`` over the step's axes.
 
@@ -232,7 +246,10 @@ def step_sum(
 
 
 def add_up(
-    axes: Scope, tables: Sequence[FloatArray], scopes: Sequence[Scope], shape: Sequence[int]
+    axes: Scope,
+    tables: Sequence[FloatArray],
+    scopes: Sequence[Scope],
+    shape: Sequence[int],
 ) -> FloatArray:
     """Return the sum of ``tables`` over ``axes``, which contain all of ``scopes``.
 
@@ -246,7 +263,9 @@ def add_up(
     return total
 
 
-def min_fill(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[float, float]:
+def min_fill(
+    adjacency: Adjacency, sizes: Sequence[int], node: int
+) -> tuple[float, float]:
     """Return the missing edges among the neighbours, then the product of their sizes."""
     around = adjacency[node]
     if len(around) <= 1:
@@ -255,7 +274,9 @@ def min_fill(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[flo
     return float(missing), float(math.prod(sizes[neighbour] for neighbour in around))
 
 
-def min_weight(adjacency: Adjacency, sizes: Sequence[int], node: int) -> tuple[float, float]:
+def min_weight(
+    adjacency: Adjacency, sizes: Sequence[int], node: int
+) -> tuple[float, float]:
     """Return the product of the neighbours' sizes, then the missing edges."""
     missing, weight = min_fill(adjacency, sizes, node)
     return weight, missing

@@ -76,7 +76,9 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     values = relaxation.bounds()
     values["work_and_path"] = work_and_path(relaxation)
     values["transfers"] = with_transfers(relaxation, max(values.values()))
-    return LowerBounds(**{key: value * (1.0 - ROUNDING) for key, value in values.items()})
+    return LowerBounds(
+        **{key: value * (1.0 - ROUNDING) for key, value in values.items()}
+    )
 
 
 def lower_bound(problem: Problem) -> float:

@@ -70,7 +70,9 @@ class Copies:
     def full(self) -> BoolArray:
         """Whether an edge feeds every copy from its own, or from all, or all from one. [E]"""
         count = self.count
-        return np.asarray(self.matched == np.maximum(count[self.source], count[self.target]))
+        return np.asarray(
+            self.matched == np.maximum(count[self.source], count[self.target])
+        )
 
 
 def copies_of(problem: Problem) -> Copies:
@@ -93,7 +95,9 @@ def _groups(problem: Problem) -> LongArray:
     unit_of = problem.unit_of.tolist()
     of = np.array(
         [
-            groups.setdefault((unit_of[i], name.rpartition("#")[0] or name), len(groups))
+            groups.setdefault(
+                (unit_of[i], name.rpartition("#")[0] or name), len(groups)
+            )
             for i, name in enumerate(names)
         ]
     )
@@ -130,7 +134,9 @@ def _copies(problem: Problem, of: LongArray) -> Copies | None:
 
 def offsets(key: NDArray[np.integer], count: int) -> IntArray:
     """Return where each of ``count`` keys starts in a list sorted by key. [count + 1]"""
-    return np.concatenate(([0], np.bincount(key, minlength=count).cumsum())).astype(np.int32)
+    return np.concatenate(([0], np.bincount(key, minlength=count).cumsum())).astype(
+        np.int32
+    )
 
 
 def by_rank(copies: Copies, values: FloatArray) -> FloatArray:
@@ -157,7 +163,9 @@ def starts(
         apart: least seconds of a transfer along each edge that must have one, else 0. [E]
         reverse: tails, and not heads.
     """
-    near, far = (copies.source, copies.target) if reverse else (copies.target, copies.source)
+    near, far = (
+        (copies.source, copies.target) if reverse else (copies.target, copies.source)
+    )
     order = copies.order[::-1].copy() if reverse else copies.order
     by_near = np.argsort(near, kind="stable")
     slack = copies.count[near] - copies.matched
@@ -238,5 +246,8 @@ def _starts(
             finish = 0.0
             for i in by_release:
                 y = inside[a + i]
-                finish = max(finish, released[i]) + min(k + 1, begin[y + 1] - begin[y]) * work[y]
+                finish = (
+                    max(finish, released[i])
+                    + min(k + 1, begin[y + 1] - begin[y]) * work[y]
+                )
             value[low + k] = max(value[low + k], max(finish, value[low]) + k * work[x])

@@ -155,7 +155,9 @@ def by_unit(part: IntArray, release: FloatArray) -> tuple[IntArray, IntArray]:
     """Return where the jobs of each unit start, and jobs by unit, ascending by release. [U + 1],
     [n]
     """
-    return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(np.int32)
+    return offsets(part, int(part.max()) + 1), np.lexsort((release, part)).astype(
+        np.int32
+    )
 
 
 @kernel
@@ -214,8 +216,12 @@ def _inside(early: FloatArray, late: FloatArray, weight: FloatArray) -> FloatArr
             full_work = work * (1.0 - ROUNDING)
             for i in range(rows):
                 for j in range(columns):
-                    inside = weight[k] * max(0.0, full_work - early[row, i] - late[row, j])
-                    smallest[i, j] = min(smallest[i, j], inside) if is_allowed else inside
+                    inside = weight[k] * max(
+                        0.0, full_work - early[row, i] - late[row, j]
+                    )
+                    smallest[i, j] = (
+                        min(smallest[i, j], inside) if is_allowed else inside
+                    )
             is_allowed = True
         if is_allowed:
             for i in range(rows):
@@ -237,7 +243,9 @@ def windows(head: FloatArray, tail: FloatArray, share: FloatArray) -> float:
     row = np.searchsorted(heads, head, side="right") - 1
     column = np.searchsorted(tails, tail, side="right") - 1
     cell = row * len(tails) + column
-    work = np.bincount(cell, share, len(heads) * len(tails)).reshape(len(heads), len(tails))
+    work = np.bincount(cell, share, len(heads) * len(tails)).reshape(
+        len(heads), len(tails)
+    )
 
     # Work of all jobs whose head and tail are at least the thresholds: sums from the far corner.
     reversed_work = work[::-1, ::-1]

@@ -22,8 +22,19 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.graph import components, downward_rank, empty_ints, kernel
 from gnnplace.problem import Problem
-from gnnplace.simulation.bounds.copies import Copies, by_rank, copies_of, offsets, starts
-from gnnplace.simulation.bounds.one_machine import by_unit, fill, on_one_machine, windows
+from gnnplace.simulation.bounds.copies import (
+    Copies,
+    by_rank,
+    copies_of,
+    offsets,
+    starts,
+)
+from gnnplace.simulation.bounds.one_machine import (
+    by_unit,
+    fill,
+    on_one_machine,
+    windows,
+)
 from gnnplace.simulation.bounds.work_and_path import UPDATES, work_weights
 from gnnplace.simulation.compiled import least_times, tails
 from gnnplace.simulation.transfer import least_seconds
@@ -171,7 +182,9 @@ class Machines:
 
     def joined(self, source: IntArray, target: IntArray) -> Machines:
         """Return the same with pairs of parts on one device."""
-        label = components(source.astype(np.int32), target.astype(np.int32), len(self.state))
+        label = components(
+            source.astype(np.int32), target.astype(np.int32), len(self.state)
+        )
         num_parts = int(label.max(initial=-1)) + 1
         allowed = np.ones((num_parts, len(self.memory)), dtype=bool)
         np.logical_and.at(allowed, label, self.allowed)
@@ -242,14 +255,20 @@ class Relaxation:
         """Return the relaxation of a problem as it is."""
         copies = copies_of(problem)
         graph = problem.graph
-        head = downward_rank(graph, least_times(problem), np.zeros(len(graph.successor)))
+        head = downward_rank(
+            graph, least_times(problem), np.zeros(len(graph.successor))
+        )
         crossing, service = least_seconds(problem.cluster, copies.size)
         heads_and_tails = by_rank(copies, head), by_rank(copies, tails(problem))
-        return cls(copies, machines_of(problem, copies), crossing, service, *heads_and_tails)
+        return cls(
+            copies, machines_of(problem, copies), crossing, service, *heads_and_tails
+        )
 
     def with_machines(self, machines: Machines) -> Relaxation:
         """Return the same copies on other parts; heads and tails that were found still hold."""
-        return replace(self, machines=machines, least_head=self.head, least_tail=self.tail)
+        return replace(
+            self, machines=machines, least_head=self.head, least_tail=self.tail
+        )
 
     @cached_property
     def columns(self) -> FloatArray:
@@ -278,7 +297,9 @@ class Relaxation:
         """Seconds of transfers that no device left to both ends forces. [E]"""
         part = self.machines.part
         apart = self.machines.apart(part[self.copies.source], part[self.copies.target])
-        return np.where(apart, np.where(np.isfinite(self.crossing), self.crossing, 0.0), 0.0)
+        return np.where(
+            apart, np.where(np.isfinite(self.crossing), self.crossing, 0.0), 0.0
+        )
 
     @cached_property
     def head(self) -> FloatArray:
@@ -306,7 +327,9 @@ class Relaxation:
         """The tail that goes with each entry of ``head``: of the copy that starts k-th. [n]"""
         begin = self.copies.begin
         group = self.group
-        return np.asarray(self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))])
+        return np.asarray(
+            self.tail[begin[group] + begin[group + 1] - 1 - np.arange(len(group))]
+        )
 
     def bounds(self) -> dict[str, float]:
         """Return the bounds by name, in seconds; without transfers but those that are forced."""

@@ -35,7 +35,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.graph import empty_floats, empty_ints, full_ints, heap_pop, heap_push, inner, kernel
+from gnnplace.graph import (
+    empty_floats,
+    empty_ints,
+    full_ints,
+    heap_pop,
+    heap_push,
+    inner,
+    kernel,
+)
 from gnnplace.simulation.bounds.copies import offsets
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
@@ -161,7 +169,9 @@ def _raise_all(order: IntArray, inputs: Inputs, value: FloatArray) -> None:
             if k > 0:
                 earliest = max(earliest, value[low + k - 1] + inputs.work[x])
             value[low + k] = max(value[low + k], earliest)
-            value[low + k] = max(value[low + k], _start(inputs, ancestors_seen, x, k, turn))
+            value[low + k] = max(
+                value[low + k], _start(inputs, ancestors_seen, x, k, turn)
+            )
             turn += 1
 
 
@@ -262,7 +272,9 @@ def _see(
 
 
 @inner(_nrt=False)
-def _far(inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: int) -> float:
+def _far(
+    inputs: Inputs, seen: Seen, x: int, z: int, y: int, edge: int, rank: int
+) -> float:
     """Return the least seconds from the end of ``y`` on another device to ``x`` through ``z``; inf
     if none.
     """

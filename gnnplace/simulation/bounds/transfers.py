@@ -24,7 +24,10 @@ from gnnplace.arrays import FloatArray
 from gnnplace.simulation.bounds.relaxation import Relaxation
 
 ROUNDS, FEW_ROUNDS, ONE_ROUND, JOININGS = 7, 4, 1, 3
-LARGE, HUGE = 6_000, 200_000  # Groups of copies above which few rounds, or one, are played.
+LARGE, HUGE = (
+    6_000,
+    200_000,
+)  # Groups of copies above which few rounds, or one, are played.
 ALMOST, CLOSE, FAR = 1.0 - 1e-9, 1.002, 8.0
 
 
@@ -41,7 +44,9 @@ def with_transfers(relaxation: Relaxation, least: float) -> float:
         if limit <= low * CLOSE:
             break
         shaved_bound = shaved(relaxation, limit)
-        if shaved_bound == np.inf:  # Nothing fits at all, which is not for a bound to say.
+        if (
+            shaved_bound == np.inf
+        ):  # Nothing fits at all, which is not for a bound to say.
             break
         low = max(low, shaved_bound)
         high = max(high if shaved_bound >= limit else limit, low)
@@ -80,7 +85,9 @@ def shaved(relaxation: Relaxation, limit: float) -> float:
         longest = float(current.part_columns.min(axis=1).max())
         if longest >= limit:
             return min(shortest, longest)
-    return 0.0 if current is relaxation else min(shortest, max(current.bounds().values()))
+    return (
+        0.0 if current is relaxation else min(shortest, max(current.bounds().values()))
+    )
 
 
 def through(relaxation: Relaxation) -> FloatArray:

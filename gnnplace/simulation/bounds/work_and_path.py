@@ -34,7 +34,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
-from gnnplace.graph import copy_to, empty_floats, full_floats, greatest, kernel, zero_floats
+from gnnplace.graph import (
+    copy_to,
+    empty_floats,
+    full_floats,
+    greatest,
+    kernel,
+    zero_floats,
+)
 
 if TYPE_CHECKING:
     from gnnplace.simulation.bounds.relaxation import Relaxation
@@ -58,9 +65,13 @@ def on_path(relaxation: Relaxation) -> FloatArray:
     length = relaxation.head[first] + count * relaxation.work + relaxation.tail[first]
     middle = int(length.argmax())
     path = path_through(relaxation, middle, copies.full)
-    times = np.where(path == middle, count[middle], 1)[:, None] * relaxation.columns[path]
+    times = (
+        np.where(path == middle, count[middle], 1)[:, None] * relaxation.columns[path]
+    )
     result = np.zeros_like(relaxation.part_columns)
-    np.add.at(result, relaxation.machines.part[path], np.where(np.isfinite(times), times, 0.0))
+    np.add.at(
+        result, relaxation.machines.part[path], np.where(np.isfinite(times), times, 0.0)
+    )
     return result
 
 
@@ -76,9 +87,13 @@ def path_through(relaxation: Relaxation, middle: int, allowed: BoolArray) -> Int
     first = relaxation.copies.begin[:-1]
     source = copies.source[allowed]
     target = copies.target[allowed]
-    head, tail = (starts[first] + relaxation.work for starts in (relaxation.head, relaxation.tail))
+    head, tail = (
+        starts[first] + relaxation.work for starts in (relaxation.head, relaxation.tail)
+    )
     back = _walk(middle, target, source, head)
-    return np.array([*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32)
+    return np.array(
+        [*back[::-1], middle, *_walk(middle, source, target, tail)], dtype=np.int32
+    )
 
 
 def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[int]:
@@ -87,7 +102,9 @@ def _walk(start: int, near: IntArray, far: IntArray, value: FloatArray) -> list[
     """
     ascending = np.lexsort((value[far], near))
     successor = np.full(len(value), -1)
-    successor[near[ascending]] = far[ascending]  # Of all that a group leads to the last stays.
+    successor[near[ascending]] = far[
+        ascending
+    ]  # Of all that a group leads to the last stays.
     path = [start]
     while successor[path[-1]] >= 0:
         path.append(int(successor[path[-1]]))
@@ -128,7 +145,9 @@ RATE, SLOWER = 0.4, 0.95  # Of the first update, and of each update the next.
 
 
 @kernel
-def work_weights(columns: FloatArray, counts: FloatArray, updates: int) -> tuple[FloatArray, float]:
+def work_weights(
+    columns: FloatArray, counts: FloatArray, updates: int
+) -> tuple[FloatArray, float]:
     """Return the weight of a device of each column, and the bound in seconds that it gives. [K]
 
     Args:

@@ -42,7 +42,10 @@ class Builder:
     """
 
     def __init__(
-        self, traced: Traced, sources: tuple[str, ...], examples: tuple[torch.Tensor, ...]
+        self,
+        traced: Traced,
+        sources: tuple[str, ...],
+        examples: tuple[torch.Tensor, ...],
     ) -> None:
         self._traced = traced
         self._sources, self._examples = sources, examples
@@ -95,7 +98,9 @@ class Builder:
         """Add the input that a placeholder stands for; return its value's name."""
         if slot.kind == "input":
             position = int(slot.name)
-            return self._add_input("input", self._sources[position], self._examples[position])
+            return self._add_input(
+                "input", self._sources[position], self._examples[position]
+            )
         tensor = self._traced.tensors.get(slot.name, value)
         name = slot.name.removeprefix("model.")
         if id(tensor) in self._owner:
@@ -112,7 +117,9 @@ class Builder:
         if self._owner.get(id(tensor)) == name:
             return name  # a constant that the graph names twice
         if name in self._inputs:
-            raise CaptureError(f"the model and its loss both have a {kind} {source!r}; rename one")
+            raise CaptureError(
+                f"the model and its loss both have a {kind} {source!r}; rename one"
+            )
         info = value_info(tensor)
         self._inputs[name] = ProgramInput(kind, source, info)
         self._values[name] = info
@@ -156,7 +163,9 @@ class Builder:
         name = f"copy.{source}"
         late = any(op.phase == BACKWARD for op in self._ops if value in op.results)
         phase = BACKWARD if late else FORWARD
-        self._ops.append(ProgramOp(name, operations.copy_buffer, args, {}, (), phase, module))
+        self._ops.append(
+            ProgramOp(name, operations.copy_buffer, args, {}, (), phase, module)
+        )
 
     def add_updates(self, method: Optimizer) -> None:
         """Add the optimizer's state and an update op for every parameter with a gradient."""
@@ -183,7 +192,10 @@ class Builder:
             CaptureError: its gradient is sparse, and the optimizer does not take that.
         """
         source = self._inputs[parameter].source
-        if not self._sparse.isdisjoint(self._gradients[parameter]) and not method.takes_sparse():
+        if (
+            not self._sparse.isdisjoint(self._gradients[parameter])
+            and not method.takes_sparse()
+        ):
             raise CaptureError(
                 f"parameter {source!r} has a sparse gradient, which {method.name} with these "
                 "constants does not take, as in PyTorch; use sgd without decay, or sparse=False"
@@ -207,13 +219,17 @@ class Builder:
         ops = ordered(live(self._ops, needed), self._translator.regions)
         ops = with_order(sorted(ops, key=lambda op: PHASES.index(op.phase)))
         read = {r for op in ops for r in op.reads} | needed
-        inputs = {n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"}
+        inputs = {
+            n: i for n, i in self._inputs.items() if n in read or i.kind == "parameter"
+        }
         results = {r for op in ops for r in op.results}
         return Program(
             name=name,
             ops=tuple(ops),
             inputs=inputs,
-            values={n: v for n, v in self._values.items() if n in inputs or n in results},
+            values={
+                n: v for n, v in self._values.items() if n in inputs or n in results
+            },
             loss=None if forward_only else self._outputs[0],
             gradients=gradients,
             buffers=self._buffers,
@@ -247,4 +263,6 @@ def with_order(ops: list[ProgramOp]) -> list[ProgramOp]:
 def _after(op: ProgramOp, readers: Mapping[str, Mapping[str, None]]) -> ProgramOp:
     """Return an op that changes a value in place, `after` all that read it."""
     changed = op.args[0].name
-    return replace(op, after=tuple(name for name in readers[changed] if name != op.name))
+    return replace(
+        op, after=tuple(name for name in readers[changed] if name != op.name)
+    )

@@ -23,11 +23,18 @@ from gnnplace.tracing.aten.traced import Traced
 from gnnplace.tracing.program import ProgramOp, operations
 from gnnplace.tracing.step import StepModule
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
-def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[str, ...]:
+def notices(
+    step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]
+) -> tuple[str, ...]:
     """Return the lines about a captured step.
 
     Args:
@@ -35,7 +42,13 @@ def notices(step: nn.Module, traced: Traced, ops: Iterable[ProgramOp]) -> tuple[
         traced: The graph that torch traced, and its ends.
         ops: The ops of the program.
     """
-    return (*_random(ops), *_inputs(traced), *_hooks(step), *_outside(traced), *traced.notes)
+    return (
+        *_random(ops),
+        *_inputs(traced),
+        *_hooks(step),
+        *_outside(traced),
+        *traced.notes,
+    )
 
 
 def give(lines: Iterable[str]) -> None:
@@ -58,7 +71,9 @@ def _random(ops: Iterable[ProgramOp]) -> Iterator[str]:
 
 def _inputs(traced: Traced) -> Iterator[str]:
     """Yield a line about an input that the model changes."""
-    changed = sorted({slot.name for slot, _ in traced.outputs if slot.kind == "ignored"})
+    changed = sorted(
+        {slot.name for slot, _ in traced.outputs if slot.kind == "ignored"}
+    )
     if changed:
         yield f"the model changes its input {changed[0]} in place: the caller's stays as it is"
 
@@ -66,8 +81,14 @@ def _inputs(traced: Traced) -> Iterator[str]:
 def _hooks(step: nn.Module) -> Iterator[str]:
     """Yield lines about hooks of the user's, not those by which torch computes weights."""
     for name, module in step.named_modules():
-        hooks = [hook for table in HOOKS for hook in (getattr(module, table, None) or {}).values()]
-        homes = (str(getattr(h, "__module__", None) or type(h).__module__) for h in hooks)
+        hooks = [
+            hook
+            for table in HOOKS
+            for hook in (getattr(module, table, None) or {}).values()
+        ]
+        homes = (
+            str(getattr(h, "__module__", None) or type(h).__module__) for h in hooks
+        )
         if not all(home.startswith("torch.") for home in homes):
             shown = name.removeprefix("model").lstrip(".") or "model"
             yield (
@@ -95,13 +116,20 @@ def check_layouts(step: StepModule) -> None:
         CaptureError: the tensor is named.
     """
     tensors: list[tuple[str, object]] = [
-        *((f"parameter {_shown(name)!r}", tensor) for name, tensor in step.named_parameters()),
-        *((f"buffer {_shown(name)!r}", tensor) for name, tensor in step.named_buffers()),
+        *(
+            (f"parameter {_shown(name)!r}", tensor)
+            for name, tensor in step.named_parameters()
+        ),
+        *(
+            (f"buffer {_shown(name)!r}", tensor)
+            for name, tensor in step.named_buffers()
+        ),
         *((f"input {i}", tensor) for i, tensor in enumerate(step.inputs())),
     ]
     for path, module in step.named_modules():
         tensors += [
-            (f"attribute {_shown(f'{path}.{name}')!r}", x) for name, x in vars(module).items()
+            (f"attribute {_shown(f'{path}.{name}')!r}", x)
+            for name, x in vars(module).items()
         ]
     for what, tensor in tensors:
         if isinstance(tensor, torch.Tensor) and (
@@ -142,14 +170,20 @@ def check_memory(traced: Traced) -> None:
     Raises:
         CaptureError: two tensors share memory; both are named.
     """
-    changed = {slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")}
+    changed = {
+        slot.name for slot, _ in traced.outputs if slot.kind in ("gradient", "buffer")
+    }
     by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in (*_read(traced), *_constants(traced)):
-        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor))
+        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(
+            (name, tensor)
+        )
     for shared in by_storage.values():
         for i, (name, tensor) in enumerate(shared):
             for other_name, view in shared[i + 1 :]:
-                if not changed.isdisjoint((name, other_name)) and _overlap(tensor, view):
+                if not changed.isdisjoint((name, other_name)) and _overlap(
+                    tensor, view
+                ):
                     raise CaptureError(
                         f"{_shown(name)!r} and {_shown(other_name)!r} share memory, and the step "
                         "changes it under one name; let both be one tensor, or copy it"

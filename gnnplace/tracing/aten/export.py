@@ -74,7 +74,9 @@ def quiet() -> Iterator[None]:
     loggers = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith("torch") and isinstance(logger, logging.Logger) and not logger.disabled
+        if name.startswith("torch")
+        and isinstance(logger, logging.Logger)
+        and not logger.disabled
     ]
     for logger in loggers:
         logger.disabled = True
@@ -157,7 +159,10 @@ def check_cut(step: StepModule, cutter: Cutter) -> None:
 
 
 def _trace(
-    step: StepModule, inputs: tuple[torch.Tensor, ...], backward: bool, cutter: Cutter | None
+    step: StepModule,
+    inputs: tuple[torch.Tensor, ...],
+    backward: bool,
+    cutter: Cutter | None,
 ) -> Traced:
     """Trace a step within the guards of `trace`; a share's loss is repaired by `cutter`."""
     if not backward:
@@ -175,7 +180,9 @@ def _trace(
             _check_state(traced, traceable, inputs, mode)
     check_memory(traced)
     return (
-        traced if cutter is None else _cut(step, inputs, traced, cutter, traceable.custom_gradients)
+        traced
+        if cutter is None
+        else _cut(step, inputs, traced, cutter, traceable.custom_gradients)
     )
 
 
@@ -249,7 +256,8 @@ def _rewritten(
         return replace(slot, name=traceable.first_name(slot.name))
 
     slots = {
-        node.name: with_first_name(input_slot(node.meta["desc"], buffers)) for node in placeholders
+        node.name: with_first_name(input_slot(node.meta["desc"], buffers))
+        for node in placeholders
     }
     named_tensors: list[tuple[str, torch.Tensor]] = [
         *module.named_parameters(remove_duplicate=False)
@@ -257,9 +265,12 @@ def _rewritten(
     named_tensors += module.named_buffers(remove_duplicate=False)
     tensors = {traceable.first_name(name): tensor for name, tensor in named_tensors}
     outputs = [
-        (with_first_name(slot), node) for slot, node in joint_outputs(graph, buffers, ()).items()
+        (with_first_name(slot), node)
+        for slot, node in joint_outputs(graph, buffers, ()).items()
     ]
-    ordered = sorted(outputs, key=lambda pair: traceable.last_position(_gradient(pair[0])))
+    ordered = sorted(
+        outputs, key=lambda pair: traceable.last_position(_gradient(pair[0]))
+    )
     return Traced(graph, slots, tuple(ordered), tensors)
 
 
@@ -317,7 +328,9 @@ def _joint_once(
     tensors.update(traceable.named_buffers())
     outputs = joint_outputs(graph, buffers, traceable.rebound) | copies(graph, slots)
     # Gradients by the last name of their parameter: the order of updates in every saved file.
-    ordered = sorted(outputs.items(), key=lambda pair: traceable.last_position(_gradient(pair[0])))
+    ordered = sorted(
+        outputs.items(), key=lambda pair: traceable.last_position(_gradient(pair[0]))
+    )
     return Traced(graph, slots, tuple(ordered), tensors), bool(second_runs)
 
 
@@ -338,7 +351,9 @@ def _hook_of(traceable: TraceableStep) -> Callable[..., Any]:
     original = torch.Tensor.register_hook
 
     def register(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
-        traceable.custom_gradients.append(f"hook {getattr(hook, '__name__', '')!r} of a tensor")
+        traceable.custom_gradients.append(
+            f"hook {getattr(hook, '__name__', '')!r} of a tensor"
+        )
         return original(tensor, hook)
 
     return register
@@ -348,7 +363,11 @@ def _check_replaced(traced: Traced, traceable: TraceableStep) -> None:
     """Refuse a step that reads a plain attribute which it then binds to something else."""
     nodes = {node.name: node for node in traced.graph.find_nodes(op="placeholder")}
     for node, slot in traced.inputs.items():
-        if slot.kind == "constant" and slot.name in traceable.replaced and nodes[node].users:
+        if (
+            slot.kind == "constant"
+            and slot.name in traceable.replaced
+            and nodes[node].users
+        ):
             raise CaptureError(lasting(repr(slot.name.removeprefix("model."))))
 
 
@@ -359,25 +378,32 @@ def _fake_mode(step: StepModule, inputs: tuple[torch.Tensor, ...]) -> FakeTensor
 
 
 def _check_state(
-    traced: Traced, traceable: TraceableStep, inputs: tuple[torch.Tensor, ...], mode: FakeTensorMode
+    traced: Traced,
+    traceable: TraceableStep,
+    inputs: tuple[torch.Tensor, ...],
+    mode: FakeTensorMode,
 ) -> None:
     """Trace the step after this one, which must be the same.
 
     Raises:
         CaptureError: attributes that the forward pass sets make it another one.
     """
-    names = ", ".join(repr(n.removeprefix("model.")) for n in traceable.attributes.changed[:3])
+    names = ", ".join(
+        repr(n.removeprefix("model.")) for n in traceable.attributes.changed[:3]
+    )
 
     def renew(tensor: torch.Tensor) -> torch.Tensor:
-        with mode if isinstance(next(iter(inputs), None), FakeTensor) else nullcontext():
+        with (
+            mode if isinstance(next(iter(inputs), None), FakeTensor) else nullcontext()
+        ):
             return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
 
     with Attributes(traceable.step).restored():
         traceable.attributes.advance(renew)
         try:
-            is_same = signature(_joint(TraceableStep(traceable.step), inputs, mode)) == signature(
-                traced
-            )
+            is_same = signature(
+                _joint(TraceableStep(traceable.step), inputs, mode)
+            ) == signature(traced)
         except Exception:
             is_same = False
     if not is_same and differs_later(traceable.step, mode):

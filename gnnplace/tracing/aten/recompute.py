@@ -78,7 +78,9 @@ class _Reentrant:
             with torch.no_grad():
                 return function(*args)
         return checkpoint.checkpoint(
-            lambda *inputs: tree_map_only(torch.Tensor, _Always.apply, function(*inputs)),
+            lambda *inputs: tree_map_only(
+                torch.Tensor, _Always.apply, function(*inputs)
+            ),
             *args,
             use_reentrant=False,
             preserve_rng_state=preserve,
@@ -107,7 +109,9 @@ class _Always(torch.autograd.Function):
 
 
 def _marked(
-    original: Callable[..., Iterator[None]], counts: dict[Region, int], second_runs: list[Region]
+    original: Callable[..., Iterator[None]],
+    counts: dict[Region, int],
+    second_runs: list[Region],
 ) -> Callable[..., Iterator[None]]:
     """Return the generator behind a region; each of its runs marks the nodes that it makes."""
 
@@ -175,7 +179,9 @@ def ordered(ops: Iterable[ProgramOp], regions: Mapping[str, Region]) -> list[Pro
         regions: The regions of ops by name, those outside left out.
     """
     ops = list(ops)
-    run_of = {o.name: second_run(regions.get(o.name, ())) for o in ops if o.phase == BACKWARD}
+    run_of = {
+        o.name: second_run(regions.get(o.name, ())) for o in ops if o.phase == BACKWARD
+    }
     if not any(run_of.values()):
         return ops
     maker = {result: op for op in ops for result in op.results}
@@ -220,7 +226,11 @@ def _triggers(
         if op.name not in run_of:
             continue
         producers = [maker[read] for read in _sources(op, maker) if read in maker]
-        for run in {run_of.get(producer.name, ()) for producer in producers} - {()} - set(triggers):
+        for run in (
+            {run_of.get(producer.name, ()) for producer in producers}
+            - {()}
+            - set(triggers)
+        ):
             earlier = [
                 producer.name
                 for producer in producers

@@ -60,13 +60,15 @@ def _run_layers(
     x = input.transpose(0, 1) if batch_first else input
     final_states: list[Any] = []
     for i in range(num_layers):
-        weights, state, backward_weights, backward_state = decompositions.params_hiddens(
-            params, hidden, i, bidirectional
+        weights, state, backward_weights, backward_state = (
+            decompositions.params_hiddens(params, hidden, i, bidirectional)
         )
         initial_states = [state, backward_state] if bidirectional else [state]
         outputs = [layer_fn(x, state, weights, has_biases)]
         if bidirectional:
-            outputs.append(layer_fn(x, backward_state, backward_weights, has_biases, reverse=True))
+            outputs.append(
+                layer_fn(x, backward_state, backward_weights, has_biases, reverse=True)
+            )
         for (_, final_state), initial in zip(outputs, initial_states, strict=True):
             final_states.append(_with_shape_of(final_state, initial))
         x = torch.cat([y for y, _ in outputs], -1) if bidirectional else outputs[0][0]

@@ -75,14 +75,20 @@ class TraceableStep(nn.Module):
         self.replaced: tuple[str, ...] = ()
         self._places = list(_places(step))
         self._ties = list(_ties(self._places))
-        self._hooks = [(p, p.tensor._backward_hooks) for p in self._places if p.kind == "parameter"]
+        self._hooks = [
+            (p, p.tensor._backward_hooks) for p in self._places if p.kind == "parameter"
+        ]
         self._traced: list[Any] | None = None
 
-    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+    def named_parameters(
+        self, *args: Any, **options: Any
+    ) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield every parameter under its first name alone."""
         yield from self._first("parameter")
 
-    def named_buffers(self, *args: Any, **options: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_buffers(
+        self, *args: Any, **options: Any
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every buffer, then every plain tensor attribute, under its first name alone."""
         yield from self._first("buffer")
         yield from self._first("attribute")
@@ -96,11 +102,16 @@ class TraceableStep(nn.Module):
 
     def first_name(self, name: str) -> str:
         """Return the name under which a tensor is known that several modules hold."""
-        return next((first.name for place, first in self._ties if place.name == name), name)
+        return next(
+            (first.name for place, first in self._ties if place.name == name), name
+        )
 
     def last_position(self, name: str) -> int:
         """Return the index of the last place of the parameter of this name; -1 of any other."""
-        names = {name, *(place.name for place, first in self._ties if first.name == name)}
+        names = {
+            name,
+            *(place.name for place, first in self._ties if first.name == name),
+        }
         positions = [
             i
             for i, place in enumerate(self._places)
@@ -130,7 +141,10 @@ class TraceableStep(nn.Module):
         Raises:
             CaptureError: it binds a buffer anew.
         """
-        forward_tensors, self._traced = self._traced, None  # a backward pass may begin others
+        forward_tensors, self._traced = (
+            self._traced,
+            None,
+        )  # a backward pass may begin others
         if forward_tensors is None:
             yield
             return
@@ -163,7 +177,9 @@ class TraceableStep(nn.Module):
             for (place, _), tensor in zip(self._ties, tensors, strict=True):
                 place.put(tensor)
 
-    def _taken_back(self, tensors_before: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _taken_back(
+        self, tensors_before: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """Return new tensors of rebound buffers; the old ones are bound again.
 
         Raises:
@@ -175,7 +191,9 @@ class TraceableStep(nn.Module):
             for place, tensor in zip(self._places, tensors_before, strict=True)
             if place.tensor is not tensor
         ]
-        self.replaced = tuple(place.name for place, _ in rebound if place.kind == "attribute")
+        self.replaced = tuple(
+            place.name for place, _ in rebound if place.kind == "attribute"
+        )
         new_tensors = [place.tensor for place, _ in rebound]
         for place, old in rebound:
             place.put(old)
@@ -190,8 +208,13 @@ def _check_rebound(place: TensorPlace, old: torch.Tensor, new: Any) -> None:
     """Refuse a parameter that is bound anew, and a buffer to another shape or type."""
     name = place.name.removeprefix("model.")
     if place.kind == "parameter":
-        raise CaptureError(f"the model binds its parameter {name!r} anew; only its buffers may be")
-    fits = isinstance(new, torch.Tensor) and (new.shape, new.dtype) == (old.shape, old.dtype)
+        raise CaptureError(
+            f"the model binds its parameter {name!r} anew; only its buffers may be"
+        )
+    fits = isinstance(new, torch.Tensor) and (new.shape, new.dtype) == (
+        old.shape,
+        old.dtype,
+    )
     if not fits:
         raise CaptureError(
             f"the model binds its buffer {name!r} to something of another shape or type; what a "
@@ -207,12 +230,21 @@ def _places(step: nn.Module) -> Iterator[TensorPlace]:
             table = getattr(module, table_name)
             for key, tensor in table.items():
                 if tensor is not None:
-                    yield TensorPlace(f"{prefix}.{key}" if prefix else key, table, key, kind)
+                    yield TensorPlace(
+                        f"{prefix}.{key}" if prefix else key, table, key, kind
+                    )
     for prefix, module in modules:
         for key, value in module.__dict__.items():
-            if key not in OWN and isinstance(value, torch.Tensor) and not value.requires_grad:
+            if (
+                key not in OWN
+                and isinstance(value, torch.Tensor)
+                and not value.requires_grad
+            ):
                 yield TensorPlace(
-                    f"{prefix}.{key}" if prefix else key, module.__dict__, key, "attribute"
+                    f"{prefix}.{key}" if prefix else key,
+                    module.__dict__,
+                    key,
+                    "attribute",
                 )
 
 

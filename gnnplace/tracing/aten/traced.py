@@ -118,7 +118,9 @@ def joint_outputs(
 def copies(graph: fx.Graph, slots: Mapping[str, Slot]) -> dict[Slot, fx.Node]:
     """Take out what the graph itself writes into buffers; return the last value of each."""
     written: dict[Slot, fx.Node] = {}
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten.copy_.default
+    ):
         target, value = node.args[:2]
         written[_changed(slots[target.name])] = value
         graph.erase_node(node)
@@ -136,7 +138,9 @@ def _changed(slot: Slot) -> Slot:
     if slot.kind == "input":
         return Slot("ignored", slot.name)  # the next step gets inputs of its own
     name = slot.name.removeprefix("model.")
-    raise CaptureError(f"the model changes {name} in place; only its buffers may change")
+    raise CaptureError(
+        f"the model changes {name} in place; only its buffers may change"
+    )
 
 
 def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
@@ -153,10 +157,14 @@ def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
         return Slot("input", str(desc.idx))
     if isinstance(desc, descriptors.TangentAOTInput):
         return Slot("tangent", "")
-    raise CaptureError(f"the traced graph has an input of a kind that is not supported: {desc}")
+    raise CaptureError(
+        f"the traced graph has an input of a kind that is not supported: {desc}"
+    )
 
 
-def _output_slot(desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]) -> Slot:
+def _output_slot(
+    desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+) -> Slot:
     """Return the slot of an output; outputs behind the loss are the rebound buffers, in order."""
     if isinstance(desc, descriptors.GradAOTOutput):
         return Slot("gradient", getattr(desc.grad_of, "target", ""))

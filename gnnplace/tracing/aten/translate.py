@@ -85,10 +85,16 @@ class Translator:
 
     def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
         """Return the op of a node, with its function where ATen's own will not do."""
-        args, kwargs = self._argument(node.args, node), self._argument(node.kwargs, node)
+        args, kwargs = (
+            self._argument(node.args, node),
+            self._argument(node.kwargs, node),
+        )
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
-            function, args = operations.seeded, (self._draws.name(node), str(target), *args)
+            function, args = (
+                operations.seeded,
+                (self._draws.name(node), str(target), *args),
+            )
         elif isinstance(node.meta["val"], list | tuple) and len(node.meta["val"]) == 1:
             function, args = operations.only, (str(target), *args)
         return ProgramOp(
@@ -141,7 +147,9 @@ class Translator:
         if not isinstance(value, list | tuple):
             return ()
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
-        return tuple(self._element(node, i, item, i in used) for i, item in enumerate(value))
+        return tuple(
+            self._element(node, i, item, i in used) for i, item in enumerate(value)
+        )
 
     def _element(self, node: fx.Node, index: int, value: Any, used: bool) -> str | None:
         """Return the value of one element of a tuple; None if nobody reads it."""
@@ -154,7 +162,9 @@ class Translator:
 
 def _is_unknown(value: Any) -> bool:
     """Return whether a value is a tensor whose shape depends on numbers."""
-    return isinstance(value, torch.Tensor) and not all(type(n) is int for n in value.shape)
+    return isinstance(value, torch.Tensor) and not all(
+        type(n) is int for n in value.shape
+    )
 
 
 def _branch(node: fx.Node) -> str:
@@ -168,7 +178,10 @@ def _no_tensor(node: fx.Node) -> str:
     """Return the error of an argument that is no tensor: a number that was read, or an object."""
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return on_numbers(str(node.target), node_place(node))
-    if node.op in ("placeholder", "get_attr"):  # what is given beside tensors and numbers
+    if node.op in (
+        "placeholder",
+        "get_attr",
+    ):  # what is given beside tensors and numbers
         return OWN_GENERATOR
     return f"{node.name!r} is no tensor; a captured step has no objects such as a torch.Generator"
 
@@ -189,4 +202,6 @@ def module_of(node: fx.Node) -> str | None:
 
 def stack_of(node: fx.Node) -> Mapping[str, Any]:
     """Return the modules that were being called when the node was made, the innermost last."""
-    return node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    return (
+        node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    )

@@ -185,7 +185,9 @@ class _Follower:
     def _find_difference(self) -> State | None:
         """Return where the graphs of the share and of the whole batch differ; None if nowhere."""
         nodes, twins = list(self.share.graph.nodes), list(self.whole.graph.nodes)
-        culprit = next((a for a, b in zip(nodes, twins, strict=False) if not alike(a, b)), None)
+        culprit = next(
+            (a for a, b in zip(nodes, twins, strict=False) if not alike(a, b)), None
+        )
         if culprit is None and len(nodes) == len(twins):
             return None
         why = "the model does something else for a batch of another size"
@@ -193,7 +195,9 @@ class _Follower:
 
     def _walk(self) -> None:
         """Find the states of all nodes, in order."""
-        for node, twin in zip(self.share.graph.nodes, list(self.whole.graph.nodes), strict=False):
+        for node, twin in zip(
+            self.share.graph.nodes, list(self.whole.graph.nodes), strict=False
+        ):
             if node.op != "output" and node not in self.states:
                 self.states[node] = self._state(node, twin)
 
@@ -205,7 +209,9 @@ class _Follower:
         loss = flat_nodes(output)[0]
         state = only_state(self.states[loss])
         if state.kind == SPLIT:
-            state = State(UNKNOWN, culprit=loss, why="the loss has the batch as an axis")
+            state = State(
+                UNKNOWN, culprit=loss, why="the loss has the batch as an axis"
+            )
         if state.kind == SUM and not is_one(state.scale * self.count):
             is_repaired = bool(self.result.given or self.result.scaled)
             self.result.summed = is_one(state.scale) and not is_repaired
@@ -223,7 +229,9 @@ class _Follower:
             if state.kind == SUM or not is_one(state.scale):
                 return State(MIXED, culprit=node, why=why)
         if self.result.given or self.result.scaled:
-            return State(UNKNOWN, culprit=nodes[0], why="an output needs the whole batch")
+            return State(
+                UNKNOWN, culprit=nodes[0], why="an output needs the whole batch"
+            )
         return same()
 
     def _state(self, node: fx.Node, twin: fx.Node) -> States:
@@ -235,7 +243,9 @@ class _Follower:
         if node.target is operator.getitem:
             source, index = node.args
             source_state = self.states[source]  # type: ignore[index]
-            return source_state[index] if isinstance(source_state, tuple) else source_state  # type: ignore[index]
+            if isinstance(source_state, tuple):
+                return source_state[index]  # type: ignore[index]
+            return source_state
         if is_static(node):
             return same(from_batch=True)
         if not isinstance(node.target, OpOverload):
@@ -252,14 +262,23 @@ class _Follower:
             return same(from_batch=True)
         is_parameter = isinstance(share_value, torch.nn.Parameter)
         from_batch = not is_parameter and node.target not in self.changed
-        if share_value is whole_value or (is_parameter and share_value.shape == whole_value.shape):
+        if share_value is whole_value or (
+            is_parameter and share_value.shape == whole_value.shape
+        ):
             return same(from_batch)
         if share_value.shape != whole_value.shape:
             return State(UNKNOWN, culprit=node, why="its shape depends on the batch")
-        if is_fake(share_value) or is_fake(whole_value) or torch.equal(share_value, whole_value):
+        if (
+            is_fake(share_value)
+            or is_fake(whole_value)
+            or torch.equal(share_value, whole_value)
+        ):
             return same(from_batch)
         return State(
-            MIXED, from_batch=from_batch, culprit=node, why="it depends on the size of the batch"
+            MIXED,
+            from_batch=from_batch,
+            culprit=node,
+            why="it depends on the size of the batch",
         )
 
     def _inside(self, node: fx.Node, twin: fx.Node) -> States:
@@ -268,9 +287,15 @@ class _Follower:
         if share is None or whole is None or op_name(node.target) not in CALLS:
             return State(UNKNOWN, culprit=node, why=UNRULED)
         nested = _Follower(share, whole, self.count, self.mode, self)
-        operands = [n for n in node.args if isinstance(n, fx.Node) and not is_graph(self.share, n)]
+        operands = [
+            n
+            for n in node.args
+            if isinstance(n, fx.Node) and not is_graph(self.share, n)
+        ]
         slots = share.graph.find_nodes(op="placeholder")
-        nested.states = {s: self.states[n] for s, n in zip(slots, operands, strict=True)}
+        nested.states = {
+            s: self.states[n] for s, n in zip(slots, operands, strict=True)
+        }
         return nested.results()
 
     def _ruled(self, node: fx.Node, twin: fx.Node) -> States:
@@ -283,10 +308,16 @@ class _Follower:
                 if self.mode.equal and change.factor is None:
                     return self._not_given(node, change.operand)
                 if self.outer is not None:
-                    return State(UNKNOWN, from_batch=op.from_batch, culprit=node, why=NO_REPAIR)
-                self._change(node, change.operand, change.factor, op.twin_of(change.operand))
+                    return State(
+                        UNKNOWN, from_batch=op.from_batch, culprit=node, why=NO_REPAIR
+                    )
+                self._change(
+                    node, change.operand, change.factor, op.twin_of(change.operand)
+                )
             except MixesError as error:
-                return State(MIXED, from_batch=op.from_batch, culprit=node, why=str(error))
+                return State(
+                    MIXED, from_batch=op.from_batch, culprit=node, why=str(error)
+                )
             except UndecidedError as error:
                 return self._undecided(op, str(error))
         return State(UNKNOWN, culprit=node, why="its operands cannot be repaired")
@@ -305,10 +336,14 @@ class _Follower:
         failed = State(UNKNOWN, from_batch=op.from_batch, culprit=op.node, why=why)
         if not self.mode.assume:
             return failed
-        states = tuple(state_by_shape(share, whole, op, failed) for share, whole in op.shapes)
+        states = tuple(
+            state_by_shape(share, whole, op, failed) for share, whole in op.shapes
+        )
         if not any(state.is_failure for state in states):
             self.result.assumed.append(op.node)
-        return states if isinstance(op.node.meta.get("val"), list | tuple) else states[0]
+        return (
+            states if isinstance(op.node.meta.get("val"), list | tuple) else states[0]
+        )
 
     def _by_rule(self, op: Op) -> States:
         """Return the state that a rule gives.
@@ -326,7 +361,10 @@ class _Follower:
                 if state.from_batch and shape_of(node) == shape_of(op.twin_of(node)):
                     raise ChangeError(node, None)
                 return State(
-                    state.kind, from_batch=op.from_batch, culprit=state.culprit, why=state.why
+                    state.kind,
+                    from_batch=op.from_batch,
+                    culprit=state.culprit,
+                    why=state.why,
                 )
         if is_plain(op):
             return table.each(op, same(op.from_batch))
@@ -344,7 +382,9 @@ class _Follower:
     def _counted(self, op: Op) -> State | None:
         """Return the state of a bounded count, or of what a count divides; None of other ops."""
         bounds = [op.args.get(name) for name in ("min", "max")]
-        passes_counts = all(x is None or isinstance(x, fx.Node) or x <= 1 for x in bounds)
+        passes_counts = all(
+            x is None or isinstance(x, fx.Node) or x <= 1 for x in bounds
+        )
         if op.name in BOUNDED and passes_counts and self._is_count(op.operands[0]):
             return op.state(op.operands[0])
         divisor = op.args.get("other")
@@ -394,7 +434,9 @@ class _Follower:
                 not result_state.is_failure
                 and whole_shape(result_state, share, self.count) != whole
             ):
-                raise UndecidedError(f"its rule does not fit its shape ({result_state.kind})")
+                raise UndecidedError(
+                    f"its rule does not fit its shape ({result_state.kind})"
+                )
         if draws(op):
             return table.each(op, unknown(states[0]))
         return state
@@ -408,14 +450,20 @@ class _Follower:
             return
         if any(r.alias_info is not None for r in node.target._schema.returns):
             self.base[node] = first
-        if not node.target._schema.is_mutable or not node.target._schema.name.endswith("_"):
+        if not node.target._schema.is_mutable or not node.target._schema.name.endswith(
+            "_"
+        ):
             return
         self.states[first] = state
         while (first := self.base.get(first)) is not None:  # type: ignore[assignment]
             self.states[first] = merged(self.states[first], state, node)
 
     def _change(
-        self, node: fx.Node, operand: fx.Node, factor: float | None, twin: fx.Node | None = None
+        self,
+        node: fx.Node,
+        operand: fx.Node,
+        factor: float | None,
+        twin: fx.Node | None = None,
     ) -> None:
         """Let a node read another operand: given, or multiplied."""
         if factor is not None:
@@ -429,7 +477,11 @@ class _Follower:
         """Return an operand times a factor."""
         is_whole = float(factor).is_integer()
         new = insert(
-            self.share.graph, node, ATEN.mul.Tensor, operand, int(factor) if is_whole else factor
+            self.share.graph,
+            node,
+            ATEN.mul.Tensor,
+            operand,
+            int(factor) if is_whole else factor,
         )
         self.states[new] = only_state(self.states[operand]).scaled(1 / factor)
         self.result.scaled.append((operand, factor))
@@ -437,13 +489,17 @@ class _Follower:
 
     def _given(self, node: fx.Node, operand: fx.Node, twin: fx.Node) -> fx.Node:
         """Return the whole batch's value of an operand, as a buffer of the share's graph."""
-        name = next((n for n, given in self.result.given.items() if given is twin), None)
+        name = next(
+            (n for n, given in self.result.given.items() if given is twin), None
+        )
         if name is None:
             name = f"{GIVEN}{len(self.result.given)}"
             self.result.given[name] = twin
             self.result.counted.append(operand)
             value = operand.meta["val"]
-            self.share.register_buffer(name, torch.zeros(value.shape, dtype=value.dtype))
+            self.share.register_buffer(
+                name, torch.zeros(value.shape, dtype=value.dtype)
+            )
         with self.share.graph.inserting_before(node):
             new = self.share.graph.get_attr(name)
         new.meta["val"] = operand.meta["val"]

@@ -27,7 +27,9 @@ MEAN, TOTAL = 1, 2
 _META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
-def batch_axes(share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> list[int | None]:
+def batch_axes(
+    share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]
+) -> list[int | None]:
     """Return the axis in which each input of the whole batch is larger than that of a share.
 
     Raises:
@@ -35,7 +37,11 @@ def batch_axes(share: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> 
     """
     axes: list[int | None] = []
     for i, (part, full) in enumerate(zip(share, whole, strict=True)):
-        dims = [d for d, (a, b) in enumerate(zip(part.shape, full.shape, strict=True)) if a != b]
+        dims = [
+            d
+            for d, (a, b) in enumerate(zip(part.shape, full.shape, strict=True))
+            if a != b
+        ]
         if len(dims) > 1:
             raise InputError(
                 f"input {i}: shape {tuple(full.shape)} of the whole batch, {tuple(part.shape)} of "
@@ -126,11 +132,19 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
     is_counted = insert(graph, node, ATEN.ne.Scalar, target, arguments["ignore_index"])
     weights = is_counted
     if isinstance(weight, fx.Node):
-        index = insert(graph, node, ATEN.mul.Tensor, target, is_counted)  # of ignored targets: 0
-        rows = insert(graph, node, ATEN.index_select.default, weight, 0, _flat(graph, node, index))
-        weights = insert(graph, node, ATEN.mul.Tensor, rows, _flat(graph, node, is_counted))
+        index = insert(
+            graph, node, ATEN.mul.Tensor, target, is_counted
+        )  # of ignored targets: 0
+        rows = insert(
+            graph, node, ATEN.index_select.default, weight, 0, _flat(graph, node, index)
+        )
+        weights = insert(
+            graph, node, ATEN.mul.Tensor, rows, _flat(graph, node, is_counted)
+        )
     count = insert(graph, node, ATEN.sum.default, weights)
-    total = insert(graph, node, node.target, *(arguments | {"reduction": TOTAL}).values())
+    total = insert(
+        graph, node, node.target, *(arguments | {"reduction": TOTAL}).values()
+    )
     node.replace_all_uses_with(insert(graph, node, ATEN.div.Tensor, total, count))
     graph.erase_node(node)
 

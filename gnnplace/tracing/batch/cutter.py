@@ -115,7 +115,9 @@ class Cutter:
         self.batch, self.repaired = self._uncut, False
         with user_functions() as uncut:
             share, whole = _module(exported), _module(export(self._step))
-        self._tried = partial(find_mixing, uncut, called, self.batch.count) if called else None
+        self._tried = (
+            partial(find_mixing, uncut, called, self.batch.count) if called else None
+        )
         write_out_counts(whole)
         flow = self._followed(share, whole)
         loss = flow.loss
@@ -158,7 +160,9 @@ class Cutter:
         loss = State(UNKNOWN, why=f"it needs a repair ({needed}), but {fixed}")
         difference = None
         if self._has_numbers:
-            difference = differences(whole, share, self._step.inputs(), self.batch, uneven=False)
+            difference = differences(
+                whole, share, self._step.inputs(), self.batch, uneven=False
+            )
         if difference == "":
             counts = subgraph(repaired, flow.counted)
             self.batch = replace(self.batch, counts=counts, notes=(EVEN,))
@@ -203,7 +207,9 @@ class Cutter:
         """Return whether losses and gradients can be computed."""
         return not self._is_fake and not self._step.forward_only
 
-    def _numbers(self, whole: fx.GraphModule, share: fx.GraphModule, loss: State) -> str | None:
+    def _numbers(
+        self, whole: fx.GraphModule, share: fx.GraphModule, loss: State
+    ) -> str | None:
         """Return what is off in numbers; None if there are none, or they do not matter."""
         if not self._has_numbers or loss.kind == MIXED:
             return None
@@ -269,7 +275,11 @@ def describe_failure(state: State) -> str:
     node = state.culprit
     if node is None:
         return f"the loss cannot be cut: {state.why}"
-    what = f"input {node.name!r}" if node.op == "placeholder" else f"op {op_name(node.target)!r}"
+    what = (
+        f"input {node.name!r}"
+        if node.op == "placeholder"
+        else f"op {op_name(node.target)!r}"
+    )
     return f"{what}{node_place(node)} cannot be cut: {state.why}"
 
 
@@ -277,7 +287,9 @@ def notes(flow: Flow) -> list[str]:
     """Return what was repaired."""
     lines = []
     if flow.given:
-        ops = ", ".join(dict.fromkeys(op_name(node.target) for node in flow.given.values()))
+        ops = ", ".join(
+            dict.fromkeys(op_name(node.target) for node in flow.given.values())
+        )
         lines.append(f"counts of the whole batch are given to every share ({ops})")
     if flow.summed:
         lines.append(SUMMED)

@@ -79,7 +79,9 @@ def differences(
     return difference
 
 
-def step_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) -> str | None:
+def step_differences(
+    step: StepModule, graph: fx.GraphModule, batch: CutBatch
+) -> str | None:
     """Return what is off between a step's own gradients of the batch and of its shares.
 
     An exported forward pass says nothing of backward passes of its own, or of hooks. The step runs
@@ -119,7 +121,9 @@ def step_differences(step: StepModule, graph: fx.GraphModule, batch: CutBatch) -
 
 def _grown(step: StepModule, expected: Mapping[str, torch.Tensor]) -> str:
     """Return which gradient does not grow as the loss does; empty if all do."""
-    floor = NEGLIGIBLE * largest_of(gradient for name, gradient in expected.items() if name)
+    floor = NEGLIGIBLE * largest_of(
+        gradient for name, gradient in expected.items() if name
+    )
     allowed = coarsest(_types(step))
     for scale in SCALES:
         for name, gradient in _step(step, step.inputs(), scale).items():
@@ -199,7 +203,9 @@ def _frozen(module: fx.GraphModule) -> fx.GraphModule | None:
         owner, _, name = str(node.target).rpartition(".")
         holder = frozen.get_submodule(owner)
         tensor = getattr(holder, name)
-        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
+        if isinstance(tensor, torch.Tensor) and not isinstance(
+            tensor, torch.nn.Parameter
+        ):
             setattr(holder, name, tensor.clone())
     return frozen
 
@@ -228,7 +234,9 @@ def _is_switch(node: fx.Node, argument: str) -> bool:
 def _bytes(module: fx.GraphModule) -> int:
     """Return the bytes that forward tensors and their gradients take at most."""
     tensors: Iterable[Any] = (node.meta.get("val") for node in module.graph.nodes)
-    return 2 * sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+    return 2 * sum(
+        t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor)
+    )
 
 
 def unequal(
@@ -257,9 +265,13 @@ def _uneven(
         return tensor
     shape = [1] * tensor.dim()
     shape[axis] = size = tensor.shape[axis]
-    chance = (torch.arange(size) + 1.0).div(size).reshape(shape)  # 1 for the last example
+    chance = (
+        (torch.arange(size) + 1.0).div(size).reshape(shape)
+    )  # 1 for the last example
     is_kept = torch.rand(tensor.shape, generator=random) < chance
-    return torch.where(is_kept, tensor, torch.zeros_like(tensor) if ignored is None else ignored)
+    return torch.where(
+        is_kept, tensor, torch.zeros_like(tensor) if ignored is None else ignored
+    )
 
 
 def _ignored(graph: fx.Graph) -> dict[fx.Node, int]:

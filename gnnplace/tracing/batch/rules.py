@@ -165,7 +165,9 @@ def added(op: Op) -> State:
     """
     states = [(n, op.state(n)) for n in op.operands]
     numbers = [a for name, a in op.args.items() if name in ("self", "other")]
-    plain_number = any(not isinstance(a, fx.Node) and a not in (0, None) for a in numbers)
+    plain_number = any(
+        not isinstance(a, fx.Node) and a not in (0, None) for a in numbers
+    )
     if any(state.kind == SUM for _, state in states):
         return _added_sums(op, states, plain_number)
     scales = {round(s.scale, 12) for _, s in states if s.kind == SPLIT}
@@ -185,7 +187,9 @@ def _added_sums(op: Op, states: list[tuple[fx.Node, State]], number: bool) -> St
     """Return the state of a sum to which something is added: operands become means first."""
     mean = 1.0 / op.count
     scales = {state.scale for _, state in states if state.kind == SUM}
-    are_alike = len(scales) == 1 and not number and all(s.kind == SUM for _, s in states)
+    are_alike = (
+        len(scales) == 1 and not number and all(s.kind == SUM for _, s in states)
+    )
     if are_alike:
         return State(SUM, scale=scales.pop(), from_batch=op.from_batch)
     for node, state in states:
@@ -223,7 +227,11 @@ def multiplied(op: Op) -> State:
             op.give(sums[0][0], "it squares a sum over the examples")
         return State(SUM, scale=sums[0][1].scale * ratio, from_batch=op.from_batch)
     if sums:
-        _give_any(op, states, "it multiplies a sum over the examples with something of the batch")
+        _give_any(
+            op,
+            states,
+            "it multiplies a sum over the examples with something of the batch",
+        )
     factors = [(n, s if s.kind == SPLIT else op.plain(n)) for n, s in states]
     scale = ratio
     for name in ("self", "other"):
@@ -252,9 +260,14 @@ def divided(op: Op) -> State:
     dividend_state = op.state(dividend)
     if dividend_state.kind == SUM:
         if divisor_state.kind == SPLIT:
-            op.give(dividend, "it divides a sum over the examples by something of each example")
+            op.give(
+                dividend,
+                "it divides a sum over the examples by something of each example",
+            )
         return State(
-            SUM, scale=dividend_state.scale / divisor_state.scale * ratio, from_batch=op.from_batch
+            SUM,
+            scale=dividend_state.scale / divisor_state.scale * ratio,
+            from_batch=op.from_batch,
         )
     states = {n: op.state(n) if _is_split(op, n) else op.plain(n) for n in op.operands}
     return _times(op, states, dividend_state.scale / divisor_state.scale * ratio)
@@ -310,7 +323,10 @@ def axes(dims: list[int] | tuple[int, ...] | int | None, rank: int) -> set[int]:
     """Return the axes that a reduction goes over, counted from the front; all if it names none."""
     if dims is None or dims == []:
         return set(range(rank))
-    return {dim % max(rank, 1) for dim in (dims if isinstance(dims, list | tuple) else [dims])}
+    return {
+        dim % max(rank, 1)
+        for dim in (dims if isinstance(dims, list | tuple) else [dims])
+    }
 
 
 def axis_after(dim: int, reduced_dims: set[int]) -> int:
@@ -351,7 +367,10 @@ def cross_entropy(op: Op) -> States:
     """
     x, target = op.args["self"], op.args["target"]
     states = [(n, op.plain(n)) for n in op.operands if n is not op.get("weight")]
-    if isinstance(op.get("weight"), fx.Node) and op.plain(op.args["weight"]).kind != SAME:
+    if (
+        isinstance(op.get("weight"), fx.Node)
+        and op.plain(op.args["weight"]).kind != SAME
+    ):
         raise MixesError("its class weights depend on the batch")
     classes = 1 if len(shape_of(x)) > 1 else 0
     if any(s.kind == SPLIT and n is x and s.dim == classes for n, s in states):

@@ -69,13 +69,18 @@ def expanded(op: Op) -> States:
 
 def _repeated(op: Op, state: State) -> State:
     """Return the state of copies of the batch: parts of one axis, as of a concatenation."""
-    (share, whole), new = op.shapes[0], len(op.shapes[0][0]) - len(shape_of(op.operands[0]))
+    (share, whole), new = (
+        op.shapes[0],
+        len(op.shapes[0][0]) - len(shape_of(op.operands[0])),
+    )
     dim, repeats = state.dim + new, op.args["repeats"]
     if isinstance(repeats, fx.Node) or new < 0:
         raise UndecidedError("it repeats by numbers of a tensor, or in one axis")
     if tuple(n * (op.count if k == dim else 1) for k, n in enumerate(share)) != whole:
         raise MixesError("it repeats the batch as often as it has examples")
-    return state.at(dim, state.outer * (1 if isinstance(repeats, int) else repeats[dim]))
+    return state.at(
+        dim, state.outer * (1 if isinstance(repeats, int) else repeats[dim])
+    )
 
 
 def broadcast(op: Op) -> tuple[State, ...]:
@@ -92,8 +97,12 @@ def broadcast(op: Op) -> tuple[State, ...]:
         if state.kind == SPLIT:
             states.append(state.at(state.dim + len(share) - len(shape_of(node))))
         else:
-            dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b]
-            states.append(State(SPLIT, dims[0], from_batch=state.from_batch) if dims else state)
+            dims = [
+                d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b
+            ]
+            states.append(
+                State(SPLIT, dims[0], from_batch=state.from_batch) if dims else state
+            )
     return tuple(states)
 
 
@@ -106,7 +115,9 @@ def joined(op: Op) -> State:
     Raises:
         UndecidedError: examples beside something else along one axis.
     """
-    nodes = [n for n in op.get("tensors") if shape_of(n) != (0,)] or list(op.get("tensors"))
+    nodes = [n for n in op.get("tensors") if shape_of(n) != (0,)] or list(
+        op.get("tensors")
+    )
     if any(op.state(n).kind == SUM for n in nodes):
         return _joined_sums(op, nodes)
     states = [op.plain(n) for n in nodes]
@@ -167,7 +178,9 @@ def indexed(op: Op) -> State:
     return op.split(indexed_axes[0] + place, outer)
 
 
-def _placed(op: Op, index: fx.Node, rank: int, dim: int, state: State) -> tuple[int, int] | None:
+def _placed(
+    op: Op, index: fx.Node, rank: int, dim: int, state: State
+) -> tuple[int, int] | None:
     """Return the batch axis of an index after broadcasting, and what comes before it there."""
     index_state = op.state(index)
     is_batch_axis = state.kind == SPLIT and state.dim == dim
@@ -218,7 +231,9 @@ def positions(op: Op) -> State:
     if share == whole:
         return same(from_batch=True)
     if start != 0 or step != 1 or whole[0] != share[0] * op.count:
-        return State(MIXED, from_batch=True, culprit=op.node, why="it counts the examples")
+        return State(
+            MIXED, from_batch=True, culprit=op.node, why="it counts the examples"
+        )
     return State(POSITION, from_batch=True)
 
 

@@ -136,7 +136,10 @@ class Op:
             return {str(i): a for i, a in enumerate(node.args)} | dict(node.kwargs)
         names = [a.name for a in self.schema.arguments]
         arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        return {a.name: arguments.get(a.name, a.default_value) for a in self.schema.arguments}
+        return {
+            a.name: arguments.get(a.name, a.default_value)
+            for a in self.schema.arguments
+        }
 
     def get(self, *names: str, default: Any = None) -> Any:
         """Return the argument of the first of these names that the op has."""
@@ -162,7 +165,9 @@ class Op:
     @cached_property
     def shapes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Return the shapes of its results in a share and in the whole batch."""
-        return list(zip(result_shapes(self.node), result_shapes(self.twin), strict=False))
+        return list(
+            zip(result_shapes(self.node), result_shapes(self.twin), strict=False)
+        )
 
     def split(self, dim: int, outer: int = 1, scale: float = 1.0) -> State:
         """Return the state of a result that is split along an axis."""
@@ -189,7 +194,9 @@ class Op:
             ChangeError: it follows from the batch alone and has no batch axis.
             MixesError: it cannot be given.
         """
-        if self.state(value).from_batch and shape_of(value) == shape_of(self.twin_of(value)):
+        if self.state(value).from_batch and shape_of(value) == shape_of(
+            self.twin_of(value)
+        ):
             raise ChangeError(value, None)
         raise MixesError(why)
 
@@ -201,7 +208,11 @@ class Op:
 
 def place_word(state: State) -> str:
     """Return what a sum or positions are, for people."""
-    return "a sum over the examples" if state.kind == SUM else "the positions of the examples"
+    return (
+        "a sum over the examples"
+        if state.kind == SUM
+        else "the positions of the examples"
+    )
 
 
 def flat_nodes(node: fx.Node) -> list[fx.Node]:
@@ -230,7 +241,9 @@ def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
     value = node.meta.get("val")
     items = value if isinstance(value, list | tuple) else [value]
     tensors = (item if isinstance(item, torch.Tensor) else None for item in items)
-    return [() if item is None else tuple(int(s) for s in item.shape) for item in tensors]
+    return [
+        () if item is None else tuple(int(s) for s in item.shape) for item in tensors
+    ]
 
 
 def statics(value: object) -> Iterator[Any]:

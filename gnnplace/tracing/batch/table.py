@@ -75,7 +75,9 @@ def carried(op: Op) -> States:
         return each(op, state)
     states = {node: replace(state, kind=SPLIT) if state.kind == POSITION else state}
     result = followed(op, states | {n: op.plain(n) for n in operands}, state.scale)
-    return replace(only_state(result), kind=POSITION) if state.kind == POSITION else result
+    return (
+        replace(only_state(result), kind=POSITION) if state.kind == POSITION else result
+    )
 
 
 def picked(op: Op) -> States:
@@ -88,7 +90,9 @@ def picked(op: Op) -> States:
     state = op.state(node)
     if state.kind == SAME and share != whole:
         raise UndecidedError("it takes as many rows of a table as there are examples")
-    if (share, whole) == (shape_of(node), shape_of(op.twin_of(node))) and len(op.shapes) == 1:
+    if (share, whole) == (shape_of(node), shape_of(op.twin_of(node))) and len(
+        op.shapes
+    ) == 1:
         return each(op, state)
     return carried(op)
 
@@ -104,10 +108,15 @@ def product(op: Op) -> State:
     sums = [n for n in factors if op.state(n).kind == SUM]
     scale = math.prod(op.state(n).scale for n in factors)
     if not sums:
-        states = {n: op.state(n) if op.state(n).kind == SPLIT else op.plain(n) for n in factors}
+        states = {
+            n: op.state(n) if op.state(n).kind == SPLIT else op.plain(n)
+            for n in factors
+        }
         state = only_state(followed(op, states | bias_states, scale))
     elif len(sums) > 1 or any(op.state(n).kind == SPLIT for n in factors):
-        op.give(sums[0], "it multiplies a sum over the examples with something of the batch")
+        op.give(
+            sums[0], "it multiplies a sum over the examples with something of the batch"
+        )
     else:
         state = State(SUM, scale=scale, from_batch=op.from_batch)
     if bias is not None and (state.kind == SUM or not is_one(state.scale)):
@@ -119,7 +128,8 @@ def aligned(op: Op, states: Mapping[fx.Node, State], scale: float = 1.0) -> Stat
     """Follow the batch through an op whose operands are broadcast to the first result."""
     rank = len(op.shapes[0][1])
     loses_axes = (
-        any(len(shape_of(n)) > rank for n in states) or len({len(s) for s, _ in op.shapes}) > 1
+        any(len(shape_of(n)) > rank for n in states)
+        or len({len(s) for s, _ in op.shapes}) > 1
     )
     if loses_axes:
         raise UndecidedError("its results have fewer axes than it reads")
@@ -150,7 +160,9 @@ def followed(
     op_rule = rule(case)
     if op_rule.kind == WHOLE:
         raise UndecidedError(op_rule.reason)
-    slots = [(states[node], axes) for node, axes in zip(nodes, op_rule.reads, strict=True)]
+    slots = [
+        (states[node], axes) for node, axes in zip(nodes, op_rule.reads, strict=True)
+    ]
     # The label of the batch's axis must be the same in all split operands.
     places = {(_label(axes[s.dim]), s.outer) for s, axes in slots if s.kind == SPLIT}
     label, outer = next(iter(places))
@@ -164,7 +176,11 @@ def followed(
         raise UndecidedError(why)
     split = State(SPLIT, 0, outer, scale, op.from_batch)
     results = [_state(op, axes, split, label) for axes in op_rule.results]
-    return tuple(results) if isinstance(op.node.meta.get("val"), list | tuple) else results[0]
+    return (
+        tuple(results)
+        if isinstance(op.node.meta.get("val"), list | tuple)
+        else results[0]
+    )
 
 
 def _state(op: Op, axes: Axes, state: State, label: str | None) -> State:
@@ -184,7 +200,9 @@ def _label(entry: str | None) -> str | None:
 def _case(op: Op) -> tuple[list[fx.Node], Case]:
     """Return what the share's op reads, and the call of the whole batch's op, in torch's order."""
     nodes: list[fx.Node] = []
-    fx.map_arg(_arguments(op, op.node), lambda n: None if is_static(n) else nodes.append(n))
+    fx.map_arg(
+        _arguments(op, op.node), lambda n: None if is_static(n) else nodes.append(n)
+    )
     shapes: list[tuple[int, ...]] = []
     number = count()
 

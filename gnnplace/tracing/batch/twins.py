@@ -34,19 +34,33 @@ from gnnplace.tracing.batch.state import (
 
 IDLE = ("expand", "contiguous", "alias", "clone")
 """Ops that may do nothing to a share."""
-SIZES = ("size", "shape", "sizes", "repeats", "end", "length", "split_size", "split_sizes", "N")
+SIZES = (
+    "size",
+    "shape",
+    "sizes",
+    "repeats",
+    "end",
+    "length",
+    "split_size",
+    "split_sizes",
+    "N",
+)
 """Arguments by whose numbers results have another shape, and nothing else of them changes."""
 SCALED = ("mul", "multiply", "div", "divide", "true_divide", "arange")
 """Ops whose rules read the numbers of the whole batch's op themselves."""
 
 
-def state_by_shape(share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State) -> State:
+def state_by_shape(
+    share: tuple[int, ...], whole: tuple[int, ...], op: Op, failed: State
+) -> State:
     """Return the state of a result by its shape alone: split along the axis that grows."""
     dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
     if len(share) != len(whole) or len(dims) > 1:
         return failed
     if not dims:
-        return failed if op.from_batch else same()  # what follows from the batch is given instead
+        return (
+            failed if op.from_batch else same()
+        )  # what follows from the batch is given instead
     fits = whole[dims[0]] == op.count * share[dims[0]]
     return State(SPLIT, dims[0], from_batch=op.from_batch) if fits else failed
 
@@ -67,7 +81,12 @@ def called_graph(module: fx.GraphModule, node: fx.Node) -> fx.GraphModule | None
 def replace_operand(node: fx.Node, operand: fx.Node, new: fx.Node) -> None:
     """Let a node read `new`; an op that would change it in place makes a value instead."""
     schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable and node.args and node.args[0] is operand:
+    if (
+        schema is not None
+        and schema.is_mutable
+        and node.args
+        and node.args[0] is operand
+    ):
         packet = getattr(torch.ops.aten, op_name(node.target))
         node.target = getattr(packet, node.target._overloadname)  # type: ignore[union-attr]
         later = [user for user in operand.users if user is not node and node < user]
@@ -89,8 +108,14 @@ def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
     if share == whole:
         return same(from_batch=True)
     dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
-    if len(share) != len(whole) or len(dims) != 1 or whole[dims[0]] != count * share[dims[0]]:
-        return State(UNKNOWN, culprit=node, why="this input has the batch on several axes")
+    if (
+        len(share) != len(whole)
+        or len(dims) != 1
+        or whole[dims[0]] != count * share[dims[0]]
+    ):
+        return State(
+            UNKNOWN, culprit=node, why="this input has the batch on several axes"
+        )
     return State(SPLIT, dims[0], from_batch=True)
 
 
@@ -109,15 +134,21 @@ def is_plain(op: Op) -> bool:
         return False
     share_numbers = list(statics(list(op.args.values())))
     whole_numbers = list(statics(list(op.whole_args.values())))
-    return share_numbers == whole_numbers and all(share == whole for share, whole in op.shapes)
+    return share_numbers == whole_numbers and all(
+        share == whole for share, whole in op.shapes
+    )
 
 
 def depends_on_size(op: Op) -> bool:
     """Return whether a number that an op reads, and that is no size, differs in a share."""
     if op.name in SCALED and op.get("rounding_mode") is None:
         return False
-    pairs = ((a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES)
-    return any(list(statics([share])) != list(statics([whole])) for share, whole in pairs)
+    pairs = (
+        (a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES
+    )
+    return any(
+        list(statics([share])) != list(statics([whole])) for share, whole in pairs
+    )
 
 
 def unknown(state: State) -> State:
@@ -131,7 +162,9 @@ def merged(base: States, state: States, node: fx.Node) -> States:
         return base
     from_batch = base.from_batch and state.from_batch
     if state.is_failure:
-        return State(state.kind, from_batch=from_batch, culprit=state.culprit, why=state.why)
+        return State(
+            state.kind, from_batch=from_batch, culprit=state.culprit, why=state.why
+        )
     if base.kind == state.kind == SPLIT and is_one(base.scale) and is_one(state.scale):
         return State(SPLIT, base.dim, base.outer, from_batch=from_batch)
     if base.kind == SPLIT and state.kind == SAME:
@@ -139,13 +172,19 @@ def merged(base: States, state: States, node: fx.Node) -> States:
     if base.kind == state.kind == SAME:
         return same(from_batch)
     return State(
-        UNKNOWN, from_batch=from_batch, culprit=node, why="it changes a part of a tensor in place"
+        UNKNOWN,
+        from_batch=from_batch,
+        culprit=node,
+        why="it changes a part of a tensor in place",
     )
 
 
 def trains_norm(op: Op) -> bool:
     """Return whether an op is a batch norm that takes statistics of its input."""
-    return "batch_norm" in op.name and op.get("training", "train", "use_input_stats") is True
+    return (
+        "batch_norm" in op.name
+        and op.get("training", "train", "use_input_stats") is True
+    )
 
 
 def draws(op: Op) -> bool:

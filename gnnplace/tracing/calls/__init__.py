@@ -15,9 +15,13 @@ from gnnplace.lazy import lazy_names
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.calls.autograd_functions import UserCall as UserCall
     from gnnplace.tracing.calls.autograd_functions import UserFunction as UserFunction
-    from gnnplace.tracing.calls.autograd_functions import agrees_in_parts as agrees_in_parts
+    from gnnplace.tracing.calls.autograd_functions import (
+        agrees_in_parts as agrees_in_parts,
+    )
     from gnnplace.tracing.calls.autograd_functions import find_mixing as find_mixing
-    from gnnplace.tracing.calls.autograd_functions import user_functions as user_functions
+    from gnnplace.tracing.calls.autograd_functions import (
+        user_functions as user_functions,
+    )
     from gnnplace.tracing.calls.ctc import SelectedRow as SelectedRow
     from gnnplace.tracing.calls.ctc import ctc_loss as ctc_loss
     from gnnplace.tracing.calls.ctc import selection_of as selection_of

@@ -103,7 +103,9 @@ class UserCall:
             like: Instances of this type, which has a shape and a dtype, are tensors.
         """
         leaves, form = pytree.tree_flatten(args)
-        stand_ins = [Like(tuple(x.shape), x.dtype) if isinstance(x, like) else x for x in leaves]
+        stand_ins = [
+            Like(tuple(x.shape), x.dtype) if isinstance(x, like) else x for x in leaves
+        ]
         return cls(function, tuple(stand_ins), form)
 
     @property
@@ -134,7 +136,9 @@ def user_functions() -> Iterator[list[UserCall]]:
         if cls.__module__.startswith(OUR_MODULES):
             return UserFunction(cls)(*args)
         call = UserCall.of(UserFunction(cls), args, torch.Tensor)
-        opaque_types = [type(x).__name__ for x in call.leaves if not isinstance(x, (Like, *DATA))]
+        opaque_types = [
+            type(x).__name__ for x in call.leaves if not isinstance(x, (Like, *DATA))
+        ]
         if opaque_types:
             raise CaptureError(
                 f"{call.words}{user_place()} is given a {opaque_types[0]}, of which a recorded "
@@ -174,12 +178,16 @@ def _user_classes(base: type) -> Iterator[type]:
         yield from _user_classes(function)
 
 
-def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _refuse_unannounced(
+    function: type, forward: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a forward pass that raises a CaptureError unless a `UserFunction` was called."""
 
     @wraps(forward)  # torch reads its defaults
     def run(*args: object) -> object:
-        caller = next((one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None)
+        caller = next(
+            (one for one in reversed(_ANNOUNCED) if issubclass(one, function)), None
+        )
         if caller is None:
             name = function.__name__
             raise CaptureError(
@@ -193,7 +201,9 @@ def _refuse_unannounced(function: type, forward: Callable[..., Any]) -> Callable
     return run
 
 
-def find_mixing(calls: Sequence[UserCall], shares: Sequence[UserCall], count: int) -> str | None:
+def find_mixing(
+    calls: Sequence[UserCall], shares: Sequence[UserCall], count: int
+) -> str | None:
     """Return why a user's function mixes the examples of a batch, as tried on random numbers.
 
     Args:
@@ -245,7 +255,11 @@ def agrees_in_parts(
     if sum(torch.Size(x.shape).numel() for x in call.tensors) > MOST_ELEMENTS:
         call = _smaller(call, axes, parts)
     try:
-        with disable_current_modes(), torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with (
+            disable_current_modes(),
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+        ):
             outcomes = [_agrees(call, axes, parts, grows, k) for k in range(len(DRAWS))]
             # A draw whose numbers are not finite says nothing; two must say that parts agree.
             return False not in outcomes and outcomes.count(True) > 1
@@ -260,7 +274,9 @@ def _smaller(call: UserCall, axes: Sequence[int | None], parts: int) -> UserCall
     small = {n: 2 * parts * (SMALL + k) for k, n in enumerate(sorted(cut))}
     small |= {n: SMALL + k for k, n in enumerate(sizes)}
     leaves = [
-        x._replace(shape=tuple(small.get(n, n) for n in x.shape)) if isinstance(x, Like) else x
+        x._replace(shape=tuple(small.get(n, n) for n in x.shape))
+        if isinstance(x, Like)
+        else x
         for x in call.leaves
     ]
     return replace(call, leaves=tuple(leaves))
@@ -299,7 +315,9 @@ def _agrees(
     expected = _gradients(call, tensors, gradients)
     if not _is_finite(expected):
         return None
-    shard_gradients = _split(joined.scale_gradients(gradients, parts), joined.axes, parts)
+    shard_gradients = _split(
+        joined.scale_gradients(gradients, parts), joined.axes, parts
+    )
     gradients_by_shard = [
         _gradients(call, shard, of_shard)
         for shard, of_shard in zip(shards, shard_gradients, strict=True)
@@ -337,7 +355,9 @@ class _JoinedResults:
     def scale_gradients(self, gradients: Sequence[torch.Tensor], parts: int) -> Tensors:
         """Return the gradients that parts get of results: of a mean, 1/parts of it."""
         pairs = zip(gradients, self.is_mean, strict=True)
-        return [gradient / parts if is_mean else gradient for gradient, is_mean in pairs]
+        return [
+            gradient / parts if is_mean else gradient for gradient, is_mean in pairs
+        ]
 
 
 def _join_results(by_shard: Sequence[Tensors], whole: Tensors) -> _JoinedResults:
@@ -345,7 +365,9 @@ def _join_results(by_shard: Sequence[Tensors], whole: Tensors) -> _JoinedResults
     axes = [_axis(a.shape, b.shape) for a, b in zip(whole, by_shard[0], strict=True)]
     tensors: Tensors = []
     is_mean: list[bool] = []
-    for tensor, axis, expected in zip(_joined(by_shard, axes), axes, whole, strict=True):
+    for tensor, axis, expected in zip(
+        _joined(by_shard, axes), axes, whole, strict=True
+    ):
         is_mean.append(axis is None and not _same(tensor, expected))
         tensors.append(tensor / len(by_shard) if is_mean[-1] else tensor)
     return _JoinedResults(tensors, axes, is_mean)
@@ -356,7 +378,9 @@ def _is_finite(tensors: Tensors) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def _is_linear(call: UserCall, tensors: Tensors, gradients: Tensors, expected: Tensors) -> bool:
+def _is_linear(
+    call: UserCall, tensors: Tensors, gradients: Tensors, expected: Tensors
+) -> bool:
     """Return whether gradients grow in proportion to those of the results."""
     for scale in SCALES:
         scaled = _gradients(call, tensors, [scale * gradient for gradient in gradients])
@@ -378,7 +402,10 @@ def _gradients(
     roots, backward = zip(*pairs, strict=True)
     computed = iter(torch.autograd.grad(roots, trained, backward, allow_unused=True))
     by_leaf = [next(computed) if x.requires_grad else None for x in leaves]
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, by_leaf, strict=True)]
+    return [
+        torch.zeros_like(x) if g is None else g
+        for x, g in zip(leaves, by_leaf, strict=True)
+    ]
 
 
 def _joined(parts: Sequence[Tensors], axes: Sequence[int | None]) -> Tensors:

@@ -81,11 +81,15 @@ def ctc_loss(
         CaptureError: Another reduction, or half precision, in which torch has no such loss.
     """
     if reduction not in ("none", "mean", "sum"):
-        raise CaptureError(f"ctc_loss: reduction {reduction!r}; use 'none', 'mean' or 'sum'")
+        raise CaptureError(
+            f"ctc_loss: reduction {reduction!r}; use 'none', 'mean' or 'sum'"
+        )
     if torch.is_autocast_enabled(log_probs.device.type):
         log_probs = log_probs.float()
     if log_probs.dtype not in (torch.float32, torch.float64):
-        raise CaptureError("ctc_loss: torch has none in half precision; give it log_probs.float()")
+        raise CaptureError(
+            "ctc_loss: torch has none in half precision; give it log_probs.float()"
+        )
     selection = selection_of(targets)
     mask = None if selection is None else selection.mask
     labels = targets if selection is None else selection.entries

@@ -13,7 +13,13 @@ from gnnplace.errors import ChangedWarning
 from gnnplace.tracing.tensors import tensors_in
 
 Tensors = list[torch.Tensor]
-CALL, PARAMETER, BUFFER, INPUT, CONSTANT = "call", "parameter", "buffer", "input", "constant"
+CALL, PARAMETER, BUFFER, INPUT, CONSTANT = (
+    "call",
+    "parameter",
+    "buffer",
+    "input",
+    "constant",
+)
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,15 @@ class LayerCall:
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """Return an argument by position or name."""
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+        return (
+            self.args[position]
+            if len(self.args) > position
+            else self.kwargs.get(name, default)
+        )
 
-    def made(self, values: Callable[[int], torch.Tensor], run: Runner | None = None) -> Tensors:
+    def made(
+        self, values: Callable[[int], torch.Tensor], run: Runner | None = None
+    ) -> Tensors:
         """Return the tensors that the call makes, or the one that it changes.
 
         Args:
@@ -93,7 +105,11 @@ class LayerCall:
         """
         args, kwargs = fill(self.args, values), fill(self.kwargs, values)
         with torch.set_grad_enabled(self.gradient and torch.is_grad_enabled()):
-            result = self.function(*args, **kwargs) if run is None else run(self, args, kwargs)
+            result = (
+                self.function(*args, **kwargs)
+                if run is None
+                else run(self, args, kwargs)
+            )
         return [args[0]] if self.changes else tensors_in(result)
 
 
@@ -139,7 +155,9 @@ class CallGraph:
             for index, value in enumerate(self.values)
             if value.source == BUFFER and value.name == buffer
         }
-        return tuple(i for i, call in enumerate(self.calls) if values.intersection(call.reads))
+        return tuple(
+            i for i, call in enumerate(self.calls) if values.intersection(call.reads)
+        )
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -164,5 +182,7 @@ def fill(template: Any, values: Callable[[int], Any]) -> Any:
     if isinstance(template, dict):
         return {key: fill(item, values) for key, item in template.items()}
     if isinstance(template, slice):
-        return slice(*(fill(x, values) for x in (template.start, template.stop, template.step)))
+        return slice(
+            *(fill(x, values) for x in (template.start, template.stop, template.step))
+        )
     return template

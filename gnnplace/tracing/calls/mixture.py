@@ -57,7 +57,9 @@ ACTIVATIONS = {
         partial(aten.gelu_backward, approximate="tanh"),
     ),
     "relu": Activation(functional.relu, lambda gradient, x: gradient * (x > 0)),
-    "relu2": Activation(lambda x: x.relu().square(), lambda gradient, x: gradient * 2 * x.relu()),
+    "relu2": Activation(
+        lambda x: x.relu().square(), lambda gradient, x: gradient * 2 * x.relu()
+    ),
 }
 
 
@@ -135,7 +137,9 @@ def experts(
             "[N, K], [E, I or 2 I, H] and [E, H, I], and biases [E, I or 2 I] and [E, H]"
         )
     if act not in ACTIVATIONS | GATES:
-        raise InputError(f"experts: no activation {act!r}; use one of {', '.join(ACTIVATIONS)}")
+        raise InputError(
+            f"experts: no activation {act!r}; use one of {', '.join(ACTIVATIONS)}"
+        )
     result: Tensor = torch.ops.gnnplace.experts(
         x, index, weights, up, down, act, 0, up_bias, down_bias
     )
@@ -152,7 +156,9 @@ def _middle(projected: Tensor, inner: int, act: str) -> Tensor:
     return ACTIVATIONS[act].forward(gate) * ungated
 
 
-def _middle_backward(gradient: Tensor, projected: Tensor, inner: int, act: str) -> Tensor:
+def _middle_backward(
+    gradient: Tensor, projected: Tensor, inner: int, act: str
+) -> Tensor:
     """Return the gradient of `projected` from that of what `_middle` makes of it."""
     if act in GATES:
         pull_back = torch.func.vjp(GATES[act].formula, projected)[1]
@@ -163,7 +169,11 @@ def _middle_backward(gradient: Tensor, projected: Tensor, inner: int, act: str) 
     gate, ungated = projected.chunk(2, -1)
     activation = ACTIVATIONS[act]
     return torch.cat(
-        [activation.backward(gradient * ungated, gate), gradient * activation.forward(gate)], -1
+        [
+            activation.backward(gradient * ungated, gate),
+            gradient * activation.forward(gate),
+        ],
+        -1,
     )
 
 
@@ -293,7 +303,15 @@ def _backward(
         strict=True,
     )
     by_expert: list[_RowGradients] = []
-    for rows, unweighted, weighted, up_matrix, bias, down_matrix, out_bias in per_expert:
+    for (
+        rows,
+        unweighted,
+        weighted,
+        up_matrix,
+        bias,
+        down_matrix,
+        out_bias,
+    ) in per_expert:
         # The forward pass of these rows, again: nothing of it was kept.
         projected = _biased(rows @ up_matrix.t(), bias)
         middle = _middle(projected, inner, act).to(x.dtype)
@@ -312,9 +330,13 @@ def _backward(
                 down_bias=weighted.sum(0),
             )
         )
-    dx = torch.zeros_like(x).index_add_(0, token, torch.cat([g.rows for g in by_expert]))
+    dx = torch.zeros_like(x).index_add_(
+        0, token, torch.cat([g.rows for g in by_expert])
+    )
     dweights = torch.zeros_like(weights, memory_format=torch.contiguous_format)
-    dweights.view(-1)[positions] = torch.cat([g.weights for g in by_expert]).to(dweights.dtype)
+    dweights.view(-1)[positions] = torch.cat([g.weights for g in by_expert]).to(
+        dweights.dtype
+    )
     dup_bias = torch.stack([g.up_bias for g in by_expert])
     ddown_bias = torch.stack([g.down_bias for g in by_expert])
     return [
@@ -345,7 +367,9 @@ def _(
         for tensor in (x, weights, up, down)
     ]
     for matrices, bias in ((up, up_bias), (down, down_bias)):
-        gradients.append((matrices if bias is None else bias).new_empty(matrices.shape[:2]))
+        gradients.append(
+            (matrices if bias is None else bias).new_empty(matrices.shape[:2])
+        )
     return gradients
 
 
@@ -471,7 +495,11 @@ def loop_over_experts(model: nn.Module) -> None:
 
 def _configurations(model: nn.Module) -> list[Any]:
     """Return the configurations that name a way to run experts."""
-    owners = [getattr(m, "config", None) for m in model.modules() if hasattr(m, "is_concatenated")]
+    owners = [
+        getattr(m, "config", None)
+        for m in model.modules()
+        if hasattr(m, "is_concatenated")
+    ]
     return list({id(c): c for c in owners if hasattr(c, IMPLEMENTATION)}.values())
 
 
@@ -486,7 +514,9 @@ def _of_transformers(
     name = type(module).__name__
     act = CLASSES.get(type(getattr(module, "act_fn", None)).__name__)
     has_default_gate = gate_of(type(module)) is transformers_names.default_apply_gate
-    if act is None or (module.has_gate and not (has_default_gate and module.is_concatenated)):
+    if act is None or (
+        module.has_gate and not (has_default_gate and module.is_concatenated)
+    ):
         act = _gate_of(module)
     norm = getattr(module, "has_post_expert_norm", False)
     if norm or act is None:
@@ -522,21 +552,30 @@ def _gate_of(module: Any) -> str | None:
     """
     kind = type(module)
     groups = 1 + (module.has_gate and module.is_concatenated)
-    formula = gate_of(kind) if module.has_gate else lambda module, rows: module.act_fn(rows)
+    formula = (
+        gate_of(kind) if module.has_gate else lambda module, rows: module.act_fn(rows)
+    )
     reads = _Reads(module)
     with disable_current_modes(), DisableTorchFunction(), torch.no_grad():
         rows = torch.linspace(-9, 9, 32 * (1 + module.has_gate)).view(4, -1)
         halves = [x.flatten(1) for x in rows.unflatten(1, (groups, -1)).chunk(2, 2)]
         # By rows, and by halves of the columns, the formula must give what it gives at once.
         splits = ((rows.split(1), 0), (halves, 1))
-        joined = [torch.cat([formula(reads, x) for x in split], axis) for split, axis in splits]
+        joined = [
+            torch.cat([formula(reads, x) for x in split], axis)
+            for split, axis in splits
+        ]
         is_independent = all(torch.allclose(x, formula(reads, rows)) for x in joined)
     attributes = {k: (str(v), _numbers(v)) for k, v in sorted(reads.read.items())}
     if not is_independent or any(numbers is None for _, numbers in attributes.values()):
         return None
     name = f"{kind.__module__}.{kind.__qualname__}{attributes}"
-    if name not in GATES:  # modules are copied: those of a model in parts refuse to be called
-        GATES[name] = Gate(partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups)
+    if (
+        name not in GATES
+    ):  # modules are copied: those of a model in parts refuse to be called
+        GATES[name] = Gate(
+            partial(formula, SimpleNamespace(**deepcopy(reads.read))), groups
+        )
     return name
 
 

@@ -12,7 +12,9 @@ from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.fakes.mode import make_fake_mode as make_fake_mode
-    from gnnplace.tracing.fakes.mode import without_pretended_gpus as without_pretended_gpus
+    from gnnplace.tracing.fakes.mode import (
+        without_pretended_gpus as without_pretended_gpus,
+    )
     from gnnplace.tracing.fakes.quick import BareMode as BareMode
     from gnnplace.tracing.fakes.quick import without_numbers as without_numbers
 

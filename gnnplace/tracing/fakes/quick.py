@@ -86,7 +86,11 @@ class QuickFakes(BareMode):
         operands: list[Any] = []
         if kind == OTHER or not self.mode.cache_enabled:
             return func(*args, **kwargs)
-        key = func, _stand_in(args, operands), _stand_in(tuple(kwargs.items()), operands)
+        key = (
+            func,
+            _stand_in(args, operands),
+            _stand_in(tuple(kwargs.items()), operands),
+        )
         if not operands or not all(self._is_own(x) for x in operands):
             return func(*args, **kwargs)
 
@@ -111,7 +115,11 @@ class QuickFakes(BareMode):
 
     def _is_own(self, value: object) -> bool:
         """Return whether a value is a tensor of the mode without numbers beside."""
-        return type(value) is FakeTensor and value.fake_mode is self.mode and value.constant is None
+        return (
+            type(value) is FakeTensor
+            and value.fake_mode is self.mode
+            and value.constant is None
+        )
 
     def _make(self, geometry: _ResultGeometry) -> FakeTensor:
         """Return a tensor of the mode of a geometry."""
@@ -144,7 +152,9 @@ def _kind(func: object) -> str:
     if name in VIEWS or (func.is_view and not unknown):
         return VIEW
     shares = any(r.alias_info is not None for r in schema.returns)
-    is_other = schema.is_mutable or shares or NUMBERS.intersection(func.tags) or name in APART
+    is_other = (
+        schema.is_mutable or shares or NUMBERS.intersection(func.tags) or name in APART
+    )
     return OTHER if is_other else FRESH
 
 
@@ -159,7 +169,12 @@ def _stand_in(value: object, operands: list[Any]) -> Hashable:
             operands.append(None)
             return None
         layout = value.stride(), value.storage_offset(), value.is_conj(), value.is_neg()
-        return tuple(value.shape), value.dtype, *layout, getattr(value, "_fake_device", None)
+        return (
+            tuple(value.shape),
+            value.dtype,
+            *layout,
+            getattr(value, "_fake_device", None),
+        )
     if isinstance(value, list | tuple):
         return tuple([_stand_in(x, operands) for x in value])
     if isinstance(value, CONSTANTS):
@@ -189,7 +204,9 @@ def _is_fresh(result: object, operands: list[Any]) -> bool:
 
 def _described(tensor: FakeTensor) -> _ResultGeometry:
     """Return the geometry of a result."""
-    return _ResultGeometry(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
+    return _ResultGeometry(
+        tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
+    )
 
 
 def _mapped(change: Callable[[Any], Any], results: object) -> Any:

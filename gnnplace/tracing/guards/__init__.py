@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.guards.alike import StandIn as StandIn
     from gnnplace.tracing.guards.alike import count_storages as count_storages
     from gnnplace.tracing.guards.alike import describe_module as describe_module
-    from gnnplace.tracing.guards.alike import describe_surroundings as describe_surroundings
+    from gnnplace.tracing.guards.alike import (
+        describe_surroundings as describe_surroundings,
+    )
     from gnnplace.tracing.guards.alike import find_siblings as find_siblings
     from gnnplace.tracing.guards.attributes import CODE as CODE
     from gnnplace.tracing.guards.attributes import OWN as OWN

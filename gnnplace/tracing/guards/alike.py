@@ -51,7 +51,13 @@ class Geometry(NamedTuple):
     def of(cls, tensor: torch.Tensor) -> Geometry:
         """Return the geometry of a strided tensor."""
         device = getattr(tensor, "fake_device", None) or tensor.device
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad)
+        return cls(
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.dtype,
+            device,
+            tensor.requires_grad,
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,9 @@ class StandIn:
 
     def tensors(self, read: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the tensors that the layer makes, in the order of `made`."""
-        anchor = torch.empty((), requires_grad=True)  # gradients of its parameters are asked for
+        anchor = torch.empty(
+            (), requires_grad=True
+        )  # gradients of its parameters are asked for
         tensors: tuple[torch.Tensor, ...] = _Layer.apply(self, anchor, *read)
         return tensors
 
@@ -116,14 +124,18 @@ class _Layer(torch.autograd.Function):
         ]
         ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, results)
         pairs = zip(results, stand.made, strict=True)
-        ctx.mark_non_differentiable(*(x for x, geometry in pairs if not geometry.learns))
+        ctx.mark_non_differentiable(
+            *(x for x, geometry in pairs if not geometry.learns)
+        )
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         pairs = zip(ctx.read, ctx.needs_input_grad[2:], strict=True)
         results = [torch.empty_like(x) if is_needed else None for x, is_needed in pairs]
-        _numbering().made_by(ctx.number, gradients, [x for x in results if x is not None])
+        _numbering().made_by(
+            ctx.number, gradients, [x for x in results if x is not None]
+        )
         return (None, None, *results)
 
 
@@ -204,14 +216,18 @@ def describe_module(
             is_alone = local[storage] == shared[storage]
             accumulate_hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
             has_hooks = bool(tensor._backward_hooks or accumulate_hooks)
-            facts.append(Geometry.of(tensor) if is_alone and not has_hooks else object())
+            facts.append(
+                Geometry.of(tensor) if is_alone and not has_hooks else object()
+            )
     return facts
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yield table, name and tensor of the parameters and buffers of a module itself."""
     for key in ("_parameters", "_buffers"):
-        yield from ((key, n, t) for n, t in getattr(module, key).items() if t is not None)
+        yield from (
+            (key, n, t) for n, t in getattr(module, key).items() if t is not None
+        )
 
 
 def _plain(value: object) -> Hashable:
@@ -242,5 +258,7 @@ def describe_surroundings(root: nn.Module) -> Description:
     for owner in (*kinds - {object}, *files):
         for key, value in vars(owner).items():
             if isinstance(value, DATA) or type(value) in HELD:
-                facts.append((owner, key, value if isinstance(value, DATA) else content(value)))
+                facts.append(
+                    (owner, key, value if isinstance(value, DATA) else content(value))
+                )
     return facts

@@ -57,7 +57,14 @@ _NUMERIC_CALLS = (*_PASSED_ON, "abs", "isnan", "isinf", "isfinite")
 _CHECKS = ("_check", "_check_value", "_check_index", "_check_type")
 """Functions of torch that raise an error unless their first argument holds."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_DECIDING = (ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.NamedExpr, ast.Await)
+_DECIDING = (
+    ast.IfExp,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.NamedExpr,
+    ast.Await,
+)
 """Expressions within a condition that may do more than lead to its outcome."""
 
 
@@ -77,8 +84,13 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
     if assertion.test is None:
         return None
     if name == "__bool__" and (jump := _jump_of(frame)) is not None:
-        inside = assertion.node is assertion.statement or assertion.outcome_of(name) is not None
-        return _truth_without_error(frame.f_code, jump, assertion.test) if inside else None
+        inside = (
+            assertion.node is assertion.statement
+            or assertion.outcome_of(name) is not None
+        )
+        return (
+            _truth_without_error(frame.f_code, jump, assertion.test) if inside else None
+        )
     outcome = assertion.outcome_of(name)
     if name != "__float__" or outcome is None:
         return outcome
@@ -136,7 +148,9 @@ class _Assertion:
             takers = {"__bool__": _PASSED_ON, "__float__": _NUMERIC_CALLS}
             if called not in takers.get(name, (name,)):
                 return None
-        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        elif isinstance(node, ast.Compare) and isinstance(
+            node.ops[0], ast.In | ast.NotIn
+        ):
             outcome ^= isinstance(node.ops[0], ast.NotIn)
             if len(node.ops) > 1:
                 return None
@@ -149,9 +163,14 @@ class _Assertion:
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
                 outcome = not outcome
             elif isinstance(node, ast.Call):
-                if not isinstance(node.func, ast.Name) or node.func.id not in _PASSED_ON:
+                if (
+                    not isinstance(node.func, ast.Name)
+                    or node.func.id not in _PASSED_ON
+                ):
                     return None
-            elif not isinstance(node, ast.BoolOp | ast.GeneratorExp | ast.List | ast.Tuple):
+            elif not isinstance(
+                node, ast.BoolOp | ast.GeneratorExp | ast.List | ast.Tuple
+            ):
                 return None
         return outcome
 
@@ -164,7 +183,9 @@ class _Assertion:
             if isinstance(parent, ast.Call):
                 called = getattr(parent.func, "attr", getattr(parent.func, "id", ""))
             arithmetic = ast.Compare | ast.BinOp | ast.UnaryOp | ast.BoolOp
-            if called not in (*_NUMERIC_CALLS, *_CHECKS) and not isinstance(parent, arithmetic):
+            if called not in (*_NUMERIC_CALLS, *_CHECKS) and not isinstance(
+                parent, arithmetic
+            ):
                 return False
         return False
 
@@ -172,7 +193,9 @@ class _Assertion:
 def _asking_frame() -> FrameType | None:
     """Return the frame of the code that asks, behind the modes of torch and of this package."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, *_DISPATCHERS)):
+    while frame is not None and frame.f_code.co_filename.startswith(
+        (_PACKAGE, *_DISPATCHERS)
+    ):
         frame = frame.f_back
     return frame
 
@@ -209,8 +232,18 @@ def _condition_of(statement: ast.AST) -> tuple[ast.expr, bool] | None:
 
 def _always_raises(body: list[ast.stmt]) -> bool:
     """Return whether every way through statements ends in `raise`, and none leaves them before."""
-    leaving = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await, ast.Try)
-    if any(isinstance(node, leaving) for statement in body for node in ast.walk(statement)):
+    leaving = (
+        ast.Return,
+        ast.Break,
+        ast.Continue,
+        ast.Yield,
+        ast.YieldFrom,
+        ast.Await,
+        ast.Try,
+    )
+    if any(
+        isinstance(node, leaving) for statement in body for node in ast.walk(statement)
+    ):
         return False
     last = body[-1] if body else None
     if isinstance(last, ast.If):
@@ -228,7 +261,9 @@ def _is_check(statement: ast.AST) -> bool:
 def _is_for_conditions(statement: ast.stmt, syntax: _Syntax) -> bool:
     """Return whether a statement names a number that nothing but assertions read."""
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    function = next((x for x in syntax.ancestors(statement) if isinstance(x, _FUNCTIONS)), None)
+    function = next(
+        (x for x in syntax.ancestors(statement) if isinstance(x, _FUNCTIONS)), None
+    )
     if not isinstance(target, ast.Name) or function is None:
         return False
     for node in ast.walk(function):
@@ -247,7 +282,9 @@ def _is_in_assertion(node: ast.AST, syntax: _Syntax) -> bool:
         if isinstance(parent, ast.Raise) or _is_check(parent):
             return True
         if (condition := _condition_of(parent)) is not None:
-            return isinstance(parent, ast.Assert) or syntax.is_within(node, condition[0])
+            return isinstance(parent, ast.Assert) or syntax.is_within(
+                node, condition[0]
+            )
         if isinstance(parent, ast.stmt):
             return False
     return False
@@ -256,7 +293,9 @@ def _is_in_assertion(node: ast.AST, syntax: _Syntax) -> bool:
 def _is_caught(frame: FrameType) -> bool:
     """Return whether code around a frame, within the step, may go on after an error of it."""
     current: FrameType | None = frame
-    while current is not None and not isinstance(current.f_locals.get("self"), StepModule):
+    while current is not None and not isinstance(
+        current.f_locals.get("self"), StepModule
+    ):
         code = current.f_code
         theirs = not code.co_filename.startswith((_TORCH, _PACKAGE))
         if theirs and code.co_exceptiontable:
@@ -281,7 +320,9 @@ def _is_tried(node: ast.AST, syntax: _Syntax) -> bool:
     return False
 
 
-def _truth_without_error(code: CodeType, jump: dis.Instruction, test: ast.expr) -> bool | None:
+def _truth_without_error(
+    code: CodeType, jump: dis.Instruction, test: ast.expr
+) -> bool | None:
     """Return the truth value by which a conditional jump does not lead to an error.
 
     A part of a condition leads to an error by the next part at most. It is answered so that the
@@ -330,7 +371,11 @@ def _may_return(code: CodeType, start: int) -> bool:
         jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
         if jumps:
             waiting.append(_index_of(code, int(instruction.argval)))
-        if not jumps or "_IF_" in instruction.opname or instruction.opname in ("FOR_ITER", "SEND"):
+        if (
+            not jumps
+            or "_IF_" in instruction.opname
+            or instruction.opname in ("FOR_ITER", "SEND")
+        ):
             waiting.append(index + 1)
     return False
 
@@ -418,7 +463,9 @@ def _parse(source: str) -> _Syntax | None:
         tree = ast.parse(source)
     except SyntaxError:
         return None
-    children = ((node, child) for node in ast.walk(tree) for child in ast.iter_child_nodes(node))
+    children = (
+        (node, child) for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+    )
     return _Syntax(tree, {child: node for node, child in children})
 
 

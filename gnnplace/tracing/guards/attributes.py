@@ -30,7 +30,14 @@ OWN = ("_parameters", "_buffers", "_modules")
 DERIVED = ("_flat_weights", "_flat_weight_refs")
 """Of a recurrent layer: lists of its parameters, made anew whenever one of them is set."""
 MODULE_HOOK = "hook of a module"
-OPAQUE = (nn.Module, torch.Tensor, type, types.ModuleType, types.FunctionType, types.MethodType)
+OPAQUE = (
+    nn.Module,
+    torch.Tensor,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+)
 
 WRITES: list[set[tuple[int, Any]]] = []
 """Sets that get what code changes within `restored`: ids of objects, and keys."""
@@ -67,7 +74,9 @@ class SetNames:
             else:
                 del self._table()[name]
         for name in [
-            name for name in values_before if values_now.get(name) is not values_before[name]
+            name
+            for name in values_before
+            if values_now.get(name) is not values_before[name]
         ]:
             if isinstance(holder, type):
                 setattr(holder, name, values_before[name])
@@ -121,7 +130,9 @@ class Attributes:
                 if keys and back:
                     self._left.append((item, content_now))
                     _write(item, content_before)
-            self.changed = tuple(n for n in changed if n.rpartition(".")[2] not in DERIVED)
+            self.changed = tuple(
+                n for n in changed if n.rpartition(".")[2] not in DERIVED
+            )
 
     def advance(self, renew: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put the modules into the state that the last `restored()` took back.
@@ -157,7 +168,9 @@ def _snapshot(
             yield title, item, _now(item)
 
 
-def _containers(name: str, value: object, visited: set[int]) -> Iterator[tuple[str, Any, Any]]:
+def _containers(
+    name: str, value: object, visited: set[int]
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield name, object and content of a container and of all within it."""
     pending = [value]
     while pending:
@@ -240,7 +253,9 @@ def _differences(content_before: Any, content_now: Any) -> list[Any]:
 
 def _same_items(content_before: Collection[Any], content_now: Collection[Any]) -> bool:
     """Return whether two containers have the same items in order."""
-    return len(content_before) == len(content_now) and all(map(same, content_before, content_now))
+    return len(content_before) == len(content_now) and all(
+        map(same, content_before, content_now)
+    )
 
 
 def same(value_before: object, value_now: object) -> bool:

@@ -47,7 +47,9 @@ class DeviceFault(RuntimeError):
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor to the host, as `cpu` does, by an op."""
-    copied: torch.Tensor = torch.ops.aten._to_copy.default(tensor, device=torch.device("cpu"))
+    copied: torch.Tensor = torch.ops.aten._to_copy.default(
+        tensor, device=torch.device("cpu")
+    )
     return copied
 
 
@@ -148,7 +150,9 @@ class DeviceWatch(TorchDispatchMode):
         result = func(*args, **kwargs)
         for tensor in _tensors(result):
             if tensor.device != self.device and not on_host:
-                raise DeviceFault(f"{func} makes a tensor on {tensor.device}, not {self.device}")
+                raise DeviceFault(
+                    f"{func} makes a tensor on {tensor.device}, not {self.device}"
+                )
         return result
 
     def _check(self, func: OpOverload, read: list[torch.Tensor], on_host: bool) -> None:
@@ -173,7 +177,9 @@ class DeviceWatch(TorchDispatchMode):
     def _number(self, func: OpOverload, tensor: torch.Tensor) -> float:
         """Return a number in the place of one on the host; refuse one from the device."""
         if not _is_number(tensor):
-            raise DeviceFault(f"{func} reads a number from {tensor.device}: the worker would wait")
+            raise DeviceFault(
+                f"{func} reads a number from {tensor.device}: the worker would wait"
+            )
         return 1.0 if tensor.is_floating_point() else 1
 
 
@@ -184,7 +190,9 @@ def _is_number(tensor: torch.Tensor) -> bool:
 
 def _tensors(value: object) -> list[torch.Tensor]:
     """Return the tensors among arguments or results."""
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [
+        leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)
+    ]
 
 
 @contextmanager
@@ -202,12 +210,16 @@ def unguarded() -> Iterator[None]:
 def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
     axis, gathered = 0, dict[int, torch.Tensor]()
-    for part in _spelled_out(tensor, list(index) if isinstance(index, tuple) else [index]):
+    for part in _spelled_out(
+        tensor, list(index) if isinstance(index, tuple) else [index]
+    ):
         if part is None:
             tensor = aten.unsqueeze.default(tensor, axis)
             axis += 1
         elif isinstance(part, slice):
-            tensor = aten.slice.Tensor(tensor, axis, part.start, part.stop, part.step or 1)
+            tensor = aten.slice.Tensor(
+                tensor, axis, part.start, part.stop, part.step or 1
+            )
             axis += 1
         elif type(part) is int:
             tensor = aten.select.int(tensor, axis, part)
@@ -216,7 +228,9 @@ def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
             axis += _dims(part)
     if not gathered:
         return tensor
-    return aten.index.Tensor(tensor, [gathered.get(k) for k in range(max(gathered) + 1)])
+    return aten.index.Tensor(
+        tensor, [gathered.get(k) for k in range(max(gathered) + 1)]
+    )
 
 
 def _spelled_out(tensor: torch.Tensor, parts: list[Any]) -> list[Any]:
@@ -238,7 +252,9 @@ def _dims(part: object) -> int:
     return 1
 
 
-def _copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy(
+    tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
     """Copy numbers into a tensor, as `Tensor.copy_` does."""
     return aten.copy_.default(tensor, source, non_blocking)
 

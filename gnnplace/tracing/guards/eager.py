@@ -66,9 +66,26 @@ QUESTIONS = (
 """Functions that say numbers of tensors."""
 INQUIRIES = frozenset(
     (
-        *("layout", "shape", "requires_grad", "dtype", "device", "ndim", "is_leaf", "_version"),
+        *(
+            "layout",
+            "shape",
+            "requires_grad",
+            "dtype",
+            "device",
+            "ndim",
+            "is_leaf",
+            "_version",
+        ),
         *("is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_meta", "grad_fn"),
-        *("size", "stride", "storage_offset", "untyped_storage", "numel", "dim", "_is_view"),
+        *(
+            "size",
+            "stride",
+            "storage_offset",
+            "untyped_storage",
+            "numel",
+            "dim",
+            "_is_view",
+        ),
         *("is_conj", "is_neg", "is_inference", "is_floating_point", "is_complex"),
     )
 )
@@ -76,7 +93,9 @@ INQUIRIES = frozenset(
 SIZED = ("view", "reshape", "as_strided", "expand", "repeat", "unflatten")
 """Functions whose other arguments are sizes, which a tensor may say that follows from no other."""
 Function = Callable[..., Any]
-_CHECK, _CHECK_NUMBER = (getattr(torch, name) for name in ("_check_tensor_all_with", "_check_with"))
+_CHECK, _CHECK_NUMBER = (
+    getattr(torch, name) for name in ("_check_tensor_all_with", "_check_with")
+)
 _CONVERT = nn.Module.to
 _GAUSSIAN = functional.gaussian_nll_loss
 
@@ -117,7 +136,9 @@ def as_eager() -> Iterator[list[str]]:
             replacement = _find_packed(find, constants)
             stack.enter_context(patch.object(masks, find.__name__, replacement))
             if hasattr(masks, "is_torchdynamo_exporting"):  # some versions have none
-                stack.enter_context(patch.object(masks, "is_torchdynamo_exporting", lambda: False))
+                stack.enter_context(
+                    patch.object(masks, "is_torchdynamo_exporting", lambda: False)
+                )
         yield unchecked
 
 
@@ -132,7 +153,9 @@ class _Checks:
     def __init__(self, constants: _Constants, note: Callable[[], None]) -> None:
         self._constants, self._note = constants, note
 
-    def check_tensor(self, error: object, condition: torch.Tensor, message: object = None) -> None:
+    def check_tensor(
+        self, error: object, condition: torch.Tensor, message: object = None
+    ) -> None:
         """Check that all elements are true, as `torch._check_tensor_all_with` does."""
         condition = self._constants.numbers([condition]).get(id(condition), condition)
         if fake_tensor.is_fake(condition):
@@ -231,7 +254,11 @@ class _Constants(TorchFunctionMode):
 
         tensors = [leaf for leaf in leaves if torch.is_tensor(leaf)]
         _check_selections(tensors)
-        if name == "masked_select" and len(tensors) == 2 and fake_tensor.is_fake(tensors[0]):
+        if (
+            name == "masked_select"
+            and len(tensors) == 2
+            and fake_tensor.is_fake(tensors[0])
+        ):
             entries, mask = tensors
             if entries.shape == mask.shape:
                 return SelectedRow(entries, mask, user_place()).stand_in()
@@ -265,7 +292,12 @@ class _Constants(TorchFunctionMode):
         return answer
 
     def _note_call(
-        self, func: Function, leaves: list[Any], form: Any, versions: list[int], result: object
+        self,
+        func: Function,
+        leaves: list[Any],
+        form: Any,
+        versions: list[int],
+        result: object,
     ) -> None:
         """Note what a call made of constants, or that it changed some.
 
@@ -293,7 +325,9 @@ class _Constants(TorchFunctionMode):
             return  # it returned what it was given
         for tensor in made:
             self._constants[id(tensor)] = tensor, tensor._version
-        self._calls.append(_ConstantCall([*map(id, made)], bool(changed), func, leaves, form))
+        self._calls.append(
+            _ConstantCall([*map(id, made)], bool(changed), func, leaves, form)
+        )
 
     def _is_constant(self, value: object) -> bool:
         """Return whether a value follows from no others, and was not changed by others."""
@@ -325,7 +359,10 @@ class _Constants(TorchFunctionMode):
                     made = pytree.tree_leaves(call.run(numbers))
                     if not call.changes:
                         numbers.update(zip(call.made, made, strict=True))
-            except (RuntimeError, AssertionError):  # such as on a device that is not there
+            except (
+                RuntimeError,
+                AssertionError,
+            ):  # such as on a device that is not there
                 return {}
             return numbers if torch.equal(random_state, torch.get_rng_state()) else {}
 
@@ -344,7 +381,9 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
     mode = inspect.currentframe()
     caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
     while caller is not None and caller.f_code.co_filename == fake_tensor.__file__:
-        caller = caller.f_back  # a property of the fake tensor's own, as `layout` since torch 2.14
+        caller = (
+            caller.f_back
+        )  # a property of the fake tensor's own, as `layout` since torch 2.14
     if not selections or caller is None:
         return
     code = caller.f_code
@@ -423,6 +462,8 @@ def _called(
     func: Function, leaves: list[Any], form: Any, numbers: Mapping[int, torch.Tensor]
 ) -> Any:
     """Call a function on numbers of its tensors, by the ids of those without."""
-    arguments = [numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    arguments = [
+        numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    ]
     args, kwargs = pytree.tree_unflatten(arguments, form)
     return func(*args, **kwargs)

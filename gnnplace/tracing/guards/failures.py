@@ -64,7 +64,9 @@ def blame(error: BaseException, root: nn.Module) -> str:
         error: The error that was raised while `root` was traced.
         root: A module that holds the model as its submodule `model`.
     """
-    names = {id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()}
+    names = {
+        id(m): n.removeprefix("model").lstrip(".") for n, m in root.named_modules()
+    }
     module, inner, line = "", "", ""
     inside = False
     last: nn.Module | None = None
@@ -77,7 +79,9 @@ def blame(error: BaseException, root: nn.Module) -> str:
         owner = frame.f_locals.get("self")
         inside = inside or owner is root
         if isinstance(owner, nn.Module) and id(owner) in names and owner is not root:
-            module = f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+            module = (
+                f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+            )
             last = owner
             inner = f" at {frame.f_code.co_filename}:{number}"
         path = frame.f_code.co_filename
@@ -89,11 +93,17 @@ def blame(error: BaseException, root: nn.Module) -> str:
 def node_place(node: fx.Node) -> str:
     """Return module and line of a traced node, if they are known: ' in module X at FILE:LINE'."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    path = str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".") if stack else ""
+    path = (
+        str(list(stack.values())[-1][0]).removeprefix("model").lstrip(".")
+        if stack
+        else ""
+    )
     places = _PLACE.findall(node.meta.get("stack_trace") or "")
     user_places = [p for p in places if not p[0].startswith(OUR_FILES)] or places
     module = f" in module {path!r}" if path else ""
-    return module + (f" at {user_places[-1][0]}:{user_places[-1][1]}" if user_places else "")
+    return module + (
+        f" at {user_places[-1][0]}:{user_places[-1][1]}" if user_places else ""
+    )
 
 
 @contextmanager
@@ -134,7 +144,10 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
         message = on_numbers(str(error).partition("(")[0], place, module)
         is_branch = source_line(place).startswith("if ")
         return message + (_of_chance(module) if is_branch else _of_experts(module))
-    if any(f.f_code.co_filename.endswith("_higher_order_ops/cond.py") for f, _ in _frames(error)):
+    if any(
+        f.f_code.co_filename.endswith("_higher_order_ops/cond.py")
+        for f, _ in _frames(error)
+    ):
         return COND
     if any(refuses_inference(each) for each in _causes(error)):
         return INFERENCE
@@ -205,7 +218,9 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
     """Return what of a line asks for numbers, and what to write instead."""
     shape = next((name for name in SHAPES if name in op or f"{name}(" in line), "")
     if "ctc_loss" in op or "ctc_loss(" in line:
-        return " (ctc_loss asks for its lengths)", ("call it as torch.nn.functional.ctc_loss")
+        return " (ctc_loss asks for its lengths)", (
+            "call it as torch.nn.functional.ctc_loss"
+        )
     if "gaussian_nll_loss(" in line:
         return (
             " (whether a variance is negative)",
@@ -218,7 +233,10 @@ def _of_numbers(op: str, line: str) -> tuple[str, str]:
     if shape:
         return f" (the shape of what {shape} makes)", SHAPES[shape]
     if line.startswith(("while ", "for ")):
-        return " (how often a loop runs)", "loop a fixed number of times, and use torch.where in it"
+        return (
+            " (how often a loop runs)",
+            "loop a fixed number of times, and use torch.where in it",
+        )
     if line.startswith("assert "):
         return " (an assertion)", (
             "compare it without int(), float() or tolist(), or check it outside of the model"
@@ -244,7 +262,11 @@ def on_error(text: str, place: str) -> str:
         return "NumPy cannot be recorded: use torch's function of that name"
     if "format string" in text or "__format__" in text:
         return "a print of numbers cannot be recorded: take it out of the forward pass"
-    if "same device" in text or "not compiled with CUDA" in text or "cuda devices" in text:
+    if (
+        "same device" in text
+        or "not compiled with CUDA" in text
+        or "cuda devices" in text
+    ):
         return "leave devices to the tensors, as in torch.zeros(8, device=x.device)"
     return ""
 

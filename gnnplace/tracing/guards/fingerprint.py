@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from gnnplace.tracing.guards.attributes import OPAQUE, OWN, WRITES, content, owners, same
+from gnnplace.tracing.guards.attributes import (
+    OPAQUE,
+    OWN,
+    WRITES,
+    content,
+    owners,
+    same,
+)
 from gnnplace.tracing.guards.outside_reads import (
     HELD,
     array_data,
@@ -35,7 +42,12 @@ from gnnplace.tracing.guards.outside_reads import (
 )
 from gnnplace.tracing.tensors import DATA
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 HIDDEN = (
     *OWN,
     *HOOKS,
@@ -50,7 +62,13 @@ HIDDEN = (
 """What torch itself reads of modules."""
 LEARNS, DTYPE, DEVICE, *TENSOR_HOOKS = map(
     attrgetter,
-    ("requires_grad", "dtype", "device", "_backward_hooks", "_post_accumulate_grad_hooks"),
+    (
+        "requires_grad",
+        "dtype",
+        "device",
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
+    ),
 )
 NAMES = ("requires_grad", "dtype", "device", "hooks", "post-accumulate hooks")
 SAVED = ("architectures", "dtype", "_name_or_path")
@@ -113,7 +131,9 @@ def reading(model: nn.Module) -> Iterator[Reads]:
     finally:
         with _LOCK:
             _READERS.remove(reader)
-            WRITES[:] = [writes for writes in WRITES if writes is not reader.reads.writes]
+            WRITES[:] = [
+                writes for writes in WRITES if writes is not reader.reads.writes
+            ]
             if not _READERS:
                 del nn.Module.__getattribute__
                 nn.Module.__setattr__ = _PUT  # type: ignore[method-assign]
@@ -169,7 +189,9 @@ def _entries(
         return {}, []  # such as a list, or a generator of random numbers
     ignored = {key for i, key in writes if i == id(value)}
     ignored.update(SAVED if hasattr(value, "save_pretrained") else ())
-    return table, [key for key, x in table.items() if isinstance(x, DATA) and key not in ignored]
+    return table, [
+        key for key, x in table.items() if isinstance(x, DATA) and key not in ignored
+    ]
 
 
 class _Snapshot(NamedTuple):
@@ -255,8 +277,12 @@ class Fingerprint:
         modules = dict(model.named_modules())
         paths = {id(module): name or "model" for name, module in owners(model)}
         self._paths = [paths[id(module)] for module in modules.values()]
-        self._tables = [getattr(module, key) for module in modules.values() for key in OWN]
-        self._hooks = [getattr(module, key) for module in modules.values() for key in HOOKS]
+        self._tables = [
+            getattr(module, key) for module in modules.values() for key in OWN
+        ]
+        self._hooks = [
+            getattr(module, key) for module in modules.values() for key in HOOKS
+        ]
         self._titles = [title for title, _ in _state(model)]
         self._tensors = [tensor for _, tensor in _state(model)]
 
@@ -281,18 +307,28 @@ class Fingerprint:
             for item in inside(value):
                 if item is not value and not isinstance(item, HELD):
                     continue
-                if data_in(item) and type(item) is not tuple and id(item) not in containers:
+                if (
+                    data_in(item)
+                    and type(item) is not tuple
+                    and id(item) not in containers
+                ):
                     entries, keys = _entries(item, read.writes)
                     containers[id(item)] = _Container(item, name, title, entries, keys)
         return [*containers.values()]
 
-    def _find_constants(self, follows: Callable[[torch.Tensor], bool] | None) -> list[torch.Tensor]:
+    def _find_constants(
+        self, follows: Callable[[torch.Tensor], bool] | None
+    ) -> list[torch.Tensor]:
         """Return tensors of attributes that are not the model's and whose changes are not seen."""
         if follows is None:
             return []
         model_tensors = {*map(id, self._tensors)}
         values = (table.get(name) for table, name, _ in self._attributes)
-        return [x for x in tensors_in(values) if id(x) not in model_tensors and not follows(x)]
+        return [
+            x
+            for x in tensors_in(values)
+            if id(x) not in model_tensors and not follows(x)
+        ]
 
     def take(self) -> None:
         """Take the model and the optimizer as they are for right."""
@@ -356,13 +392,19 @@ class Fingerprint:
         if snapshot.tables != self._recorded.tables:
             tensors = dict(_state(self._model))
             pairs = zip(self._titles, self._tensors, strict=True)
-            changed = (title for title, tensor in pairs if tensors.get(title) is not tensor)
+            changed = (
+                title for title, tensor in pairs if tensors.get(title) is not tensor
+            )
             title = next(changed, "a module or parameter")
-            yield Change("identity", f"{title} is another object than when the step was recorded")
+            yield Change(
+                "identity", f"{title} is another object than when the step was recorded"
+            )
         if snapshot.hooks != self._recorded.hooks:
             hooks = zip(map(tuple, self._hooks), self._recorded_hooks, strict=True)
             i = next(i for i, (a, b) in enumerate(hooks) if a != b) // len(HOOKS)
-            yield Change("hooks", f"module {self._paths[i]!r} has other hooks than when recorded")
+            yield Change(
+                "hooks", f"module {self._paths[i]!r} has other hooks than when recorded"
+            )
 
     def _of_tensors(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield changes of flags, types, devices, hooks and memory of tensors."""
@@ -380,7 +422,10 @@ class Fingerprint:
                 if value != value_before and "hooks" in name:
                     yield Change(name, f"{title} has other {name} than when recorded")
                 elif value != value_before:
-                    yield Change(name, f"{title}: its {name} was {value_before}, now it is {value}")
+                    yield Change(
+                        name,
+                        f"{title}: its {name} was {value_before}, now it is {value}",
+                    )
             is_moved = snapshot.memory[i] != recorded.memory[i]
             if is_moved and all(a == b for a, b in pairs[:3]):
                 yield Change(MEMORY, title)
@@ -388,13 +433,21 @@ class Fingerprint:
     def _of_attributes(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield changes of attributes, of what they hold, and of values outside of modules."""
         recorded = self._recorded
-        pairs = zip(self._attributes, snapshot.attributes, recorded.attributes, strict=True)
+        pairs = zip(
+            self._attributes, snapshot.attributes, recorded.attributes, strict=True
+        )
         for (_, name, title), value, value_before in pairs:
             if not same(value_before, value):
                 are_plain = isinstance(value, DATA) and isinstance(value_before, DATA)
-                what = f"was {value_before}, now it is {value}" if are_plain else "is another one"
+                what = (
+                    f"was {value_before}, now it is {value}"
+                    if are_plain
+                    else "is another one"
+                )
                 yield Change(name, f"{title}: its {name} {what}")
-        contents = zip(self._containers, snapshot.contents, recorded.contents, strict=True)
+        contents = zip(
+            self._containers, snapshot.contents, recorded.contents, strict=True
+        )
         for container, data, data_before in contents:
             if data != data_before:
                 words = f"{container.title}: its {container.name} holds other values"
@@ -416,7 +469,9 @@ class Fingerprint:
     def _of_optimizer(self, snapshot: _Snapshot) -> Iterator[Change]:
         """Yield a change of the optimizer's parameters or state."""
         if snapshot.groups != self._recorded.groups:
-            yield Change("groups", "the optimizer has other parameters than when recorded")
+            yield Change(
+                "groups", "the optimizer has other parameters than when recorded"
+            )
         elif snapshot.state != self._recorded.state:
             yield Change(STATE, "the optimizer's state is another one")
 

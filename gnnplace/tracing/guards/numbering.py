@@ -21,14 +21,28 @@ from unittest.mock import patch
 
 import torch
 
-from gnnplace.torch_names import DisableTorchDispatch, FakeTensor, FakeTensorMode, pytree
+from gnnplace.torch_names import (
+    DisableTorchDispatch,
+    FakeTensor,
+    FakeTensorMode,
+    pytree,
+)
 from gnnplace.tracing.fakes import BareMode
 from gnnplace.tracing.signatures import Signature, may_draw, signature_of
 from gnnplace.tracing.tensors import storage_of, tensors_in
 from gnnplace.tracing.user_code import user_place
 
 COPIES = ("clone", "lift_fresh", "detach", "alias")
-FILLS = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "exponential_", "random_")
+FILLS = (
+    "copy_",
+    "zero_",
+    "fill_",
+    "bernoulli_",
+    "uniform_",
+    "normal_",
+    "exponential_",
+    "random_",
+)
 SMALL = 1 << 16
 """Elements up to which a tensor that no op made is known by its bytes, not by its address."""
 TWINS = ("mkldnn_rnn_layer_backward",)
@@ -118,7 +132,11 @@ class Numbering(BareMode):
     def _content(self, tensor: torch.Tensor, key: int) -> Hashable:
         """Return the bytes of a tensor that no op made, or its address."""
         plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
-        if isinstance(tensor, FakeTensor) or not plain or not 0 < tensor.numel() <= SMALL:
+        if (
+            isinstance(tensor, FakeTensor)
+            or not plain
+            or not 0 < tensor.numel() <= SMALL
+        ):
             return key
         with DisableTorchDispatch():  # type: ignore[no-untyped-call]
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
@@ -160,11 +178,17 @@ class Numbering(BareMode):
             positions: Sequence[int] = range(len(results))
         else:
             positions = [i for i, is_made in enumerate(mask) if is_made]
-        self._make(signature, number, zip(positions, results, strict=True), first, origin)
+        self._make(
+            signature, number, zip(positions, results, strict=True), first, origin
+        )
         return result
 
     def _op_number(
-        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any], read: list[int]
+        self,
+        signature: Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        read: list[int],
     ) -> int:
         """Return the number of a call's results; the numbers that it reads are added to `read`.
 
@@ -187,7 +211,9 @@ class Numbering(BareMode):
         if self.asked[1] or not signature.asks or self.fixed.issuperset(read):
             return
         masks = (torch.bool, torch.uint8)
-        if func is INDEX and not any(x is not None and x.dtype in masks for x in args[1]):
+        if func is INDEX and not any(
+            x is not None and x.dtype in masks for x in args[1]
+        ):
             return  # an index by positions asks for none
         self.asked = user_place(), signature.plain
 
@@ -208,7 +234,10 @@ class Numbering(BareMode):
         return func(*args, **kwargs)
 
     def made_by(
-        self, key: Hashable, operands: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+        self,
+        key: Hashable,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
     ) -> int:
         """Give tensors a number as made of others by what a key stands for, and return it."""
         read: list[int] = []
@@ -216,7 +245,10 @@ class Numbering(BareMode):
         self._drawn = True  # or may have: it is not looked into
         for i, tensor in enumerate(results):
             self._alive.append(tensor)
-            cell = self._cells[storage_of(tensor)] = [hash((number, i)), _geometry(tensor)]
+            cell = self._cells[storage_of(tensor)] = [
+                hash((number, i)),
+                _geometry(tensor),
+            ]
             self._note(cell[0], ("", str(key), read))
         return number
 
@@ -230,16 +262,22 @@ class Numbering(BareMode):
             return number
         if isinstance(value, list | tuple):
             return tuple(self._hashed(x, read) for x in value)
-        plain = isinstance(value, bool | int | float | complex)  # 1 == 1.0 == True hash alike
+        plain = isinstance(
+            value, bool | int | float | complex
+        )  # 1 == 1.0 == True hash alike
         return (type(value), value) if plain else str(value)
 
-    def _judge(self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _judge(
+        self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Note draws, and what no recording can repeat."""
         self._drawn = may_draw(func, args, kwargs)
         if self._drawn:
             self.random.append(self.label)
             if kwargs.get("generator") is not None:
-                self.faults["generator"] = f"{op} draws from a generator of its own: {UNLIKE}"
+                self.faults["generator"] = (
+                    f"{op} draws from a generator of its own: {UNLIKE}"
+                )
 
     def _fake(self, arguments: object) -> Any:
         """Return arguments without numbers."""
@@ -260,10 +298,16 @@ class Numbering(BareMode):
         if signature.norm and not written:
             averages = [i for i in (3, 4) if isinstance(args[i], torch.Tensor)]
             written = tuple(averages) if args[5] else ()
-        return tensors_in([args[i] for i in written if i < len(args)] + [kwargs.get("out")])
+        return tensors_in(
+            [args[i] for i in written if i < len(args)] + [kwargs.get("out")]
+        )
 
     def _write(
-        self, signature: Signature, number: int, targets: list[torch.Tensor], origin: Origin
+        self,
+        signature: Signature,
+        number: int,
+        targets: list[torch.Tensor],
+        origin: Origin,
     ) -> None:
         """Give new numbers to tensors that an op wrote; a part of a storage keeps the others'."""
         place, op, read = origin
@@ -274,7 +318,9 @@ class Numbering(BareMode):
             if is_entire and i == 0 and not signature.norm:
                 cell[0] = number
             else:
-                cell[0] = hash((number, i, () if is_entire else (geometry, *old_numbers)))
+                cell[0] = hash(
+                    (number, i, () if is_entire else (geometry, *old_numbers))
+                )
             self._note(cell[0], (place, op, [*read, *old_numbers]))
             if signature.norm:
                 self.moments.add(cell[0])
@@ -291,12 +337,19 @@ class Numbering(BareMode):
         for i, tensor in results:
             key = storage_of(tensor)
             self._alive.append(tensor)
-            if key in self._cells and (signature.shares or signature.plain == "_unsafe_view"):
+            if key in self._cells and (
+                signature.shares or signature.plain == "_unsafe_view"
+            ):
                 continue
-            if signature.shares and first is not None:  # a stand-in of a real tensor's memory
+            if (
+                signature.shares and first is not None
+            ):  # a stand-in of a real tensor's memory
                 self._cells[key] = self._cell(first)[0]
                 continue
-            self._cells[key] = [number if i == 0 else hash((number, i)), _geometry(tensor)]
+            self._cells[key] = [
+                number if i == 0 else hash((number, i)),
+                _geometry(tensor),
+            ]
             self._note(self._cells[key][0], origin)
 
     def _note(self, number: int, origin: Origin) -> None:
@@ -308,7 +361,9 @@ class Numbering(BareMode):
         if self.fixed.issuperset(origin[2]) and not self._drawn:
             self.fixed.add(number)
 
-    def origins(self, numbers: list[int], other_numbers: set[int]) -> Iterator[tuple[str, str]]:
+    def origins(
+        self, numbers: list[int], other_numbers: set[int]
+    ) -> Iterator[tuple[str, str]]:
         """Yield places and ops of the first numbers that another run lacks but for operands.
 
         Args:
@@ -329,7 +384,12 @@ def _geometry(tensor: torch.Tensor) -> Hashable:
     """Return what tells views of a storage apart."""
     if tensor.layout != torch.strided:
         return tuple(tensor.shape), tensor.dtype
-    layout = (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg())
+    layout = (
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
     return tuple(tensor.shape), tensor.dtype, *layout
 
 

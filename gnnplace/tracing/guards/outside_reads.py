@@ -147,7 +147,9 @@ class _Code:
     def add(self, value: object) -> None:
         """Look at a value and at what is in it."""
         for thing in inside(value):
-            if id(thing) not in self._seen and not isinstance(thing, (*DATA, torch.Tensor)):
+            if id(thing) not in self._seen and not isinstance(
+                thing, (*DATA, torch.Tensor)
+            ):
                 self._seen[id(thing)] = thing
                 self._look(thing)
 
@@ -158,7 +160,9 @@ class _Code:
         elif isinstance(thing, partial):
             self.add((thing.func, thing.args, thing.keywords))
         elif isinstance(thing, property | classmethod | staticmethod | cached_property):
-            self.add([getattr(thing, key, None) for key in ("fget", "__func__", "func")])
+            self.add(
+                [getattr(thing, key, None) for key in ("fget", "__func__", "func")]
+            )
             self._set.add(getattr(thing, "attrname", None) or "")
         elif isinstance(thing, _lru_cache_wrapper):
             self.caches.append(thing)
@@ -187,7 +191,9 @@ class _Code:
         else:
             for table in (vars(module), module._parameters, module._buffers):
                 keys = {key for key in table if key[:1] != "_"}
-                self._slots.update({(id(table), key): Reading(table, key, title) for key in keys})
+                self._slots.update(
+                    {(id(table), key): Reading(table, key, title) for key in keys}
+                )
             self.add([x for key, x in vars(module).items() if key not in OWN])
             self.add([*module._modules.values()])
 
@@ -208,7 +214,9 @@ class _Code:
                     self._names.add(step.argval)
                     if step.argval in ("environ", "getenv"):
                         environment = {"environ": vars(os.environ)["_data"]}
-                        self._slots[0, "environ"] = Reading(environment, "environ", "module os")
+                        self._slots[0, "environ"] = Reading(
+                            environment, "environ", "module os"
+                        )
                 elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                     self._slot(function.__globals__, step.argval, file)
                 elif step.opname in ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"):
@@ -216,13 +224,17 @@ class _Code:
                     if step.opname == "STORE_GLOBAL":
                         self._set_global(function.__globals__, file, step.argval)
         title = f"function {function.__name__}"
-        pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        pairs = zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        )
         for name, cell in pairs:
             self._slot(_Cell(cell), name, title, id(cell))
 
     def _set_global(self, variables: dict[str, Any], file: str, name: str) -> None:
         """Note a global of a file that code sets."""
-        entry = self._files.setdefault(id(variables), (variables, f"file {file}", set()))
+        entry = self._files.setdefault(
+            id(variables), (variables, f"file {file}", set())
+        )
         entry[2].add(name)
 
     def _slot(self, table: object, name: str, title: str, key: int = 0) -> None:
@@ -241,13 +253,18 @@ class _Code:
                 for name in self._names.intersection((*table, *shadowed)):
                     self._slot(table, name, title)
         for module, title in self._later:
-            for name in self._names.intersection(_shadowed(module)).difference(vars(module)):
+            for name in self._names.intersection(_shadowed(module)).difference(
+                vars(module)
+            ):
                 self._slot(vars(module), name, title)
         return [slot for slot in self._slots.values() if slot.name not in self._set]
 
     def may_keep(self) -> Iterator[tuple[str, Any]]:
         """Yield what the code sets, or may write into: titles, and `SetNames` or containers."""
-        read = [*self.slots(), *(s for s in self._slots.values() if s.name in self._set)]
+        read = [
+            *self.slots(),
+            *(s for s in self._slots.values() if s.name in self._set),
+        ]
         for variables, title, names in self._files.values():
             yield title, SetNames(variables, names)
         for holder, title in self._settable:

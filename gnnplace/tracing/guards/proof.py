@@ -45,10 +45,30 @@ LATER = 10**6
 LOST = "a plan repeats calls of torch alone and would lose it"
 HOOK = "take it off, and change the gradients between the step and the optimizer's"
 NOTED = (
-    (torch.Tensor, "register_hook", "a hook of a tensor", "write what it does as an operation"),
-    (torch.autocast, "__enter__", "torch.autocast", "give the plan a precision, as bf16-mixed"),
-    (torch.Tensor, "requires_grad_", "a change of requires_grad", "set it before planning"),
-    (nn.Module, "requires_grad_", "a change of requires_grad", "set it before planning"),
+    (
+        torch.Tensor,
+        "register_hook",
+        "a hook of a tensor",
+        "write what it does as an operation",
+    ),
+    (
+        torch.autocast,
+        "__enter__",
+        "torch.autocast",
+        "give the plan a precision, as bf16-mixed",
+    ),
+    (
+        torch.Tensor,
+        "requires_grad_",
+        "a change of requires_grad",
+        "set it before planning",
+    ),
+    (
+        nn.Module,
+        "requires_grad_",
+        "a change of requires_grad",
+        "set it before planning",
+    ),
     (
         torch.autograd.graph.saved_tensors_hooks,
         "__enter__",
@@ -193,7 +213,9 @@ def differs_later(step: StepModule, mode: FakeTensorMode | None) -> bool:
         counters_before = _counters(step)
         run, outcome = runs.original()
         counters = _counters(step)
-        counting = [k for k, value in counters.items() if counters_before.get(k, value) != value]
+        counting = [
+            k for k, value in counters.items() if counters_before.get(k, value) != value
+        ]
         # The next step, and one whose counters are past what warms up.
         for steps_ahead in (0, LATER) if counting else (0,):
             for owner, key in counting:
@@ -202,7 +224,11 @@ def differs_later(step: StepModule, mode: FakeTensorMode | None) -> bool:
                 _, next_outcome = runs.original(since=run)
             except Exception:
                 return True
-            if any(outcome[k] != v for k, v in next_outcome.items() if k.startswith("output")):
+            if any(
+                outcome[k] != v
+                for k, v in next_outcome.items()
+                if k.startswith("output")
+            ):
                 return True
     return False
 
@@ -216,8 +242,13 @@ class _Run(Numbering):
 
 def _state(step: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yield kind, name and tensor of parameters and buffers."""
-    for kind, named in ((PARAMETER, step.named_parameters()), (BUFFER, step.named_buffers())):
-        yield from ((kind, name.removeprefix("model."), tensor) for name, tensor in named)
+    for kind, named in (
+        (PARAMETER, step.named_parameters()),
+        (BUFFER, step.named_buffers()),
+    ):
+        yield from (
+            (kind, name.removeprefix("model."), tensor) for name, tensor in named
+        )
 
 
 @dataclass(frozen=True)
@@ -245,15 +276,21 @@ class _Runs:
             if since is not None:
                 run.carry(since)
             with run:
-                run.initial = {f"{k} {name!r}": run.number(t) for k, name, t in _state(self.step)}
+                run.initial = {
+                    f"{k} {name!r}": run.number(t) for k, name, t in _state(self.step)
+                }
                 with _seeding(run), other_generators() as generators:
                     output = self.step(*inputs)
                 if generators:
-                    run.faults["other"] = f"the code draws from {generators[0]}: {UNLIKE}"
+                    run.faults["other"] = (
+                        f"the code draws from {generators[0]}: {UNLIKE}"
+                    )
                     return run, {}  # such numbers may have no backward pass here
                 if run.asked[1]:
                     place, op = run.asked
-                    run.faults["asked"] = f"its forward pass{place}: {on_numbers(op, place)}"
+                    run.faults["asked"] = (
+                        f"its forward pass{place}: {on_numbers(op, place)}"
+                    )
                 return run, self._end(run, output, inputs, list(_state(self.step)))
 
     def recording(self, replay: Replay) -> tuple[_Run, Numbers]:
@@ -269,18 +306,23 @@ class _Runs:
                 run.label = None
                 return run, self._end(run, output, inputs, state)
 
-    def _begin(self, places: Callable[[], str] | None = None) -> tuple[list[torch.Tensor], _Run]:
+    def _begin(
+        self, places: Callable[[], str] | None = None
+    ) -> tuple[list[torch.Tensor], _Run]:
         """Return inputs of a run, and its numbering, which knows them and the state by name."""
         torch.clear_autocast_cache()
         make_input = torch.empty_like if self.mode else torch.clone
         inputs = [
-            make_input(t.detach()).requires_grad_(t.requires_grad) for t in self.step.inputs()
+            make_input(t.detach()).requires_grad_(t.requires_grad)
+            for t in self.step.inputs()
         ]
         names: dict[int, Hashable] = {}
         for kind, name, t in _state(self.step):
             names.setdefault(storage_of(t), (kind, name))
         input_names = {storage_of(t): (INPUT, str(i)) for i, t in enumerate(inputs)}
-        return inputs, _Run(input_names | names, frozenset(input_names.values()), places, self.mode)
+        return inputs, _Run(
+            input_names | names, frozenset(input_names.values()), places, self.mode
+        )
 
     def _end(
         self,
@@ -297,7 +339,11 @@ class _Runs:
         numbers: Numbers = {f"output {i}": run.number(t) for i, t in enumerate(leaves)}
         numbers |= {f"{kind} {name!r}": run.number(t) for kind, name, t in state}
         numbers |= {f"{INPUT} {i}": run.number(t) for i, t in enumerate(inputs)}
-        gradients = {name: t.grad for kind, name, t in state if kind == PARAMETER and self.backward}
+        gradients = {
+            name: t.grad
+            for kind, name, t in state
+            if kind == PARAMETER and self.backward
+        }
         run.layouts = {name: g.layout for name, g in gradients.items() if g is not None}
         return numbers | {
             f"gradient of {name!r}": None if g is None else run.number(g)
@@ -354,7 +400,9 @@ class _Runs:
                 if parameter is not None and hasattr(parameter, "placements"):
                     with self.mode or nullcontext():
                         unsharded = torch.zeros(
-                            parameter.shape, dtype=parameter.dtype, device=parameter.device
+                            parameter.shape,
+                            dtype=parameter.dtype,
+                            device=parameter.device,
                         )
                     stand_in = stand_ins.setdefault(
                         id(parameter), nn.Parameter(unsharded, parameter.requires_grad)
@@ -382,13 +430,19 @@ class _Judge:
         if fault := next(iter(run.faults.values()), ""):
             raise self._refusal(fault)
         if attributes.changed and differs_later(runs.step, runs.mode):
-            names = ", ".join(repr(n.removeprefix("model.")) for n in attributes.changed[:3])
+            names = ", ".join(
+                repr(n.removeprefix("model.")) for n in attributes.changed[:3]
+            )
             raise self._refusal(lasting(names))
         recording, differing = self._compared(outcome)
         if differing:
             raise self._refusal(self._cause(differing, recording))
         self._check_gradients(run)
-        changed = {k: outcome[k] for k, number in run.initial.items() if outcome.get(k) != number}
+        changed = {
+            k: outcome[k]
+            for k, number in run.initial.items()
+            if outcome.get(k) != number
+        }
         self._check_parameters(run, changed)
         random = tuple(k for k in recording.random if k is not None)
         buffers = tuple(key.split("'")[1] for key in changed if key.startswith(BUFFER))
@@ -410,13 +464,19 @@ class _Judge:
                 with runs.restored():
                     if runs.original()[1] != outcome:
                         break
-            with patch.object(runs.mode, "cache_enabled", False) if exact else nullcontext():
+            with (
+                patch.object(runs.mode, "cache_enabled", False)
+                if exact
+                else nullcontext()
+            ):
                 if exact:
                     with runs.restored():
                         _, outcome = runs.original()
                 with runs.restored():
                     recording, recorded = runs.recording(self.replay)
-            differing = [key for key, number in outcome.items() if recorded.get(key) != number]
+            differing = [
+                key for key, number in outcome.items() if recorded.get(key) != number
+            ]
             if not differing or runs.mode is None:
                 break
         return recording, differing
@@ -449,7 +509,10 @@ class _Judge:
             regions.append(args[0])
             return original(*args, **options)
 
-        with patch_private(checkpoint, REGION, note_region, "torch"), self.runs.restored():
+        with (
+            patch_private(checkpoint, REGION, note_region, "torch"),
+            self.runs.restored(),
+        ):
             self.runs.original()
         return bool(regions)
 
@@ -492,7 +555,9 @@ class _Judge:
         if calls:
             return f"{calls[0][0]} {values}: {LOST}; {calls[0][1]}"
         numbers = [n for n in map(outcome.get, differing) if n is not None]
-        place, op = next(run.origins(numbers, recording.seen), ("", "what its code does"))
+        place, op = next(
+            run.origins(numbers, recording.seen), ("", "what its code does")
+        )
         return f"{op}{place} {values}: {LOST}; write it with functions of torch, not in vmap"
 
 
@@ -514,7 +579,11 @@ def _seeding(run: _Run) -> Iterator[None]:
 
 
 def _noting(
-    owner: Any, name: str, words: tuple[str, str], calls: list[tuple[str, str]], step: nn.Module
+    owner: Any,
+    name: str,
+    words: tuple[str, str],
+    calls: list[tuple[str, str]],
+    step: nn.Module,
 ) -> Any:
     """Return a patch that notes calls of a function by the user's code, with where they are."""
     original = getattr(owner, name)
@@ -524,17 +593,28 @@ def _noting(
             calls.append((f"{words[0]}{place}", words[1]))
         return original(*args, **options)
 
-    return patch.object(owner, name, staticmethod(call) if inspect.ismethod(original) else call)
+    return patch.object(
+        owner, name, staticmethod(call) if inspect.ismethod(original) else call
+    )
 
 
 def _place(step: nn.Module) -> str:
     """Return module and line of the user's code that runs; empty where none of the step's does."""
-    names = {id(m): n.removeprefix("model").lstrip(".") for n, m in step.named_modules()}
+    names = {
+        id(m): n.removeprefix("model").lstrip(".") for n, m in step.named_modules()
+    }
     frame, module, line = inspect.currentframe(), "", ""
     while frame is not None and frame.f_code is not _Runs.original.__code__:
         owner = frame.f_locals.get("self")
-        if not module and isinstance(owner, nn.Module) and id(owner) in names and owner is not step:
-            module = f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+        if (
+            not module
+            and isinstance(owner, nn.Module)
+            and id(owner) in names
+            and owner is not step
+        ):
+            module = (
+                f" in module {names[id(owner)] or 'model'!r} ({type(owner).__name__})"
+            )
         if not line and is_users(frame.f_code.co_filename):
             line = f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back

@@ -116,7 +116,9 @@ def _refusals() -> Iterator[Patch]:
     yield patch.object(functional, "handle_torch_function", _handled)
 
 
-def _handled(function: Any, tensors: Sequence[object], *args: Any, **options: Any) -> object:
+def _handled(
+    function: Any, tensors: Sequence[object], *args: Any, **options: Any
+) -> object:
     """Hand a function to torch's modes, as torch does, if it passes on all its tensors.
 
     Raises:
@@ -148,7 +150,9 @@ def _unanswered(places: list[str]) -> Patch:
         places.append(user_place())
         original(self, *args)
 
-    return patch.object(fake_tensor.DataDependentOutputException, "__init__", note_question)
+    return patch.object(
+        fake_tensor.DataDependentOutputException, "__init__", note_question
+    )
 
 
 @contextmanager

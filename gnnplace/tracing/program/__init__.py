@@ -32,7 +32,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing.program.optimizers import optimizer as optimizer
     from gnnplace.tracing.program.portable_attention import PORTABLE as PORTABLE
     from gnnplace.tracing.program.portable_attention import attention as attention
-    from gnnplace.tracing.program.portable_attention import attention_backward as attention_backward
+    from gnnplace.tracing.program.portable_attention import (
+        attention_backward as attention_backward,
+    )
     from gnnplace.tracing.program.program import BACKWARD as BACKWARD
     from gnnplace.tracing.program.program import FORWARD as FORWARD
     from gnnplace.tracing.program.program import UPDATE as UPDATE

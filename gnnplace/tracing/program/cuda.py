@@ -110,4 +110,6 @@ def on_cuda(program: Program) -> Program:
 def _single(info: ValueInfo) -> ValueInfo:
     """Return the same tensor in float32."""
     itemsize = torch.float32.itemsize
-    return replace(info, dtype=torch.float32, bytes=info.bytes // info.dtype.itemsize * itemsize)
+    return replace(
+        info, dtype=torch.float32, bytes=info.bytes // info.dtype.itemsize * itemsize
+    )

@@ -61,7 +61,9 @@ class CutBatch:
     def joined(self, shares: Sequence[Tensors]) -> Tensors:
         """Return the whole batch of which these are the shares."""
         return tuple(
-            shares[0][i] if axis is None else torch.cat([share[i] for share in shares], axis)
+            shares[0][i]
+            if axis is None
+            else torch.cat([share[i] for share in shares], axis)
             for i, axis in enumerate(self.axes)
         )
 
@@ -93,7 +95,9 @@ class CutBatch:
 def _called(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Tensors:
     """Return what a graph makes of tensors of a batch."""
     slots = module.graph.find_nodes(op="placeholder")
-    converted = [_like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)]
+    converted = [
+        _like(tensor, slot) for tensor, slot in zip(inputs, slots, strict=True)
+    ]
     with torch.no_grad():
         outputs: Tensors = module(*converted)
     return outputs

@@ -39,7 +39,11 @@ class Seeded(TorchDispatchMode):
         self.seed, self.number = seed, number
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Operands = (), kwargs: Options | None = None
+        self,
+        func: OpOverload,
+        types: object,
+        args: Operands = (),
+        kwargs: Options | None = None,
     ) -> object:
         if not may_draw(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
@@ -71,7 +75,9 @@ class SeededAgain(Seeded):
 
     def begin_draw(self) -> None:
         """Take the number that the draw had at first, where a checkpoint repeats it."""
-        self.seed, self.number = self._after.setdefault(_state(), (self.seed, self.number))
+        self.seed, self.number = self._after.setdefault(
+            _state(), (self.seed, self.number)
+        )
 
     def end_draw(self, func: OpOverload, result: object) -> None:
         """Keep which draw follows in the state of the generator."""
@@ -123,7 +129,9 @@ class ProgramDraws(SeededAgain):
     def finish(self) -> str:
         """Return why the module drew otherwise, after its passes; empty if it did not."""
         if not self.difference and len(self._drawn) != self.count:
-            counts = f"{len(self._drawn)} times, and the recorded step {self.count} times"
+            counts = (
+                f"{len(self._drawn)} times, and the recorded step {self.count} times"
+            )
             self.difference = f"eager PyTorch draws random numbers {counts}"
         return self.difference
 
@@ -134,21 +142,30 @@ class ProgramDraws(SeededAgain):
         op = self._ops[number]
         tensor = tensors_in(result)[0]
         value = next((name for name in op.results if name is not None), None)
-        if value is None or tuple(self._program.values[value].shape) != tuple(tensor.shape):
+        if value is None or tuple(self._program.values[value].shape) != tuple(
+            tensor.shape
+        ):
             return False
         name, recorded = _plain_name(str(func)), _plain_name(str(op.args[1]))
         if name == recorded:
             # Of 0 and 1 the generator draws as many in every type.
-            return name == BERNOULLI or self._program.values[value].dtype == tensor.dtype
+            return (
+                name == BERNOULLI or self._program.values[value].dtype == tensor.dtype
+            )
         if (name, recorded) != (BERNOULLI, DROPOUT):
             return False
         with drawing(tensor.device, self._seed(number)):
-            mask = torch.native_dropout(torch.ones_like(tensor), float(op.args[3]), True)[1]
+            mask = torch.native_dropout(
+                torch.ones_like(tensor), float(op.args[3]), True
+            )[1]
         return torch.equal(mask, tensor != 0)
 
 
 def _plain_name(name: str) -> str:
     """Return the name of an op without namespace, overload and mark of a change in place."""
     return (
-        name.removeprefix("aten.").partition(".")[0].removesuffix("_").removesuffix("_functional")
+        name.removeprefix("aten.")
+        .partition(".")[0]
+        .removesuffix("_")
+        .removesuffix("_functional")
     )

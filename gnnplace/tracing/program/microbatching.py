@@ -47,7 +47,9 @@ def microbatched(program: Program, count: int) -> Program:
     """
     check_microbatches(count)
     if program.microbatches != 1:
-        raise InputError(f"{program.name}: already cut into {program.microbatches} micro-batches")
+        raise InputError(
+            f"{program.name}: already cut into {program.microbatches} micro-batches"
+        )
     if count == 1:
         return program
     copies = _MicrobatchTransform(program, count).program()
@@ -57,7 +59,9 @@ def microbatched(program: Program, count: int) -> Program:
     return with_inputs(copies, batch.shares)
 
 
-def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) -> Program:
+def with_inputs(
+    program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]
+) -> Program:
     """Return the program with other example inputs.
 
     Args:
@@ -85,7 +89,9 @@ def with_inputs(program: Program, inputs: tuple[tuple[torch.Tensor, ...], ...]) 
     if program.batch is not None:
         # Every share reads the same numbers of the whole batch.
         batch_values = program.batch.values(program.batch.joined(inputs))
-        initial.update({n: v.clone() for n, v in batch_values.items() if n in program.inputs})
+        initial.update(
+            {n: v.clone() for n, v in batch_values.items() if n in program.inputs}
+        )
     return replace(program, initial=initial)
 
 
@@ -130,9 +136,13 @@ class _MicrobatchTransform:
             values=self.per_copy(source.values, _same),
             loss=None if source.loss is None else self.value(source.loss, 0),
             gradients={k: self.value(v, 0) for k, v in source.gradients.items()},
-            buffers={k: self.value(v, self.count - 1) for k, v in source.buffers.items()},
+            buffers={
+                k: self.value(v, self.count - 1) for k, v in source.buffers.items()
+            },
             initial=self.per_copy(source.initial, _same),
-            outputs=tuple(self.value(v, k) for k in range(self.count) for v in source.outputs),
+            outputs=tuple(
+                self.value(v, k) for k in range(self.count) for v in source.outputs
+            ),
             microbatches=self.count,
         )
 
@@ -140,13 +150,17 @@ class _MicrobatchTransform:
         """Return the ops of every copy, then the updates."""
         repeated = [op for op in self.source.ops if op.name not in self.updates]
         copies = [self.copy(op, k) for k in range(self.count) for op in repeated]
-        return copies + [self.update(op) for op in self.source.ops if op.name in self.updates]
+        return copies + [
+            self.update(op) for op in self.source.ops if op.name in self.updates
+        ]
 
     def value(self, name: str, copy: int) -> str:
         """Return the name of a value in a copy."""
         return name if name in self.single else f"{name}#{copy}"
 
-    def per_copy(self, entries: dict[str, Any], change: Callable[[Any, int], Any]) -> Any:
+    def per_copy(
+        self, entries: dict[str, Any], change: Callable[[Any, int], Any]
+    ) -> Any:
         """Return entries by value name: single ones, then those of every copy by `change`."""
         result = {name: entry for name, entry in entries.items() if name in self.single}
         for k in range(self.count):
@@ -173,13 +187,18 @@ class _MicrobatchTransform:
             name=f"{op.name}#{index}",
             args=args,
             kwargs=map_refs(op.kwargs, renamed),
-            results=tuple(None if r is None else self.value(r, index) for r in op.results),
-            after=tuple(f"{name}#{index}" for name in op.after) + self.previous_turns(op, index),
+            results=tuple(
+                None if r is None else self.value(r, index) for r in op.results
+            ),
+            after=tuple(f"{name}#{index}" for name in op.after)
+            + self.previous_turns(op, index),
         )
 
     def previous_turns(self, op: ProgramOp, index: int) -> tuple[str, ...]:
         """Return the ops of the previous copy that change a buffer which this one touches."""
-        return tuple(f"{name}#{index - 1}" for name in self.turns.get(op.name, ()) if index > 0)
+        return tuple(
+            f"{name}#{index - 1}" for name in self.turns.get(op.name, ()) if index > 0
+        )
 
     def update(self, op: ProgramOp) -> ProgramOp:
         """Return the update with the gradients of all copies, after the ops of all copies."""
@@ -189,7 +208,9 @@ class _MicrobatchTransform:
                 after.append(name)
             else:
                 after += [f"{name}#{k}" for k in range(self.count)]
-        return replace(op, args=tuple(self.spread(a) for a in op.args), after=tuple(after))
+        return replace(
+            op, args=tuple(self.spread(a) for a in op.args), after=tuple(after)
+        )
 
     def spread(self, argument: Any) -> Any:
         """Return an argument of an update; a list of gradients has those of every copy."""

@@ -58,7 +58,9 @@ def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
 def _place(args: tuple[Any, ...], options: dict[str, Any]) -> torch.device:
     """Return where an op runs: with its tensors, or where it is to make some."""
     tensor_devices = [a.device for a in args if isinstance(a, torch.Tensor)]
-    devices = [device for device in tensor_devices if device.type != "cpu"] or tensor_devices
+    devices = [
+        device for device in tensor_devices if device.type != "cpu"
+    ] or tensor_devices
     return devices[0] if devices else options.get("device") or torch.device("cpu")
 
 
@@ -103,12 +105,17 @@ def mean_gradient(gradients: list[torch.Tensor]) -> torch.Tensor:
         return gradients[0]
     total = gradients[0] / len(gradients)
     for gradient in gradients[1:]:
-        total.add_(gradient, alpha=1 / len(gradients))  # one pass over memory, no temporary
+        total.add_(
+            gradient, alpha=1 / len(gradients)
+        )  # one pass over memory, no temporary
     return total
 
 
 def sgd_update(
-    parameter: torch.Tensor, gradients: list[torch.Tensor], lr: float, weight_decay: float
+    parameter: torch.Tensor,
+    gradients: list[torch.Tensor],
+    lr: float,
+    weight_decay: float,
 ) -> None:
     """Update in place, `p -= lr * (g + weight_decay * p)`, as `torch.optim.SGD` computes it.
 

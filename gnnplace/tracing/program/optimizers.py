@@ -52,7 +52,9 @@ class Optimizer:
     def new_state(self, parameter: torch.Tensor) -> list[torch.Tensor]:
         """Return zero state tensors for a real or fake parameter, in the order of `state`."""
         return [
-            torch.zeros((), dtype=torch.float32) if name == "step" else torch.zeros_like(parameter)
+            torch.zeros((), dtype=torch.float32)
+            if name == "step"
+            else torch.zeros_like(parameter)
             for name in self.state
         ]
 
@@ -60,7 +62,9 @@ class Optimizer:
 ADAM_STATE = ("step", "mean", "square")
 
 
-def sgd(lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def sgd(
+    lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0
+) -> Optimizer:
     """Return stochastic gradient descent as `torch.optim.SGD` does it, with momentum if not 0."""
     if momentum:
         constants = (lr, momentum, weight_decay)

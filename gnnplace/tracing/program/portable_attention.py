@@ -47,7 +47,9 @@ def attention(
         The output, as the query, and [batch, heads, length].
     """
     if query.device.type == "cpu":
-        return FORWARD(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+        return FORWARD(
+            query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )
     scores = _scores(query, key, is_causal, attn_mask, scale)
     normaliser = torch.logsumexp(scores, -1)
     weights = torch.exp(scores - normaliser.unsqueeze(-1))
@@ -83,7 +85,9 @@ def attention_backward(
     """
     if query.device.type == "cpu":
         options = {"attn_mask": attn_mask, "scale": scale}
-        return BACKWARD(grad, query, key, value, out, normaliser, dropout_p, is_causal, **options)
+        return BACKWARD(
+            grad, query, key, value, out, normaliser, dropout_p, is_causal, **options
+        )
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights = torch.exp(scores - normaliser.unsqueeze(-1))
     upstream = grad.float()
@@ -98,7 +102,10 @@ def attention_backward(
     return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype)
 
 
-PORTABLE: Mapping[Any, Callable[..., Any]] = {FORWARD: attention, BACKWARD: attention_backward}
+PORTABLE: Mapping[Any, Callable[..., Any]] = {
+    FORWARD: attention,
+    BACKWARD: attention_backward,
+}
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
@@ -107,12 +114,18 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 
 def _scores(
-    query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    is_causal: bool,
+    mask: Tensor | None,
+    scale: float | None,
 ) -> Tensor:
     """Return the masked scores in float32. [batch, heads, queries, keys]"""
     scores = query.float() @ key.float().transpose(-1, -2) * _scale(query, scale)
     if is_causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        later = torch.ones(
+            scores.shape[-2:], dtype=torch.bool, device=scores.device
+        ).triu(1)
         scores = scores.masked_fill(later, -math.inf)
     if mask is None:
         return scores

@@ -91,7 +91,9 @@ class ProgramOp:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Return the names of the values that it reads, each once, in the order of arguments."""
-        return tuple(dict.fromkeys(ref.name for ref in iter_refs((self.args, self.kwargs))))
+        return tuple(
+            dict.fromkeys(ref.name for ref in iter_refs((self.args, self.kwargs)))
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,9 @@ class Program:
     @cached_property
     def producer(self) -> dict[str, int]:
         """Return the index of the op that makes each value; inputs have none."""
-        return {r: i for i, op in enumerate(self.ops) for r in op.results if r is not None}
+        return {
+            r: i for i, op in enumerate(self.ops) for r in op.results if r is not None
+        }
 
     @cached_property
     def op_index(self) -> dict[str, int]:
@@ -214,7 +218,9 @@ def alias_roots(ops: Iterable[ProgramOp]) -> Mapping[str, frozenset[str]]:
     roots: dict[str, frozenset[str]] = {}
     for op in ops:
         if op.view:
-            shared = frozenset().union(*(roots.get(r, frozenset((r,))) for r in op.reads))
+            shared = frozenset().union(
+                *(roots.get(r, frozenset((r,))) for r in op.reads)
+            )
             roots.update({r: shared for r in op.results if r is not None})
     return roots
 
@@ -236,8 +242,12 @@ def clone_initial(program: Program) -> dict[str, torch.Tensor]:
         InputError: the program was captured without tensors.
     """
     if not program.initial and program.inputs:
-        raise InputError(f"{program.name}: captured without tensors (fake); it cannot be run")
-    tensors = {n: t if all(t.stride()) else t.contiguous() for n, t in program.initial.items()}
+        raise InputError(
+            f"{program.name}: captured without tensors (fake); it cannot be run"
+        )
+    tensors = {
+        n: t if all(t.stride()) else t.contiguous() for n, t in program.initial.items()
+    }
     return {
         name: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
         for name, t in tensors.items()
@@ -282,7 +292,9 @@ class CallWriter:
         arguments = [self.text(value) for value in op.args]
         arguments += [f"{key}={self.text(value)}" for key, value in op.kwargs.items()]
         call = f"{self.constant(self.constant_of(op.target))}({', '.join(arguments)})"
-        targets = ["_" if result is None else self.name_of(result) for result in op.results]
+        targets = [
+            "_" if result is None else self.name_of(result) for result in op.results
+        ]
         written = [f"{', '.join(targets)} = {call}" if targets else call]
         return [*written, "_ = None"] if "_" in targets else written
 

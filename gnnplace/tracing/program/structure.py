@@ -74,7 +74,9 @@ def program_graph(program: Program) -> ProgramGraph:
     )
 
 
-def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, list[int]]]]:
+def _tensors(
+    program: Program,
+) -> tuple[tuple[str, ...], list[tuple[int, float, list[int]]]]:
     """Return the value of each tensor of the graph, and producer, bytes and consumers of each.
 
     Tensors without a value come last: each is an order between ops.
@@ -86,7 +88,9 @@ def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, 
             if read in program.producer:
                 consumers.setdefault(read, []).append(i)
                 linked.add((program.producer[read], i))
-    names = [r for op in program.ops for r in op.results if r in consumers and r is not None]
+    names = [
+        r for op in program.ops for r in op.results if r in consumers and r is not None
+    ]
     triples = [
         (program.producer[name], float(program.values[name].bytes), consumers[name])
         for name in names
@@ -95,7 +99,9 @@ def _tensors(program: Program) -> tuple[tuple[str, ...], list[tuple[int, float, 
     return (*names, *("" for _ in orders)), triples + orders
 
 
-def _orders(program: Program, linked: set[tuple[int, int]]) -> list[tuple[int, float, list[int]]]:
+def _orders(
+    program: Program, linked: set[tuple[int, int]]
+) -> list[tuple[int, float, list[int]]]:
     """Return a tensor of no bytes from each op that others come `after` and are not linked to."""
     followers: dict[int, list[int]] = {}
     for i, op in enumerate(program.ops):
@@ -122,7 +128,9 @@ def touched(program: Program) -> dict[str, list[int]]:
                     result.setdefault(keys[root], []).append(i)
     for source, gradient in program.gradients.items():
         if gradient in program.producer:
-            result.setdefault(f"parameter.{source}", []).append(program.producer[gradient])
+            result.setdefault(f"parameter.{source}", []).append(
+                program.producer[gradient]
+            )
     return result
 
 
@@ -202,7 +210,9 @@ def _attach(program: Program) -> IntArray:
     """Return the op that each op must stay with, -1 if there is none. [num_ops]"""
     attach = np.full(len(program.ops), -1, dtype=np.int32)
     for i, op in enumerate(program.ops):
-        producers = [program.producer[read] for read in op.reads if read in program.producer]
+        producers = [
+            program.producer[read] for read in op.reads if read in program.producer
+        ]
         copies = not op.results and op.phase != PHASES[UPDATE]
         if (op.view or copies) and producers:
             attach[i] = producers[0]

@@ -36,7 +36,16 @@ from gnnplace.tracing.rules.rule import (
 )
 
 HEADS, QUERIES, ZIGZAG = "heads", "queries", "zigzag"
-SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+SDPA = (
+    "query",
+    "key",
+    "value",
+    "attn_mask",
+    "dropout_p",
+    "is_causal",
+    "scale",
+    "enable_gqa",
+)
 DROPOUT = "its dropout draws other numbers on each part"
 
 
@@ -46,7 +55,8 @@ def attention(case: Case) -> Rule:
         return whole(case, DROPOUT)
     query, value = case.shapes[0], case.results[0]
     lead = tuple(
-        HEADS if axis == 1 and len(value) == 4 else str(axis) for axis in range(len(value) - 2)
+        HEADS if axis == 1 and len(value) == 4 else str(axis)
+        for axis in range(len(value) - 2)
     )
     causal = bool(case.call.argument(5, "is_causal", False))
     allows_zigzag = causal and query[-2] % 2 == 0  # two blocks a part
@@ -81,13 +91,20 @@ def _mask_axes(
 ) -> Axes:
     """Return the labels of a mask, which is broadcast to the leading axes of the result."""
     count = max(0, len(shape) - 2)
-    sizes = zip(shape[:count], result[len(lead) - count :], lead[len(lead) - count :], strict=False)
+    sizes = zip(
+        shape[:count],
+        result[len(lead) - count :],
+        lead[len(lead) - count :],
+        strict=False,
+    )
     leading = tuple(label if size == full else None for size, full, label in sizes)
     rows = QUERIES if len(shape) > 1 and shape[-2] == num_queries else None
     return (*leading, rows, None)[-len(shape) :]
 
 
-def _of_queries(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _of_queries(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Attend for a part of the queries, which see the keys up to their own position.
 
     On paper a part has the keys of the last one, which all wait for.
@@ -97,7 +114,9 @@ def _of_queries(call: LayerCall, args: Operands, kwargs: Keywords, share: Share)
         return _in_zigzag(call, arguments, share)
     parts, query = share.parts(QUERIES), arguments["query"]
     place = parts - 1 if isinstance(query, FakeTensor) else share.index(QUERIES)
-    result: torch.Tensor = call.function(**_from(arguments, query, place * query.shape[-2]))
+    result: torch.Tensor = call.function(
+        **_from(arguments, query, place * query.shape[-2])
+    )
     return result
 
 
@@ -107,10 +126,17 @@ def _from(arguments: Keywords, query: torch.Tensor, start: int) -> Keywords:
     on_paper = isinstance(query, FakeTensor)
     key = arguments["key"][..., : start + count, :]
     value = arguments["value"][..., : start + count, :]
-    result = arguments | {"query": query, "key": key, "value": value, "is_causal": start == 0}
+    result = arguments | {
+        "query": query,
+        "key": key,
+        "value": value,
+        "is_causal": start == 0,
+    }
     if start and key.shape[-2] == start + count and (on_paper or device.type == "cuda"):
         # Flash attention, without a mask in memory. On paper the own block counts as a whole one.
-        result["attn_mask"] = None if on_paper else causal_lower_right(count, start + count)
+        result["attn_mask"] = (
+            None if on_paper else causal_lower_right(count, start + count)
+        )
     elif start:
         rows = torch.arange(start, start + count, device=device).unsqueeze(1)
         result["attn_mask"] = rows >= torch.arange(key.shape[-2], device=device)
@@ -123,7 +149,9 @@ def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tens
     blocks = (place, 2 * parts - 1 - place)  # for which this part attends
     away = [min(block, 2 * parts - 1 - block) for block in (2 * place, 2 * place + 1)]
     home = [block // 2 for block in blocks]
-    counts, received = ([where.count(k) for k in range(parts)] for where in (away, home))
+    counts, received = (
+        [where.count(k) for k in range(parts)] for where in (away, home)
+    )
     is_reversed = away[0] > away[1]  # rows for the first part come first
 
     halves = arguments["query"].unflatten(-2, (2, -1)).movedim(-3, 0)
@@ -144,7 +172,9 @@ def multi_head_attention(case: Case) -> Rule:
 
     Along the heads as well if the projections of queries, keys and values are packed.
     """
-    if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(13, "training", True):
+    if case.call.argument(10, "dropout_p", 0.0) and case.call.argument(
+        13, "training", True
+    ):
         return whole(case, DROPOUT)
     if len(case.shapes[0]) != 3:
         return whole(case, "attention without a batch")
@@ -188,7 +218,9 @@ def _with_heads(case: Case, rule: Rule) -> Rule:
         if slot is not None:
             axes[slot] = labels
     heads = int(case.call.argument(4, "num_heads"))
-    return replace(rule, extents={**rule.extents, HEADS: heads}, reads=tuple(axes), run=_by_heads)
+    return replace(
+        rule, extents={**rule.extents, HEADS: heads}, reads=tuple(axes), run=_by_heads
+    )
 
 
 NAMES = (
@@ -243,7 +275,9 @@ def _projected(arguments: Keywords, heads: int, features: int) -> list[torch.Ten
     bias = arguments["in_proj_bias"]
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     projections = []
-    for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
+    for name, weight, bias in zip(
+        ("query", "key", "value"), weights, biases, strict=True
+    ):
         x = arguments[name]
         y = functional.linear(x, weight, bias).view(*x.shape[:2], heads, features)
         projections.append(y.permute(1, 2, 0, 3))

@@ -51,7 +51,9 @@ def is_elementwise(name: str) -> bool:
     packet = getattr(torch.ops.aten, PLAIN.get(name, name), None)
     if packet is None or not hasattr(packet, "overloads"):
         return False
-    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+    return any(
+        torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads()
+    )
 
 
 def elementwise_rule(case: Case) -> Rule:
@@ -86,7 +88,9 @@ def dropout(case: Case) -> Rule:
 def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
     """Return the runner of dropout; `axes` are the labels of the result."""
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         training, p = call.argument(2, "training", True), call.argument(1, "p", 0.5)
         if not training or p == 0.0 or args[0].shape == case.results[0]:
             return call.function(*args, **kwargs)
@@ -116,7 +120,8 @@ def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Ru
         for slot, shape in enumerate(case.shapes):
             draft.read(slot if len(shape) == rank else None, axes)
         return draft.rule(
-            ELEMENTWISE, *[(*axes, *[None] * (len(shape) - rank)) for shape in case.results]
+            ELEMENTWISE,
+            *[(*axes, *[None] * (len(shape) - rank)) for shape in case.results],
         )
 
     return rule
@@ -151,7 +156,9 @@ def indexed(case: Case) -> Rule:
     unequal_axes = {k for k in range(rank) if len({shape[k] for shape in shapes}) > 1}
     axes, draft = numbered(rank, axis, *unequal_axes), RuleDraft(case)
     index_axes = (
-        numbered(rank, *unequal_axes - {axis % rank}) if case.call.kind == "gather" else axes
+        numbered(rank, *unequal_axes - {axis % rank})
+        if case.call.kind == "gather"
+        else axes
     )
     for slot, shape in enumerate(case.shapes):
         draft.read(slot if len(shape) == rank else None, index_axes if slot else axes)
@@ -190,7 +197,9 @@ def reduced(case: Case) -> Rule:
     left_labels = left_axes(axes, reduced, keeps_axes)
     draft = case.reads(axes)
     over = [str(axis) for axis in reduced]
-    return draft.rule(REDUCTION, left_labels, run=_mean(over) if case.call.kind == "mean" else None)
+    return draft.rule(
+        REDUCTION, left_labels, run=_mean(over) if case.call.kind == "mean" else None
+    )
 
 
 def extreme(case: Case) -> Rule:
@@ -223,7 +232,9 @@ def left_axes(axes: Axes, reduced: list[int], keep: bool) -> Axes:
 def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
     """Return the runner of a mean: a part's mean over the number of parts that are added up."""
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         result = call.function(*args, **kwargs)
         for label in over:
             result = result / share.parts(label) if share.parts(label) > 1 else result
@@ -263,7 +274,8 @@ ELEMENTWISE_RULES: dict[str, Callable[[Case], Rule]] = {
     **dict.fromkeys(("tril", "triu"), mixing(-2, -1)),
     "one_hot": mixing(),
     **dict.fromkeys(
-        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), indexed
+        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"),
+        indexed,
     ),
     "index_select": selected,
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), similarity),

@@ -21,7 +21,15 @@ import torch
 from gnnplace.torch_names import FakeTensor
 from gnnplace.tracing.calls import GATES, ExpertWeights, LayerCall, balanced
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.rule import SPREAD, Case, Keywords, Operands, Rule, RuleDraft, Share
+from gnnplace.tracing.rules.rule import (
+    SPREAD,
+    Case,
+    Keywords,
+    Operands,
+    Rule,
+    RuleDraft,
+    Share,
+)
 
 TOKENS, EXPERTS, WIDTH, DISPATCH = "0", "experts", "width", "dispatch"
 
@@ -47,10 +55,14 @@ def of_experts(case: Case) -> Rule:
     return draft.rule("experts", result, flops=flops, run=_part, exchanges=rows)
 
 
-def _part(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _part(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Run a device's experts, or its part of each; on paper every expert has as many rows."""
     x, index, weights, up, down, act, _, *biases = args
-    if share.parts(WIDTH) > 1 and biases and biases[1] is not None:  # once, where results add up
+    if (
+        share.parts(WIDTH) > 1 and biases and biases[1] is not None
+    ):  # once, where results add up
         biases[1] = biases[1] * float(share.index(WIDTH) == 0)
     experts = ExpertWeights(up, down, act, *biases)
     for label in (DISPATCH, SPREAD):
@@ -92,7 +104,9 @@ def _dispatched(
     if isinstance(x, FakeTensor):
         come = order.repeat(math.ceil(share.fullest))[: int(len(order) * share.fullest)]
         rows, ones = x[come // index.shape[1]], weights.flatten()[come].unsqueeze(1)
-        returned = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)[: len(order)]
+        returned = balanced(rows, expert_ids[come].unsqueeze(1), ones, experts)[
+            : len(order)
+        ]
     else:
         # Rows to each other shard, by the shard that sends and that which receives.
         order = order[: int(is_expert.sum())]
@@ -104,14 +118,19 @@ def _dispatched(
         received = traffic[:, share.index(label)].tolist()
         arrived = share.sent(rows, counts, received, label)
         ids = share.sent(
-            (expert_ids[order] % num_local_experts).unsqueeze(1), counts, received, label
+            (expert_ids[order] % num_local_experts).unsqueeze(1),
+            counts,
+            received,
+            label,
         )
         ones = weights.new_ones(ids.shape)
         up, down, act, *biases = experts
         outputs = call.function(arrived, ids, ones, up, down, act, 0, *biases)
         returned = share.sent(outputs, received, counts, label)
     weighted = returned * weights.flatten()[order].unsqueeze(1)
-    return torch.zeros_like(x).index_add(0, order // index.shape[1], weighted.to(x.dtype))
+    return torch.zeros_like(x).index_add(
+        0, order // index.shape[1], weighted.to(x.dtype)
+    )
 
 
 EXPERT_RULES = {"experts": of_experts}

@@ -17,7 +17,12 @@ import torch
 
 from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.elementwise import broadcast, extreme, left_axes, reduced_axes
+from gnnplace.tracing.rules.elementwise import (
+    broadcast,
+    extreme,
+    left_axes,
+    reduced_axes,
+)
 from gnnplace.tracing.rules.rule import (
     Axes,
     Case,
@@ -53,10 +58,14 @@ def classification(case: Case) -> Rule:
     kind = _reduction(case.call, 6)
     result: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
     sums = {CLASSES: Exchanged(math.prod(target))} if splits_classes else {}
-    return draft.rule(LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums)
+    return draft.rule(
+        LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums
+    )
 
 
-def _added(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _added(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Return a part's sum, or losses of its rows."""
     if share.parts(CLASSES) == 1:
         return call.function(*args, **kwargs)
@@ -64,17 +73,23 @@ def _added(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> t
     return losses if _reduction(call, 6) == NONE else losses.sum()
 
 
-def _rows(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _rows(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Return a part's shares of the losses of rows, if classes are cut."""
     target = args[1] if len(args) > 1 else kwargs["target"]
     ignored = call.argument(4, "ignore_index", -100)
     smoothing = call.argument(7, "label_smoothing", 0.0)
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
-    losses: torch.Tensor = _ShareOfClasses.apply(args[0], target, weight, ignored, smoothing, share)
+    losses: torch.Tensor = _ShareOfClasses.apply(
+        args[0], target, weight, ignored, smoothing, share
+    )
     return losses
 
 
-def log_sum_exp(scores: torch.Tensor, axis: int, share: Share, label: str) -> torch.Tensor:
+def log_sum_exp(
+    scores: torch.Tensor, axis: int, share: Share, label: str
+) -> torch.Tensor:
     """Return log-sum-exp along an axis whose parts other devices have; without a gradient."""
     local = torch.logsumexp(scores, axis)
     largest = share.largest(local, label)
@@ -122,7 +137,9 @@ class _ShareOfClasses(torch.autograd.Function):
             weight = scores.new_ones(all_classes)
 
         # The term of the target, of the part that has it.
-        target_weight = (1 - smoothing) * weight[target.where(counts, 0)].where(counts, 0)
+        target_weight = (1 - smoothing) * weight[target.where(counts, 0)].where(
+            counts, 0
+        )
         target_score = scores.gather(1, column).squeeze(1)
         losses = (target_weight * (log_sum - target_score)).where(has_target, 0)
 
@@ -192,18 +209,28 @@ def log_sum(case: Case) -> Rule:
     label = axes[reduced[0]] or ""
     draft = case.reads(axes)
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         if share.parts(label) == 1:
             return call.function(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
         result: torch.Tensor = _ShareOfLogSum.apply(scores, reduced[0], share, label)
         return result.unsqueeze(reduced[0]) if keeps_axis else result
 
-    sums = {label: Exchanged(math.prod(case.shapes[0]) // max(case.shapes[0][reduced[0]], 1))}
-    return draft.rule(LOSS, left_axes(axes, reduced, keeps_axis), run=run, exchanges=sums)
+    sums = {
+        label: Exchanged(
+            math.prod(case.shapes[0]) // max(case.shapes[0][reduced[0]], 1)
+        )
+    }
+    return draft.rule(
+        LOSS, left_axes(axes, reduced, keeps_axis), run=run, exchanges=sums
+    )
 
 
-def _counted(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _counted(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Return a part's sum over the count of all parts; it may differ from part to part."""
     labels = [label for label in ("0", "2", "3", "4") if share.parts(label) > 1]
     splits_classes = share.parts(CLASSES) > 1
@@ -253,7 +280,11 @@ def comparison(position: int) -> Callable[[Case], Rule]:
         kind = _reduction(case.call, position)
         if kind not in (MEAN, SUM, NONE) or case.shapes[0] != case.shapes[1]:
             return whole(case, f"reduction {kind!r}, or shapes that are broadcast")
-        if kind == MEAN and len(case.shapes) > 2 and case.call.kind in ("mse_loss", "l1_loss"):
+        if (
+            kind == MEAN
+            and len(case.shapes) > 2
+            and case.call.kind in ("mse_loss", "l1_loss")
+        ):
             return whole(case, "a mean over weights")
         axes, draft = numbered(len(case.shapes[0])), RuleDraft(case)
         for slot, shape in enumerate(case.shapes):  # with weights, where it has some
@@ -276,7 +307,9 @@ def _by_count(case: Case, axes: Axes, slots: list[int]) -> Rule:
 def _scaled(axes: Axes) -> Callable[..., torch.Tensor]:
     """Return the runner of a mean over all axes."""
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         result = call.function(*args, **kwargs)
         for label in axes:
             if label is not None and share.parts(label) > 1:

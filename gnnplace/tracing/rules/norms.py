@@ -8,7 +8,15 @@ import torch
 
 from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
-from gnnplace.tracing.rules.rule import Case, Keywords, Operands, Rule, Share, numbered, whole
+from gnnplace.tracing.rules.rule import (
+    Case,
+    Keywords,
+    Operands,
+    Rule,
+    Share,
+    numbered,
+    whole,
+)
 
 NORM, BATCH, CHANNELS = "norm", "0", "channels"
 
@@ -21,7 +29,9 @@ def layer_norm(case: Case) -> Rule:
     return case.reads(axes).rule(NORM, *[axes] * len(case.results))
 
 
-def by_examples(min_rank: int, slots: int = 1, kind: str = NORM) -> Callable[[Case], Rule]:
+def by_examples(
+    min_rank: int, slots: int = 1, kind: str = NORM
+) -> Callable[[Case], Rule]:
     """Return the rule of calls that keep examples apart, along the first axis.
 
     Args:
@@ -61,7 +71,9 @@ def batch_norm(case: Case) -> Rule:
     return draft.rule(NORM, axes, run=_synchronised, exchanges=sums)
 
 
-def _synchronised(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _synchronised(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Run batch norm over the batch of all devices (Ioffe and Szegedy, 2015, arXiv 1502.03167)."""
     if share.parts(BATCH) == 1:
         return call.function(*args, **kwargs)
@@ -71,7 +83,9 @@ def _synchronised(call: LayerCall, args: Operands, kwargs: Keywords, share: Shar
     shape = [1, -1] + [1] * (x.dim() - 2)
     mean, variance = _moments(x, over, share)
     count = x.numel() // x.shape[1] * share.parts(BATCH)
-    _keep_statistics(arguments, mean.detach(), variance.detach() * count / max(1, count - 1))
+    _keep_statistics(
+        arguments, mean.detach(), variance.detach() * count / max(1, count - 1)
+    )
     centred = x - mean.view(shape)
     weight, bias = arguments.get("weight"), arguments.get("bias")
     y = centred * torch.rsqrt(variance + arguments.get("eps", 1e-5)).view(shape)
@@ -86,13 +100,17 @@ def _moments(
     moments = torch.stack([values.mean(over), values.var(over, correction=0)])
     count, index = share.parts(BATCH), share.index(BATCH)
     # Every device has its moments in a row of its own, so that the sum has them all.
-    rows = torch.nn.functional.pad(moments[None], (0, 0, 0, 0, index, count - 1 - index))
+    rows = torch.nn.functional.pad(
+        moments[None], (0, 0, 0, 0, index, count - 1 - index)
+    )
     means, variances = share.total(rows, BATCH).unbind(1)
     mean = means.mean(0)
     return mean, (variances + (means - mean).square()).mean(0)
 
 
-def _keep_statistics(arguments: Keywords, mean: torch.Tensor, variance: torch.Tensor) -> None:
+def _keep_statistics(
+    arguments: Keywords, mean: torch.Tensor, variance: torch.Tensor
+) -> None:
     """Move the running averages towards a batch's mean and variance, in place."""
     momentum = arguments.get("momentum", 0.1)
     for name, value in (("running_mean", mean), ("running_var", variance)):
@@ -111,7 +129,9 @@ _NAMES = (
     "eps",
 )
 NORM_RULES: dict[str, Callable[[Case], Rule]] = {
-    **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm),
+    **dict.fromkeys(
+        ("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), layer_norm
+    ),
     "group_norm": by_examples(2),
     "batch_norm": batch_norm,
 }

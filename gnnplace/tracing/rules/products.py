@@ -52,7 +52,9 @@ def _biased(case: Case, position: int, name: str) -> Callable[..., Any] | None:
     if case.slot(position, name) is None:
         return None
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         if share.parts(IN) > 1:
             first = float(share.index(IN) == 0)
             if len(args) > position:
@@ -137,7 +139,9 @@ def embedding(case: Case) -> Rule:
     )
 
 
-def _lookup(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+def _lookup(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> torch.Tensor:
     """Look up the rows that a device has of a table that is cut along its vocabulary."""
     if share.parts(VOCABULARY) == 1:
         return call.function(*args, **kwargs)
@@ -158,7 +162,11 @@ def einsum(case: Case) -> Rule:
     equation = str(case.call.args[0]).replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
-    if not isinstance(case.call.args[0], str) or "." in equation or len(terms) != len(case.shapes):
+    if (
+        not isinstance(case.call.args[0], str)
+        or "." in equation
+        or len(terms) != len(case.shapes)
+    ):
         return whole(case, f"einsum {equation!r}")
     if not arrow:
         right = "".join(sorted(c for c in {*left} - {","} if left.count(c) == 1))
@@ -178,7 +186,9 @@ def recurrent(case: Case) -> Rule:
     """Split `lstm`, `gru` and plain recurrent layers along the batch, not along positions."""
     call = case.call
     states = call.args[1]
-    if (isinstance(states, CallRef) and call.kind == "lstm") or not isinstance(call.args[3], bool):
+    if (isinstance(states, CallRef) and call.kind == "lstm") or not isinstance(
+        call.args[3], bool
+    ):
         return whole(case, "packed sequences")
     layers, dropout, training, _, first = call.args[4:9]
     if dropout and training and layers > 1:
@@ -192,7 +202,9 @@ def recurrent(case: Case) -> Rule:
     for slot in range(1, 1 + count):
         draft.read(slot, state)
     rows = math.prod(case.shapes[0][:2])
-    weights = sum(math.prod(shape) for shape in case.shapes[1 + count :] if len(shape) == 2)
+    weights = sum(
+        math.prod(shape) for shape in case.shapes[1 + count :] if len(shape) == 2
+    )
     return draft.rule("recurrent", axes, *[state] * count, flops=2.0 * rows * weights)
 
 

@@ -41,7 +41,16 @@ from gnnplace.tracing.rules.experts import EXPERT_RULES
 from gnnplace.tracing.rules.losses import LOSS_RULES
 from gnnplace.tracing.rules.norms import NORM_RULES
 from gnnplace.tracing.rules.products import PRODUCT_RULES, TRANSPOSED
-from gnnplace.tracing.rules.rule import WHOLE, Axes, Case, Rule, case_of, numbered, rows_in, whole
+from gnnplace.tracing.rules.rule import (
+    WHOLE,
+    Axes,
+    Case,
+    Rule,
+    case_of,
+    numbered,
+    rows_in,
+    whole,
+)
 from gnnplace.tracing.rules.shapes import SHAPE_RULES, with_groups
 
 EXAMPLES = "0"  # the label of the batch, as in other rules
@@ -53,7 +62,9 @@ UNKNOWN = "no rule for"  # how the reason of such a call begins
 
 def with_batches(graph: CallGraph, rules: list[Rule]) -> list[Rule]:
     """Return rules with calls that no rule knows split along the batch, if they can be."""
-    inputs = [(i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape]
+    inputs = [
+        (i, v) for i, v in enumerate(graph.values) if v.source == INPUT and v.shape
+    ]
     examples = inputs[0][1].shape[0] if inputs else 1
     axis = {i: 0 for i, v in inputs if v.shape[0] == examples}
     followed = []
@@ -79,7 +90,11 @@ def _follow(call: LayerCall, rule: Rule, axis: dict[int, int]) -> None:
 
 
 def _tried(
-    graph: CallGraph, call: LayerCall, rule: Rule, axis: Mapping[int, int], examples: int
+    graph: CallGraph,
+    call: LayerCall,
+    rule: Rule,
+    axis: Mapping[int, int],
+    examples: int,
 ) -> Rule:
     """Return the rule of a call that may be split along the batch; as it was if it may not."""
     if call.changes or call.inplace or not any(value in axis for value in call.reads):
@@ -102,7 +117,9 @@ def _tried(
     return replace(
         rule,
         extents={EXAMPLES: math.gcd(*(_sizes(graph, call, axis, result_axes)))},
-        reads=tuple(_labels(len(graph.values[v].shape), axis.get(v)) for v in call.reads),
+        reads=tuple(
+            _labels(len(graph.values[v].shape), axis.get(v)) for v in call.reads
+        ),
         results=tuple(
             _labels(len(graph.values[v].shape), batch_axis)
             for v, batch_axis in zip(call.results, result_axes, strict=True)
@@ -129,7 +146,9 @@ def _user_rule(graph: CallGraph, case: Case) -> Rule:
 
     def can_be_cut(label: str, size: int) -> bool:
         axes = tuple(x.index(label) if label in x else None for x in reads)
-        return size > 1 and agrees_in_parts(_user_call(graph, call), axes, _fewest_parts(size))
+        return size > 1 and agrees_in_parts(
+            _user_call(graph, call), axes, _fewest_parts(size)
+        )
 
     whole_axes = [k for k, size in enumerate(result) if not can_be_cut(str(k), size)]
     if len(whole_axes) == len(result):
@@ -156,11 +175,16 @@ def _labels(rank: int, axis: int | None) -> Axes:
 
 
 def _sizes(
-    graph: CallGraph, call: LayerCall, axis: Mapping[int, int], result_axes: tuple[int, ...]
+    graph: CallGraph,
+    call: LayerCall,
+    axis: Mapping[int, int],
+    result_axes: tuple[int, ...],
 ) -> list[int]:
     """Return the sizes of the batch in all tensors that a call reads and makes."""
     read = [graph.values[v].shape[axis[v]] for v in call.reads if v in axis]
-    return read + [graph.values[v].shape[k] for v, k in zip(call.results, result_axes, strict=True)]
+    return read + [
+        graph.values[v].shape[k] for v, k in zip(call.results, result_axes, strict=True)
+    ]
 
 
 def _axes_in_parts(
@@ -169,13 +193,19 @@ def _axes_in_parts(
     """Return the axis of each result along which parts of the batch lie; None if they do not."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn = {v: _drawn(graph.values[v].shape, graph.values[v].dtype) for v in call.reads}
+        drawn = {
+            v: _drawn(graph.values[v].shape, graph.values[v].dtype) for v in call.reads
+        }
         try:
             whole = _results(call, drawn)
-            shares = [_results(call, _part(drawn, axis, parts, k)) for k in range(parts)]
+            shares = [
+                _results(call, _part(drawn, axis, parts, k)) for k in range(parts)
+            ]
         except Exception:  # whatever an unknown function raises: it cannot be tried
             return None
-    fits = len(whole) == len(call.results) and all(len(share) == len(whole) for share in shares)
+    fits = len(whole) == len(call.results) and all(
+        len(share) == len(whole) for share in shares
+    )
     if not fits or not whole:
         return None
     axes = [_joined(result, [s[i] for s in shares]) for i, result in enumerate(whole)]
@@ -197,7 +227,9 @@ def _part(
     return {v: t.chunk(parts, axis[v])[k] if v in axis else t for v, t in drawn.items()}
 
 
-def _results(call: LayerCall, tensors: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+def _results(
+    call: LayerCall, tensors: Mapping[int, torch.Tensor]
+) -> list[torch.Tensor]:
     """Return the tensors that a call makes.
 
     Raises:
@@ -237,13 +269,26 @@ RULES: dict[str, Callable[[Case], Rule]] = {
     **EXPERT_RULES,
 }
 
-IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor")
+IN_PLACE = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "pow",
+    "mod",
+    "and",
+    "or",
+    "xor",
+)
 """Python's operators that change what is on their left, without their `__i`."""
 ORDERS: dict[str, tuple[str, ...]] = {  # of tensors, as the rules expect them
     "linear": ("input", "weight", "bias"),
     "addmm": ("input", "mat1", "mat2"),
     **dict.fromkeys(("matmul", "mm", "bmm"), ("input", "other")),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", *TRANSPOSED), ("input", "weight", "bias")),
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d", *TRANSPOSED), ("input", "weight", "bias")
+    ),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
     "multi_head_attention_forward": ("query", "key", "value"),
     "embedding": ("input", "weight"),

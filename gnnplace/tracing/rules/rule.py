@@ -27,7 +27,14 @@ import torch
 
 from gnnplace.torch_names import pytree
 from gnnplace.tracing.calls import CallGraph, CallRef, LayerCall
-from gnnplace.tracing.rules import Axes, Exchanged, base_label, first_label, groups_of, labels_of
+from gnnplace.tracing.rules import (
+    Axes,
+    Exchanged,
+    base_label,
+    first_label,
+    groups_of,
+    labels_of,
+)
 
 WHOLE, ROWS = "whole", "rows"
 SPREAD = "spread"  # beside a label of examples it cuts these, too
@@ -61,7 +68,11 @@ class Share(Protocol):
         ...
 
     def sent(
-        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+        self,
+        rows: torch.Tensor,
+        counts: Sequence[int],
+        received: Sequence[int],
+        label: str,
     ) -> torch.Tensor:
         """Return the rows that all parts of the label send here; differentiable.
 
@@ -108,7 +119,9 @@ class Rule:
         """Return whether the function makes a part of parts without `run`, random numbers aside."""
         if label in self.exchanges or label in self.needs_run:
             return False
-        return self.run is None or all(label in map(first_label, axes) for axes in self.results)
+        return self.run is None or all(
+            label in map(first_label, axes) for axes in self.results
+        )
 
     def of_fewer(self, label: str, parts: int) -> Rule:
         """Return the rule on one of several parts of the examples, which a label cuts."""
@@ -148,7 +161,9 @@ class RowShare:
 
     def parts(self, label: str) -> int:
         """Return the number of parts of rows, cut either way."""
-        return self.share.parts(label) * (self.share.parts(ROWS) if label == self.label else 1)
+        return self.share.parts(label) * (
+            self.share.parts(ROWS) if label == self.label else 1
+        )
 
     def index(self, label: str) -> int:
         """Return a number for the part that no other part has; neighbours may be far apart."""
@@ -160,17 +175,25 @@ class RowShare:
     def total(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return the sum over all parts, cut either way."""
         for cut in (label, ROWS) if label == self.label else (label,):
-            tensor = self.share.total(tensor, cut) if self.share.parts(cut) > 1 else tensor
+            tensor = (
+                self.share.total(tensor, cut) if self.share.parts(cut) > 1 else tensor
+            )
         return tensor
 
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Return the largest of all parts, cut either way."""
         for cut in (label, ROWS) if label == self.label else (label,):
-            tensor = self.share.largest(tensor, cut) if self.share.parts(cut) > 1 else tensor
+            tensor = (
+                self.share.largest(tensor, cut) if self.share.parts(cut) > 1 else tensor
+            )
         return tensor
 
     def sent(
-        self, rows: torch.Tensor, counts: Sequence[int], received: Sequence[int], label: str
+        self,
+        rows: torch.Tensor,
+        counts: Sequence[int],
+        received: Sequence[int],
+        label: str,
     ) -> torch.Tensor:
         """Return the rows that all parts of another label send here."""
         return self.share.sent(rows, counts, received, label)
@@ -234,7 +257,9 @@ class RuleDraft:
         for entry, size in zip(axes, shape, strict=True):
             for label in labels_of(entry):
                 base = base_label(label)
-                self.extents[base] = math.gcd(self.extents.get(base, 0), size // groups_of(label))
+                self.extents[base] = math.gcd(
+                    self.extents.get(base, 0), size // groups_of(label)
+                )
 
     def rule(
         self,
@@ -266,7 +291,8 @@ class RuleDraft:
         for axes, shape in zip(results, self.case.results, strict=True):
             self._bound(axes, shape)
         reads = tuple(
-            self.labels.get(i, (None,) * len(shape)) for i, shape in enumerate(self.case.shapes)
+            self.labels.get(i, (None,) * len(shape))
+            for i, shape in enumerate(self.case.shapes)
         )
         extents = {label: n for label, n in self.extents.items() if n > 1}
         return Rule(
@@ -276,7 +302,9 @@ class RuleDraft:
             results=tuple(_only(axes, extents) for axes in results),
             flops=flops,
             run=run,
-            exchanges={label: item for label, item in exchanged.items() if label in extents},
+            exchanges={
+                label: item for label, item in exchanged.items() if label in extents
+            },
         )
 
     def _rows(self) -> tuple[str | None, int]:
@@ -298,7 +326,9 @@ def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
         first, *more_labels = labels_of(entry) or (None,)
         if first != label:
             return entry
-        grouped = (x if x == SPREAD else f"{x}|{examples}" for x in (ROWS, *more_labels))
+        grouped = (
+            x if x == SPREAD else f"{x}|{examples}" for x in (ROWS, *more_labels)
+        )
         return "/".join([label, *grouped])
 
     return tuple(map(add_rows, axes))
@@ -315,14 +345,17 @@ def _on_rows(run: Runner, label: str) -> Runner:
 
 def rows_in(axes: Axes) -> int | None:
     """Return the number of examples of which the first axis has rows; None if it has none."""
-    row_labels = (x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|"))
+    row_labels = (
+        x for x in labels_of(axes[0] if axes else None) if x.startswith(f"{ROWS}|")
+    )
     return next(map(groups_of, row_labels), None)
 
 
 def _only(axes: Axes, extents: Mapping[str, int]) -> Axes:
     """Return axes with those labels alone that can be cut."""
     return tuple(
-        "/".join(x for x in labels_of(entry) if base_label(x) in extents) or None for entry in axes
+        "/".join(x for x in labels_of(entry) if base_label(x) in extents) or None
+        for entry in axes
     )
 
 
@@ -349,7 +382,9 @@ def case_of(graph: CallGraph, call: LayerCall, rows: Mapping[int, int]) -> Case:
         call=call,
         shapes=tuple(graph.values[i].shape for i in call.reads),
         results=tuple(graph.values[i].shape for i in call.results),
-        rows={slot: rows[value] for slot, value in enumerate(call.reads) if value in rows},
+        rows={
+            slot: rows[value] for slot, value in enumerate(call.reads) if value in rows
+        },
     )
 
 

@@ -52,17 +52,24 @@ def reshaped(case: Case) -> Rule:
     shape_before, shape_after = case.shapes[0], case.results[0]
     read_axes, result_axes = _grouped(shape_before, shape_after)
     rule = case.reads(read_axes).rule(SHAPE, result_axes)
-    return replace(rule, run=_remade(torch.Tensor.reshape, rule.results[0], shape_after))
+    return replace(
+        rule, run=_remade(torch.Tensor.reshape, rule.results[0], shape_after)
+    )
 
 
-def _grouped(shape_before: tuple[int, ...], shape_after: tuple[int, ...]) -> tuple[Axes, Axes]:
+def _grouped(
+    shape_before: tuple[int, ...], shape_after: tuple[int, ...]
+) -> tuple[Axes, Axes]:
     """Return the labels of a tensor before and after it is reshaped."""
     labels_before: list[str | None] = [None] * len(shape_before)
     labels_after: list[str | None] = [None] * len(shape_after)
     i = j = 0
     while i < len(shape_before) and j < len(shape_after):
         # The first axes of the next group before and after, and the axes behind its last.
-        first_before, first_after = _skip_ones(shape_before, i), _skip_ones(shape_after, j)
+        first_before, first_after = (
+            _skip_ones(shape_before, i),
+            _skip_ones(shape_after, j),
+        )
         i, j = first_before, first_after
         if i == len(shape_before) or j == len(shape_after):
             break
@@ -86,7 +93,9 @@ def _grouped(shape_before: tuple[int, ...], shape_after: tuple[int, ...]) -> tup
         else:
             labels_before[first_before] = labels_after[first_after] = str(first_after)
             if max(i, j) == 2:
-                _label_rows(shape_before[:i], shape_after[:j], labels_before, labels_after)
+                _label_rows(
+                    shape_before[:i], shape_after[:j], labels_before, labels_after
+                )
     return tuple(labels_before), tuple(labels_after)
 
 
@@ -120,7 +129,9 @@ def _remade(
 ) -> Callable[..., torch.Tensor]:
     """Return the runner that makes a part of its own shape by `method`."""
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         return method(args[0], local_shape(axes, shape, share))
 
     return run
@@ -132,7 +143,9 @@ def permuted(case: Case) -> Rule:
     counted = torch.empty(tuple(range(rank)), device="meta")
     args, kwargs = fill((call.args, call.kwargs), lambda _: counted)
     order = call.function(*args, **kwargs).shape
-    return case.reads(numbered(rank)).rule(SHAPE, tuple(str(int(axis)) for axis in order))
+    return case.reads(numbered(rank)).rule(
+        SHAPE, tuple(str(int(axis)) for axis in order)
+    )
 
 
 def expanded(case: Case) -> Rule:
@@ -154,7 +167,11 @@ def repeated(case: Case) -> Rule:
     new = len(shape_after) - len(shape_before)
     if len(case.shapes) > 1 or new < 0:
         return whole(case, "it repeats by numbers of a tensor, or in one axis")
-    longer = (k for k, size in enumerate(shape_after) if k < new or size != shape_before[k - new])
+    longer = (
+        k
+        for k, size in enumerate(shape_after)
+        if k < new or size != shape_before[k - new]
+    )
     axes = numbered(len(shape_after), *longer)
     return case.reads(axes[new:]).rule(SHAPE, axes)
 
@@ -186,10 +203,14 @@ def assigned(case: Case) -> Rule:
         value_shape, base = case.shapes[1], case.shapes[0]
         if len(value_shape) > len(result_axes):
             return whole(case, "it assigns more axes than there are")
-        sizes = {label: size for label, size in zip(read_axes, base, strict=True) if label}
+        sizes = {
+            label: size for label, size in zip(read_axes, base, strict=True) if label
+        }
         last_axes = result_axes[len(result_axes) - len(value_shape) :]
         pairs = zip(last_axes, value_shape, strict=True)
-        draft.read(1, tuple(x if x is not None and sizes[x] == n else None for x, n in pairs))
+        draft.read(
+            1, tuple(x if x is not None and sizes[x] == n else None for x, n in pairs)
+        )
     draft.read(0, read_axes)
     return draft.rule(SHAPE, read_axes)
 
@@ -212,7 +233,9 @@ def made_like(case: Case) -> Rule:
         SHAPE, (*axes, *[None] * (len(shape_after) - len(axes)))
     )
 
-    def run(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> torch.Tensor:
+    def run(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> torch.Tensor:
         shape = local_shape(rule.results[0], shape_after, share)
         options = {k: v for k, v in kwargs.items() if k not in ("size", "fill_value")}
         if call.kind != "new_full":
@@ -248,7 +271,11 @@ def _entire_axes(items: list[Any], shape: tuple[int, ...]) -> tuple[Axes, Axes]:
             result_axes.append(None)
             continue
         axis = len(read_axes)
-        is_entire = isinstance(item, slice) and item.indices(shape[axis]) == (0, shape[axis], 1)
+        is_entire = isinstance(item, slice) and item.indices(shape[axis]) == (
+            0,
+            shape[axis],
+            1,
+        )
         read_axes.append(str(axis) if is_entire else None)
         if isinstance(item, slice):
             result_axes.append(read_axes[-1])
@@ -262,7 +289,11 @@ def pieces(case: Case) -> Rule:
     axis = int(case.call.argument(position, "dim", 0)) % rank
     axes = numbered(rank, axis)
     drops_axis = case.call.kind in ("unbind", "select")
-    result_axes = tuple(label for i, label in enumerate(axes) if i != axis) if drops_axis else axes
+    result_axes = (
+        tuple(label for i, label in enumerate(axes) if i != axis)
+        if drops_axis
+        else axes
+    )
     return case.reads(axes).rule(SHAPE, *[result_axes] * len(case.results))
 
 
@@ -275,7 +306,9 @@ def joined(case: Case) -> Rule:
     if any(len(shape) != rank - stack for shape in case.shapes):
         return whole(case, "tensors of several ranks")
     read_axes = (
-        tuple(label for i, label in enumerate(result_axes) if i != axis) if stack else result_axes
+        tuple(label for i, label in enumerate(result_axes) if i != axis)
+        if stack
+        else result_axes
     )
     draft = RuleDraft(case)
     for slot in range(len(case.shapes)):
@@ -287,12 +320,23 @@ def padded(case: Case) -> Rule:
     """Split `pad` along axes that do not grow."""
     shape_before, shape_after = case.shapes[0], case.results[0]
     amounts = case.call.argument(1, "pad")
-    grown = [len(shape_before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount]
+    grown = [
+        len(shape_before) - 1 - k // 2 for k, amount in enumerate(amounts) if amount
+    ]
     axes = numbered(len(shape_before), *grown)
     return case.reads(axes).rule(SHAPE, axes) if math.prod(shape_after) else whole(case)
 
 
-RESHAPED = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "ravel")
+RESHAPED = (
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "squeeze",
+    "unsqueeze",
+    "view_as",
+    "ravel",
+)
 UNMOVED = (
     "contiguous",
     "to",
@@ -425,17 +469,27 @@ def _chain(
             return None
         chain.append((index, label))
         if rule.kind in PRODUCTS:
-            return chain if _made_by_parameters(graph, graph.calls[index], rule, label) else None
+            return (
+                chain
+                if _made_by_parameters(graph, graph.calls[index], rule, label)
+                else None
+            )
         if rule.kind != SHAPE or label not in rule.reads[0]:
             return None
         value, axis = graph.calls[index].reads[0], rule.reads[0].index(label)
     return None
 
 
-def _made_by_parameters(graph: CallGraph, call: LayerCall, rule: Rule, label: str) -> bool:
+def _made_by_parameters(
+    graph: CallGraph, call: LayerCall, rule: Rule, label: str
+) -> bool:
     """Return whether parameters alone bring the axis."""
     pairs = zip(call.reads, rule.reads, strict=True)
-    return all(graph.values[value].source == PARAMETER for value, axes in pairs if label in axes)
+    return all(
+        graph.values[value].source == PARAMETER
+        for value, axes in pairs
+        if label in axes
+    )
 
 
 def _cut_rule(graph: CallGraph, call: LayerCall, rule: Rule, axis: int) -> Rule:
@@ -462,7 +516,9 @@ def _with(axes: Axes, axis: int, label: str) -> Axes:
     return (*axes[:axis], label, *axes[axis + 1 :])
 
 
-def _in_groups(call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph) -> Rule:
+def _in_groups(
+    call: LayerCall, rule: Rule, label: str, pieces: int, graph: CallGraph
+) -> Rule:
     """Return the same rule with one label cutting each of its axis's groups."""
 
     def renamed(axes: Axes) -> Axes:

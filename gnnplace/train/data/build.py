@@ -39,8 +39,12 @@ Say = Callable[[str], None]
 KINDS = ("cpu", "t4", "v100", "a100", "h100")
 PACKAGES = ("gnnplace", "torch", "transformers")
 CARD = "README.md"
-HEADINGS = "| graph | family | ops | tensors | depth | parallel | state, MB | captured from |"
-REFERENCE = 0  # kind that parallelism is told for: the CPU, which launches cost least on
+HEADINGS = (
+    "| graph | family | ops | tensors | depth | parallel | state, MB | captured from |"
+)
+REFERENCE = (
+    0  # kind that parallelism is told for: the CPU, which launches cost least on
+)
 
 
 def build_data(
@@ -82,7 +86,9 @@ def select(
     known = {model.name for model in models} | set(families)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise InputError(f"data: model {unknown[0]!r} is unknown; families: {', '.join(families)}")
+        raise InputError(
+            f"data: model {unknown[0]!r} is unknown; families: {', '.join(families)}"
+        )
     return tuple(m for m in models if not names or m.name in names or m.family in names)
 
 
@@ -153,22 +159,32 @@ def capture_graph(model: CapturedModel) -> CapturedGraph:
 def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     fine = program_graph(program)
     group = group_ops(program, len(program.ops))  # only what must not be parted
-    grouped = group_graph(program, fine, group, estimate_ops(program, KINDS[0]), apart=True)
+    grouped = group_graph(
+        program, fine, group, estimate_ops(program, KINDS[0]), apart=True
+    )
     made, count = grouped.graph, grouped.graph.num_ops
     launch = np.stack([_launches(program, kind) for kind in KINDS])
     work = np.stack([estimate_ops(program, kind) for kind in KINDS]) - launch
-    classes = {name: i for i, name in enumerate(dict.fromkeys(filter(None, grouped.colocate)))}
+    classes = {
+        name: i for i, name in enumerate(dict.fromkeys(filter(None, grouped.colocate)))
+    }
     return CapturedGraph(
         origin=origin,
         graph=ComputationGraph(
-            tuple(op_names(count)), made.producer, made.size, made.consumer_offset, made.consumer
+            tuple(op_names(count)),
+            made.producer,
+            made.size,
+            made.consumer_offset,
+            made.consumer,
         ),
         kinds=KINDS,
         work=np.stack([np.bincount(group, row, count) for row in work]).clip(0.0),
         launch=np.stack([np.bincount(group, row, count) for row in launch]),
         state=grouped.state,
         phase=grouped.phase,
-        unit=np.array([classes.get(name or "", -1) for name in grouped.colocate], dtype=np.int32),
+        unit=np.array(
+            [classes.get(name or "", -1) for name in grouped.colocate], dtype=np.int32
+        ),
     )
 
 
@@ -223,7 +239,9 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
             total = sum(graph.num_ops for graph in mine)
             lines += ["", f"## {part}: {len(mine)} graphs, {total:,} ops", "", HEADINGS]
             lines += ["|---|---|---:|---:|---:|---:|---:|---|", *map(_row, mine)]
-    versions = {", ".join(map(" ".join, graph.origin["versions"].items())) for graph in graphs}
+    versions = {
+        ", ".join(map(" ".join, graph.origin["versions"].items())) for graph in graphs
+    }
     return "\n".join([*lines, "", f"Versions: {'; '.join(sorted(versions))}."]) + "\n"
 
 

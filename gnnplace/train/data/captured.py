@@ -92,7 +92,14 @@ def listed_models(recipe: str) -> tuple[CapturedModel, ...]:
     return tuple(CapturedModel(**row) for row in listed()[recipe])
 
 
-__all__ = ["TEST", "TRAIN", "VALIDATION", "CapturedStore", "captured_problem", "shipped_store"]
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "VALIDATION",
+    "CapturedStore",
+    "captured_problem",
+    "shipped_store",
+]
 
 Generator = np.random.Generator
 Link = tuple[str, str, float, float]
@@ -142,14 +149,18 @@ class CapturedStore:
             FormatError: Its file is damaged.
         """
         if name not in self.names:
-            raise InputError(f"captured graph {name!r}: unknown; graphs: {', '.join(self.names)}")
+            raise InputError(
+                f"captured graph {name!r}: unknown; graphs: {', '.join(self.names)}"
+            )
         if name not in self._read:
             self._read[name] = read_captured(self.folder / f"{name}.npz")
         return self._read[name]
 
     def part(self, part: str) -> tuple[str, ...]:
         """Return the names of the graphs of a part of the split: train, validation or test."""
-        return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
+        return tuple(
+            name for name in self.names if self.graph(name).origin["part"] == part
+        )
 
 
 @cache
@@ -201,7 +212,9 @@ def captured_problem(
     target = int(_between(draws.groups or (1, 1), rng))
     graph = graph if draws.groups is None else graph.coarsened(target)
     counts = draws.microbatches
-    fitting = [m for m in counts if m * graph.num_ops <= draws.most_ops] or [min(counts)]
+    fitting = [m for m in counts if m * graph.num_ops <= draws.most_ops] or [
+        min(counts)
+    ]
     draw = Draw(
         devices=int(rng.integers(draws.devices[0], draws.devices[1] + 1)),
         cluster=_pick(draws.clusters, rng),
@@ -210,12 +223,16 @@ def captured_problem(
         scale=_between(draws.batch, rng),
     )
     link = _pick(LINKS, rng)
-    costs = {"fast": (link[0], 1.0), "slow": (link[1], SLOWER if link[0] == link[1] else 1.0)}
+    costs = {
+        "fast": (link[0], 1.0),
+        "slow": (link[1], SLOWER if link[0] == link[1] else 1.0),
+    }
     cluster, share = _cluster(draw, link, rng), draw.scale / draw.microbatches
     one = share_of(graph, f"{graph.name}-{seed}", cluster, share, costs)
     problem = with_microbatches(one, draw.microbatches, profiled=True)
     return with_memory(
-        problem, tight_memory(problem) if draw.memory == TIGHT_MEMORY else ample_memory(problem)
+        problem,
+        tight_memory(problem) if draw.memory == TIGHT_MEMORY else ample_memory(problem),
     )
 
 
@@ -298,7 +315,9 @@ def resized(captured: CapturedGraph, share: float) -> ComputationGraph:
     """
     graph = captured.graph
     taken = np.zeros(graph.num_tensors, dtype=bool)
-    np.logical_or.at(taken, graph.consumption_tensor, captured.phase[graph.consumer] != UPDATE)
+    np.logical_or.at(
+        taken, graph.consumption_tensor, captured.phase[graph.consumer] != UPDATE
+    )
     return replace(graph, size=np.where(taken, graph.size * share, graph.size))
 
 
@@ -329,8 +348,12 @@ def _chunks(space: SearchSpace) -> IntArray:
     """Return contiguous chunks of units with equal bytes of state and outputs. [U]"""
     problem, count = space.problem, space.problem.num_devices
     made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)
-    need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[space.unit_order]
+    need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[
+        space.unit_order
+    ]
     middle = np.cumsum(need) - need / 2
     result = np.empty(problem.num_units, dtype=np.int32)
-    result[space.unit_order] = np.minimum(count - 1, count * middle / max(need.sum(), 1.0))
+    result[space.unit_order] = np.minimum(
+        count - 1, count * middle / max(need.sum(), 1.0)
+    )
     return result

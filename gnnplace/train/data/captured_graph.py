@@ -84,7 +84,9 @@ class CapturedGraph:
         if target >= self.num_ops:
             return self
         cost = self.work[0] + self.launch[0]
-        group = coarsen(self.graph, cost, target=target, unit=self.colocate, phase=self.phase)
+        group = coarsen(
+            self.graph, cost, target=target, unit=self.colocate, phase=self.phase
+        )
         count = int(group.max()) + 1
         first = np.full(count, self.num_ops)
         np.minimum.at(first, group, np.arange(self.num_ops))
@@ -116,14 +118,21 @@ def write_captured(path: str | Path, captured: CapturedGraph) -> None:
         InputError: The folder does not exist or cannot be written to.
     """
     graph = captured.graph
-    header = {"format": FORMAT, "version": VERSION, "kinds": captured.kinds, **captured.origin}
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kinds": captured.kinds,
+        **captured.origin,
+    }
     arrays: dict[str, Any] = {
         "producer": graph.producer,
         "consumer": graph.consumer,
         "consumer_offset": graph.consumer_offset,
         "unit": captured.unit,
     }
-    arrays = {key: np.diff(value, prepend=0).astype(np.int32) for key, value in arrays.items()}
+    arrays = {
+        key: np.diff(value, prepend=0).astype(np.int32) for key, value in arrays.items()
+    }
     arrays["header"] = np.array(json.dumps(header, sort_keys=True))
     arrays["phase"], arrays["size"] = captured.phase, graph.size
     for key in COSTS:
@@ -144,8 +153,13 @@ def read_captured(path: str | Path) -> CapturedGraph:
     except BROKEN as error:
         raise FormatError(f"{path}: not a captured graph: {error}") from None
     known = isinstance(header, dict)
-    if not known or (header.pop("format", None), header.pop("version", None)) != (FORMAT, VERSION):
-        raise FormatError(f"{path}: not a {FORMAT} file of version {VERSION}; build the store anew")
+    if not known or (header.pop("format", None), header.pop("version", None)) != (
+        FORMAT,
+        VERSION,
+    ):
+        raise FormatError(
+            f"{path}: not a {FORMAT} file of version {VERSION}; build the store anew"
+        )
     fault = _header_fault(header) or _array_fault(arrays, len(header["kinds"]))
     if fault:
         raise FormatError(f"{path}: {fault}")
@@ -159,7 +173,11 @@ def _header_fault(header: dict[str, Any]) -> str:
         if not isinstance(header.get(key), str):
             return f"header.{key}: must be text"
     kinds = header.get("kinds")
-    if not isinstance(kinds, list) or not kinds or not all(isinstance(k, str) for k in kinds):
+    if (
+        not isinstance(kinds, list)
+        or not kinds
+        or not all(isinstance(k, str) for k in kinds)
+    ):
         return "header.kinds: must be a list of names"
     return ""
 
@@ -195,8 +213,14 @@ def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
     names = op_names(len(arrays["phase"]))
     size = arrays["size"].astype(np.float64)
     graph = ComputationGraph(
-        tuple(names), whole["producer"], size, whole["consumer_offset"], whole["consumer"]
+        tuple(names),
+        whole["producer"],
+        size,
+        whole["consumer_offset"],
+        whole["consumer"],
     )
     costs = {key: arrays[key].astype(np.float64) for key in COSTS}
     kinds = tuple(header.pop("kinds"))
-    return CapturedGraph(header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs)
+    return CapturedGraph(
+        header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs
+    )

@@ -57,7 +57,9 @@ def collect_data(folder: str | Path, clone: str | Path) -> int:
     """
     described = described_folder(folder)
     if described is None or how_to_collect(folder) is None:
-        raise InputError(f"data: {str(folder)!r} names no set that is collected from a clone")
+        raise InputError(
+            f"data: {str(folder)!r} names no set that is collected from a clone"
+        )
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,9 @@ def collect_data(folder: str | Path, clone: str | Path) -> int:
     for entry in entries:
         path = Path(clone) / path_in_clone(entry["contentUrl"])
         if not path.is_file():
-            raise FormatError(f"{clone}: no file {path.relative_to(clone)}; is it the right clone?")
+            raise FormatError(
+                f"{clone}: no file {path.relative_to(clone)}; is it the right clone?"
+            )
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != entry["sha256"]:
             raise FormatError(f"{path}: not the file that {described / FILE} describes")

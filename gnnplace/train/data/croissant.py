@@ -16,7 +16,10 @@ from gnnplace.files import write_json
 
 FILE = "croissant.json"
 LICENCE = "https://creativecommons.org/licenses/by/4.0/"
-CONFORMS = ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"]
+CONFORMS = [
+    "http://mlcommons.org/croissant/1.0",
+    "http://mlcommons.org/croissant/RAI/1.0",
+]
 PUBLISHED, DATA_VERSION = "2026-11-29", "1.0.0"
 FORMATS = {
     ".npz": "application/octet-stream",
@@ -157,7 +160,10 @@ def _record_set(path: Path) -> dict[str, Any]:
                 "name": column,
                 "description": column.replace("_", " "),
                 "dataType": NUMBERS.get(column, "sc:Text"),
-                "source": {"fileObject": {"@id": path.name}, "extract": {"column": column}},
+                "source": {
+                    "fileObject": {"@id": path.name},
+                    "extract": {"column": column},
+                },
             }
             for column in columns
         ],

@@ -30,7 +30,10 @@ from gnnplace.train.data.recipes import STORE
 
 SUMS = "SHA256SUMS"
 # In a checkout they stand beside the package, in a wheel inside of it.
-SHIPPED_FOLDERS = (Path(__file__).parents[3] / "data_sets", Path(__file__).parent / "sets")
+SHIPPED_FOLDERS = (
+    Path(__file__).parents[3] / "data_sets",
+    Path(__file__).parent / "sets",
+)
 
 
 def checksums(folder: str | Path, names: Iterable[str] = ()) -> dict[str, str]:
@@ -40,7 +43,9 @@ def checksums(folder: str | Path, names: Iterable[str] = ()) -> dict[str, str]:
         folder: The folder of the graphs, which are files ``.npz``.
         names: Names of further files, which count if they are there.
     """
-    further = [path for path in (Path(folder) / name for name in names) if path.is_file()]
+    further = [
+        path for path in (Path(folder) / name for name in names) if path.is_file()
+    ]
     files = sorted({*Path(folder).glob("*.npz"), *further})
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -73,7 +78,9 @@ def verify(folder: str | Path) -> int:
                 f"{folder}: {name}: not in {SUMS}; remove it or build the folder anew"
             )
         if listed[name] != present[name]:
-            raise FormatError(f"{folder}: {name}: changed, its SHA-256 is not that of {SUMS}")
+            raise FormatError(
+                f"{folder}: {name}: changed, its SHA-256 is not that of {SUMS}"
+            )
     return len(present)
 
 
@@ -82,7 +89,9 @@ def _read_sums(path: Path) -> dict[str, str]:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         digest, _, name = line.partition("  ")
         if len(digest) != 64 or not name:
-            raise FormatError(f"{path}: line {number}: not a SHA-256, two spaces and a file name")
+            raise FormatError(
+                f"{path}: line {number}: not a SHA-256, two spaces and a file name"
+            )
         result[name] = digest
     return result
 
@@ -97,7 +106,10 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
         return shipped_store()
     here = Path(start).resolve()
     above = [folder / "data_sets" for folder in (here, *here.parents)]
-    for folder in (here / name, *(parent / name for parent in (*above, *SHIPPED_FOLDERS))):
+    for folder in (
+        here / name,
+        *(parent / name for parent in (*above, *SHIPPED_FOLDERS)),
+    ):
         if folder.is_dir():
             return CapturedStore(folder)
     raise InputError(
@@ -138,9 +150,14 @@ def dataset_problem(
         raise InputError(f"graph {graph.name!r}: {said}")
     if groups is not None:
         graph = graph.coarsened(groups)
-    name, costs = f"{graph.name} on {cluster.name}", {kind: (kind, 1.0) for kind in cluster.kinds}
+    name, costs = (
+        f"{graph.name} on {cluster.name}",
+        {kind: (kind, 1.0) for kind in cluster.kinds},
+    )
     one = share_of(graph, name, cluster, 1.0 / microbatches, costs)
     problem = with_microbatches(one, microbatches, profiled=True)
     if memory == AMPLE:
         return problem
-    return with_memory(problem, tight_memory(with_memory(problem, ample_memory(problem))))
+    return with_memory(
+        problem, tight_memory(with_memory(problem, ample_memory(problem)))
+    )

@@ -24,7 +24,13 @@ from torch_geometric.data import Data, InMemoryDataset
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_arrays
 from gnnplace.placers import SearchSpace
-from gnnplace.policy import FEATURE_VERSION, ProblemData, WalkGraph, clusters_of, tensors_of
+from gnnplace.policy import (
+    FEATURE_VERSION,
+    ProblemData,
+    WalkGraph,
+    clusters_of,
+    tensors_of,
+)
 from gnnplace.problem import Problem, preset
 from gnnplace.train.data.captured import CapturedStore
 from gnnplace.train.data.captured_graph import CapturedGraph
@@ -85,7 +91,9 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         self.cluster, self.microbatches, self.groups = cluster, microbatches, groups
         sums = _sums_of(self.store)
         if cluster is not None:
-            sums |= {"on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"}
+            sums |= {
+                "on": f"{cluster} {preset(cluster)} {microbatches} {groups} {FEATURE_VERSION}"
+            }
         self.key = content_key(sums, pre_transform, pre_filter)
         super().__init__(str(root), transform, pre_transform, pre_filter)
         self._read(Path(self.processed_paths[0]))
@@ -107,7 +115,9 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
             InputError: There is no cluster, or the graph has no costs for one of its kinds.
         """
         if self.cluster is None:
-            raise InputError("GraphDataset: give cluster, such as 'nvlink-v100-4', for problems")
+            raise InputError(
+                "GraphDataset: give cluster, such as 'nvlink-v100-4', for problems"
+            )
         return dataset_problem(
             self.store.graph(self.names[index]),
             preset(self.cluster),
@@ -132,7 +142,9 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
     def process(self) -> None:
         """Make the graphs, filtered and transformed, and write them."""
         made = [self._made(i) for i in range(len(self.names))]
-        kept = [data for data in made if self.pre_filter is None or self.pre_filter(data)]
+        kept = [
+            data for data in made if self.pre_filter is None or self.pre_filter(data)
+        ]
         if self.pre_transform is not None:
             kept = [self.pre_transform(data) for data in kept]
         if not kept:
@@ -140,7 +152,9 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
         data, slices = self.collate(kept)
         arrays = {f"data {key}": value.numpy() for key, value in data.to_dict().items()}
         if slices is not None:  # one graph has none
-            arrays |= {f"slices {key}": np.asarray(value) for key, value in slices.items()}
+            arrays |= {
+                f"slices {key}": np.asarray(value) for key, value in slices.items()
+            }
         write_arrays(self.processed_paths[0], arrays)
 
     def _read(self, path: Path) -> None:
@@ -178,7 +192,9 @@ def to_data(captured: CapturedGraph, index: int) -> Data:
 
 
 def content_key(
-    sums: dict[str, str], pre_transform: Transform | None = None, pre_filter: Filter | None = None
+    sums: dict[str, str],
+    pre_transform: Transform | None = None,
+    pre_filter: Filter | None = None,
 ) -> str:
     """Return a hash of all that a processed file depends on, 16 hexadecimal digits."""
     hashed = hashlib.sha256(repr(sorted(sums.items())).encode())
@@ -203,7 +219,13 @@ def _describe(part: Any) -> str:
         text = repr(part)
     cells = [cell.cell_contents for cell in getattr(part, "__closure__", None) or ()]
     defaults = getattr(part, "__defaults__", None)
-    settings = {} if inspect.isroutine(part) else vars(part) if hasattr(part, "__dict__") else {}
+    settings = (
+        {}
+        if inspect.isroutine(part)
+        else vars(part)
+        if hasattr(part, "__dict__")
+        else {}
+    )
     inner = [(key, _setting(value)) for key, value in sorted(settings.items())]
     return f"{text}{[_setting(cell) for cell in cells]}{defaults!r}{inner}"
 

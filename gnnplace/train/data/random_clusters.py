@@ -30,11 +30,18 @@ def check_cluster(cluster_type: str) -> None:
         InputError: There is none; the names are listed.
     """
     if cluster_type not in CLUSTERS:
-        raise InputError(f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}")
+        raise InputError(
+            f"cluster {cluster_type!r}: unknown; clusters: {', '.join(CLUSTERS)}"
+        )
 
 
 def make_cluster(
-    cluster_type: str, count: int, bandwidth: float, latency: float, memory: float, rng: Generator
+    cluster_type: str,
+    count: int,
+    bandwidth: float,
+    latency: float,
+    memory: float,
+    rng: Generator,
 ) -> Cluster:
     """Return a cluster of kinds ``fast`` and, where it is mixed, ``slow``.
 
@@ -49,14 +56,17 @@ def make_cluster(
     slow = int(rng.integers(1, count)) if cluster_type == "mixed" and count > 1 else 0
     kinds = ["fast"] * (count - slow) + ["slow"] * slow
     devices = tuple(
-        Device(name=f"device:{i}", kind=kind, memory=memory) for i, kind in enumerate(kinds)
+        Device(name=f"device:{i}", kind=kind, memory=memory)
+        for i, kind in enumerate(kinds)
     )
     each = max(1, (count + 1) // 2)
     links = []
     for i, j in permutations(range(count), 2):
         channel, factor = _channel(cluster_type, i // each, j // each)
         a, b, speed = devices[i].name, devices[j].name, bandwidth * factor
-        link = Link(source=a, target=b, latency=latency, bandwidth=speed, channel=channel)
+        link = Link(
+            source=a, target=b, latency=latency, bandwidth=speed, channel=channel
+        )
         links.append(link)
     return Cluster(devices, tuple(links), cluster_type)
 

@@ -42,7 +42,9 @@ class Sketch:
     weight: list[str | None] = field(default_factory=list)
     heavy: list[float] = field(default_factory=list)
 
-    def add(self, inputs: list[int], *, heavy: float = 1.0, weight: str | None = None) -> int:
+    def add(
+        self, inputs: list[int], *, heavy: float = 1.0, weight: str | None = None
+    ) -> int:
         """Add an op; ``heavy`` scales its cost, ``weight`` names parameters that it shares."""
         self.inputs.append(sorted(set(inputs)))
         self.heavy.append(heavy)
@@ -69,7 +71,9 @@ def layered(rng: Generator, size: int) -> Sketch:
     before = [sketch.add([]) for _ in range(width)]
     while len(sketch.inputs) < size:
         now = [
-            sketch.layer(rng.choice(before, min(len(before), int(rng.integers(1, 4)))).tolist())
+            sketch.layer(
+                rng.choice(before, min(len(before), int(rng.integers(1, 4)))).tolist()
+            )
             for _ in range(int(rng.integers(1, width + 1)))
         ]
         before = now if rng.random() < 0.8 else before + now
@@ -84,7 +88,9 @@ def erdos_renyi(rng: Generator, size: int) -> Sketch:
         low = max(0, i - window)
         inputs = (low + np.flatnonzero(rng.random(i - low) < share)).tolist()
         sketch.add(
-            inputs, weight=f"w{i}" if rng.random() < 0.5 else None, heavy=rng.uniform(0.5, 4)
+            inputs,
+            weight=f"w{i}" if rng.random() < 0.5 else None,
+            heavy=rng.uniform(0.5, 4),
         )
     return sketch
 
@@ -111,7 +117,9 @@ def transformer(rng: Generator, size: int) -> Sketch:
             weights = sketch.add([sketch.add([q, k], heavy=2 / heads)], heavy=0.3)
             parts.append(sketch.add([weights, v], heavy=2 / heads))
         x = sketch.add([sketch.layer(parts), x], heavy=0.3)
-        x = sketch.add([sketch.layer([sketch.layer([x], heavy=8)], heavy=8), x], heavy=0.3)
+        x = sketch.add(
+            [sketch.layer([sketch.layer([x], heavy=8)], heavy=8), x], heavy=0.3
+        )
     return sketch
 
 
@@ -132,7 +140,9 @@ def mixture(rng: Generator, size: int) -> Sketch:
     while len(sketch.inputs) < size:
         x = sketch.block(x, int(rng.integers(1, 3)))
         router = sketch.layer([x], heavy=0.5)
-        ends = [sketch.block(sketch.add([x, router], heavy=0.2), 2) for _ in range(experts)]
+        ends = [
+            sketch.block(sketch.add([x, router], heavy=0.2), 2) for _ in range(experts)
+        ]
         x = sketch.add([*ends, x], heavy=0.5)
     return sketch
 
@@ -144,7 +154,9 @@ def grid(rng: Generator, size: int) -> Sketch:
     return sketch
 
 
-def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int]) -> list[list[int]]:
+def _cells(
+    sketch: Sketch, layers: int, steps: int, name: str, start: list[int]
+) -> list[list[int]]:
     """Add cells unrolled over time and return the outputs of each layer's steps.
 
     ``start`` is an input of the first layer's cell in every step.
@@ -153,7 +165,9 @@ def _cells(sketch: Sketch, layers: int, steps: int, name: str, start: list[int])
     for _ in range(steps):
         below = sketch.add(start, heavy=0.5)
         for layer in range(layers):
-            mixed = sketch.add([below, *outputs[layer][-1:]], heavy=4, weight=f"{name}{layer}")
+            mixed = sketch.add(
+                [below, *outputs[layer][-1:]], heavy=4, weight=f"{name}{layer}"
+            )
             below = sketch.add([mixed], heavy=0.5)
             outputs[layer].append(below)
     return outputs
@@ -216,7 +230,15 @@ def _compose(sketch: Sketch, rng: Generator, start: int, size: int) -> int:
     return sketch.add(ends, heavy=0.5)
 
 
-TRAIN = ("layered", "erdos-renyi", "inception", "transformer", "chain", "mixture", "grid")
+TRAIN = (
+    "layered",
+    "erdos-renyi",
+    "inception",
+    "transformer",
+    "chain",
+    "mixture",
+    "grid",
+)
 VALIDATION = ("nas", "two-tower")
 TEST = ("seq2seq", "series-parallel")
 MICROBATCHES = (1, 1, 1, 2, 4, 8)
@@ -319,7 +341,9 @@ def _draw_costs(sketch: Sketch, rng: Generator) -> CostedSketch:
     spread = rng.uniform(0.2, 1.0)
     seconds = np.array(sketch.heavy) * 1e-4 * rng.lognormal(0.0, spread, n)
     size = (
-        1e6 * rng.lognormal(0.0, rng.uniform(0.2, 1.2), n) * np.linspace(1, rng.uniform(0.2, 1), n)
+        1e6
+        * rng.lognormal(0.0, rng.uniform(0.2, 1.2), n)
+        * np.linspace(1, rng.uniform(0.2, 1), n)
     )
     has = np.array([weight is not None for weight in sketch.weight])
     return CostedSketch(sketch, seconds, size, has * 2e6 * rng.lognormal(0.0, 1.0, n))
@@ -336,7 +360,9 @@ def _forward_graph(draft: CostedSketch) -> GraphParts:
 
 def _state(draft: CostedSketch, times: float) -> FloatArray:
     """Return the bytes of parameters' state, on the first op that has them. [n]"""
-    first = {w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None}
+    first = {
+        w: i for i, w in reversed(list(enumerate(draft.sketch.weight))) if w is not None
+    }
     state = np.zeros(len(draft.seconds))
     for i in first.values():
         state[i] = times * draft.parameters[i]
@@ -372,13 +398,19 @@ def _training_graph(draft: CostedSketch) -> GraphParts:
     ]
     # Backward ops make a gradient for each input, and one for the weight's update.
     for i in range(n):
-        tensors += [(backward[i], float(draft.size[j]), [backward[j]]) for j in sketch.inputs[i]]
+        tensors += [
+            (backward[i], float(draft.size[j]), [backward[j]]) for j in sketch.inputs[i]
+        ]
         weight = sketch.weight[i]
         if weight is not None:
             tensors.append((backward[i], float(draft.parameters[i]), [update[weight]]))
     names = [f"op{i}" for i in range(n)] + [f"grad{i}" for i in reversed(range(n))]
-    graph = ComputationGraph.from_tensors([*names, *(f"update {w}" for w in weights)], tensors)
-    seconds = np.concatenate([draft.seconds, 2 * draft.seconds[::-1], np.full(len(weights), 1e-5)])
+    graph = ComputationGraph.from_tensors(
+        [*names, *(f"update {w}" for w in weights)], tensors
+    )
+    seconds = np.concatenate(
+        [draft.seconds, 2 * draft.seconds[::-1], np.full(len(weights), 1e-5)]
+    )
     phase = np.repeat([FORWARD, BACKWARD, UPDATE], [n, n, len(weights)]).astype(np.int8)
     state = np.concatenate([_state(draft, 3.0), np.zeros(n + len(weights))])
     return GraphParts(
@@ -398,7 +430,9 @@ def _on_cluster(
     ratio = _unless(given[0], float(np.exp(rng.uniform(np.log(0.02), np.log(4.0)))))
     moved = float(parts.graph.size[parts.graph.consumption_tensor].sum())
     bandwidth = max(moved, 1.0) / (ratio * float(parts.seconds.sum()))
-    latency = float(parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3))))
+    latency = float(
+        parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3)))
+    )
     memory = _memory(parts, count, rng)
     cluster = make_cluster(cluster_type, count, bandwidth, latency, memory, rng)
     slower = _unless(given[1], float(np.exp(rng.uniform(0.0, np.log(5.0)))))

@@ -130,7 +130,9 @@ class Recipe:
 
 def _sampled(family: str, factory: str) -> tuple[CapturedModel, ...]:
     return tuple(
-        CapturedModel(f"{family}-{i:02}", family, f"{factory}?{_sizes(family, i)}", "sgd")
+        CapturedModel(
+            f"{family}-{i:02}", family, f"{factory}?{_sizes(family, i)}", "sgd"
+        )
         for i in range(EACH)
     )
 
@@ -161,12 +163,22 @@ def _sizes(family: str, number: int) -> str:
     else:
         layers = draw.randint(2, 4)
         sizes = {"batch": draw.choice((32, 64, 128)), "layers": layers}
-        sizes |= {"source": draw.randint(3, 24 // layers), "target": draw.randint(3, 24 // layers)}
-        sizes |= {"width": draw.choice((256, 512, 1024)), "vocabulary": draw.choice((4000, 16000))}
+        sizes |= {
+            "source": draw.randint(3, 24 // layers),
+            "target": draw.randint(3, 24 // layers),
+        }
+        sizes |= {
+            "width": draw.choice((256, 512, 1024)),
+            "vocabulary": draw.choice((4000, 16000)),
+        }
     return "&".join(f"{key}={value}" for key, value in sizes.items())
 
 
-SAMPLED = {"searched-cnn": "searched_cnn", "searched-rnn": "searched_rnn", "nmt": "gnmt"}
+SAMPLED = {
+    "searched-cnn": "searched_cnn",
+    "searched-rnn": "searched_rnn",
+    "nmt": "gnmt",
+}
 """Sampled families, and what makes a model of each."""
 
 
@@ -177,7 +189,8 @@ def _models(name: str) -> tuple[CapturedModel, ...]:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    row["name"]: Recipe(**row, models=_models(row["name"])) for row in listed()["recipes"]
+    row["name"]: Recipe(**row, models=_models(row["name"]))
+    for row in listed()["recipes"]
 }
 STORE = RECIPES["store"]
 

@@ -42,7 +42,15 @@ from gnnplace.train.data.recipes import RECIPES
 RELEASE = "release"  # name of its recipe
 FORMAT, VERSION = "gnnplace-release", 1
 PAIRS = 8
-PLACERS = ("heft", "min-cut", "contiguous", "interleaved", "etf", "single", "round-robin")
+PLACERS = (
+    "heft",
+    "min-cut",
+    "contiguous",
+    "interleaved",
+    "etf",
+    "single",
+    "round-robin",
+)
 CLUSTERS = (
     "pcie-a100-4",
     "nvlink-v100-4",
@@ -53,7 +61,16 @@ CLUSTERS = (
 )
 MOST_DRAWS = 100  # of random placements of a graph
 INDEX = "pairs.csv"
-HEADINGS = ("split", "graph", "family", "ops", "cluster", "placer", "step_time_s", "measured_s")
+HEADINGS = (
+    "split",
+    "graph",
+    "family",
+    "ops",
+    "cluster",
+    "placer",
+    "step_time_s",
+    "measured_s",
+)
 Say = Callable[[str], None]
 
 
@@ -108,7 +125,9 @@ def build_release(
     for number, graph in enumerate(graphs):
         progress(f"{number + 1}/{len(graphs)} {graph.name}: {graph.num_ops} ops")
         part = str(graph.origin["part"])
-        placed[part].append(place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number))
+        placed[part].append(
+            place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number)
+        )
     splits = {part: members for part, members in placed.items() if members}
     for part, members in splits.items():
         write_arrays(target / f"{part}.npz", split_arrays(members))
@@ -129,7 +148,9 @@ def place_graph(graph: CapturedGraph, cluster: str, seed: int) -> PlacedGraph:
             break
         simulation = simulate(problem, Placement(device))
         if not simulation.faults:
-            placements.setdefault(device.tobytes(), (name, device, simulation.step_time))
+            placements.setdefault(
+                device.tobytes(), (name, device, simulation.step_time)
+            )
     names, devices, seconds = zip(*placements.values(), strict=True)
     return PlacedGraph(
         graph=graph,
@@ -154,7 +175,9 @@ def _candidates(problem: Problem, seed: int) -> Iterator[tuple[str, IntArray]]:
         blocks = int(rng.integers(2, 4 * problem.num_devices))
         bounds = np.sort(rng.integers(0, problem.num_units, blocks))
         of_block = rng.integers(0, problem.num_devices, blocks + 1)
-        device = of_block[np.searchsorted(bounds, np.arange(problem.num_units), side="right")]
+        device = of_block[
+            np.searchsorted(bounds, np.arange(problem.num_units), side="right")
+        ]
         yield "random", device[units].astype(np.int32)
 
 
@@ -172,10 +195,18 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
         "spec": np.array([str(graph.origin.get("spec", "")) for graph in graphs]),
         "cluster": np.array([member.cluster for member in members]),
         "placer": np.array([member.placers for member in members]),
-        "op_offset": np.cumsum([0, *(graph.num_ops for graph in graphs)]).astype(np.int64),
-        "edge_offset": np.cumsum([0, *(len(columns[0]) for columns in edges)]).astype(np.int64),
-        "work": np.concatenate([graph.work for graph in graphs], axis=1).astype(np.float32),
-        "launch": np.concatenate([graph.launch for graph in graphs], axis=1).astype(np.float32),
+        "op_offset": np.cumsum([0, *(graph.num_ops for graph in graphs)]).astype(
+            np.int64
+        ),
+        "edge_offset": np.cumsum([0, *(len(columns[0]) for columns in edges)]).astype(
+            np.int64
+        ),
+        "work": np.concatenate([graph.work for graph in graphs], axis=1).astype(
+            np.float32
+        ),
+        "launch": np.concatenate([graph.launch for graph in graphs], axis=1).astype(
+            np.float32
+        ),
         "state": np.concatenate([graph.state for graph in graphs]).astype(np.float32),
         "phase": np.concatenate([graph.phase for graph in graphs]).astype(np.int8),
         "unit": np.concatenate([graph.unit for graph in graphs]).astype(np.int32),
@@ -185,7 +216,9 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
     }
     for column, key in enumerate(("source", "target", "tensor", "bytes")):
         kind = np.float64 if key == "bytes" else np.int32
-        arrays[key] = np.concatenate([columns[column] for columns in edges]).astype(kind)
+        arrays[key] = np.concatenate([columns[column] for columns in edges]).astype(
+            kind
+        )
     return arrays
 
 
@@ -232,7 +265,9 @@ class ReleaseStore:
         }
         self.step_time = dict(zip(self.names, self._arrays["step_time"], strict=True))
         self.measured = dict(zip(self.names, self._arrays["measured"], strict=True))
-        self.cluster = dict(zip(self.names, self._arrays["cluster"].tolist(), strict=True))
+        self.cluster = dict(
+            zip(self.names, self._arrays["cluster"].tolist(), strict=True)
+        )
 
     def graph(self, name: str) -> CapturedGraph:
         """Return the graph of that name.
@@ -252,7 +287,10 @@ class ReleaseStore:
         ops = slice(*arrays["op_offset"][index : index + 2])
         edges = slice(*arrays["edge_offset"][index : index + 2])
         source, target = arrays["source"][edges], arrays["target"][edges]
-        tensor, size = arrays["tensor"][edges], arrays["bytes"][edges].astype(np.float64)
+        tensor, size = (
+            arrays["tensor"][edges],
+            arrays["bytes"][edges].astype(np.float64),
+        )
         # Edges are ordered by tensor; the first edge of each tensor says its producer and bytes.
         _, first, count = np.unique(tensor, return_index=True, return_counts=True)
         graph = ComputationGraph(
@@ -262,7 +300,9 @@ class ReleaseStore:
             np.concatenate([[0], np.cumsum(count)]).astype(np.int32),
             target,
         )
-        origin = {key: str(arrays[key][index]) for key in ("name", "family", "part", "spec")}
+        origin = {
+            key: str(arrays[key][index]) for key in ("name", "family", "part", "spec")
+        }
         return CapturedGraph(
             origin=origin,
             graph=graph,
@@ -276,7 +316,9 @@ class ReleaseStore:
 
     def part(self, part: str) -> tuple[str, ...]:
         """Return the names of the graphs of a part of the split: train, validation or test."""
-        return tuple(name for name in self.names if self.graph(name).origin["part"] == part)
+        return tuple(
+            name for name in self.names if self.graph(name).origin["part"] == part
+        )
 
 
 def _index_rows(splits: dict[str, list[PlacedGraph]]) -> Iterator[tuple[Any, ...]]:
@@ -284,7 +326,14 @@ def _index_rows(splits: dict[str, list[PlacedGraph]]) -> Iterator[tuple[Any, ...
         for member in members:
             origin, ops = member.graph.origin, member.graph.num_ops
             for placer, seconds in zip(member.placers, member.step_time, strict=True):
-                about = (part, member.graph.name, origin["family"], ops, member.cluster, placer)
+                about = (
+                    part,
+                    member.graph.name,
+                    origin["family"],
+                    ops,
+                    member.cluster,
+                    placer,
+                )
                 yield (*about, repr(float(seconds)), "")
 
 
@@ -320,7 +369,9 @@ def release_card(splits: dict[str, list[PlacedGraph]]) -> str:
     ]
     for part, members in splits.items():
         ops = sum(member.graph.num_ops for member in members)
-        families = ", ".join(sorted({str(member.graph.origin["family"]) for member in members}))
+        families = ", ".join(
+            sorted({str(member.graph.origin["family"]) for member in members})
+        )
         pairs = sum(len(member.placers) for member in members)
         lines.append(f"| {part} | {len(members)} | {ops:,} | {pairs:,} | {families} |")
     lines += [

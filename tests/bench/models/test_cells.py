@@ -34,7 +34,10 @@ def test_a_cell_joins_its_loose_ends_and_a_reduction_halves(reduction):
 
 def test_other_architectures_are_other_networks():
     counts = {
-        sum(p.numel() for p in zoo.build("searched_cnn", architecture=i).model.parameters())
+        sum(
+            p.numel()
+            for p in zoo.build("searched_cnn", architecture=i).model.parameters()
+        )
         for i in range(6)
     }
     assert len(counts) > 3

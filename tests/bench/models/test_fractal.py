@@ -11,7 +11,9 @@ def test_a_block_is_what_the_rule_says():
     block, x = Block(3, 4, 8).eval(), torch.randn(2, 4, 6, 6)
     first, second = block.first, block.second
     inner = first(x)
-    torch.testing.assert_close(inner, (first.short(x) + first.second(first.first(x))) / 2)
+    torch.testing.assert_close(
+        inner, (first.short(x) + first.second(first.first(x))) / 2
+    )
     deepest = second.second(second.first(inner))
     expected = (block.short(x) + second.short(inner) + deepest) / 3
     torch.testing.assert_close(block(x), expected)
@@ -25,5 +27,7 @@ def test_the_longest_path_doubles_with_each_column():
 
 
 def test_the_network_gives_scores_of_classes():
-    work = zoo.build("fractal", batch=2, size=16, columns=2, stages=2, width=4, classes=7)
+    work = zoo.build(
+        "fractal", batch=2, size=16, columns=2, stages=2, width=4, classes=7
+    )
     assert work.model(work.inputs[0]).shape == (2, 7)

@@ -21,4 +21,6 @@ def test_a_word_sees_the_whole_source_and_earlier_words_alone():
 def test_attention_is_a_mean_of_the_memory():
     decoder = zoo.build("gnmt").model.decoder
     memory = torch.randn(2, 1, 128).expand(2, 6, 128)
-    assert torch.allclose(decoder.attend(torch.randn(2, 128), memory), memory[:, 0], atol=1e-6)
+    assert torch.allclose(
+        decoder.attend(torch.randn(2, 128), memory), memory[:, 0], atol=1e-6
+    )

@@ -27,11 +27,15 @@ def test_a_node_is_what_the_formula_says():
 def test_the_tree_is_the_plan():
     torch.manual_seed(0)
     model, words = TreeLSTM(10, 4, [1, 0], 3), torch.tensor([[1, 2, 3]])
-    first, second, third = (model.of_word(word) for word in model.embedding(words).unbind(1))
+    first, second, third = (
+        model.of_word(word) for word in model.embedding(words).unbind(1)
+    )
     root = model.joined(first, model.joined(second, third))
     torch.testing.assert_close(model(words), model.head(root[0]))
 
 
 def test_trees_are_other_graphs():
-    plans = [zoo.build("tree_lstm", length=12, tree=tree).model.plan for tree in (1, 1, 2)]
+    plans = [
+        zoo.build("tree_lstm", length=12, tree=tree).model.plan for tree in (1, 1, 2)
+    ]
     assert plans[0] == plans[1] != plans[2]

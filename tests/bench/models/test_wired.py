@@ -35,6 +35,8 @@ def test_inputs_of_a_node_are_weighed_by_sigmoids() -> None:
 
 def test_architectures_are_other_graphs() -> None:
     first, same, other = (zoo.build("wired", architecture=i).model for i in (1, 1, 2))
-    wiring = [[stage.before for stage in model.body[2:]] for model in (first, same, other)]
+    wiring = [
+        [stage.before for stage in model.body[2:]] for model in (first, same, other)
+    ]
     assert wiring[0] == wiring[1] != wiring[2]
     assert len(wiring[0]) == 3

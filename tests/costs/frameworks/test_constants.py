@@ -40,5 +40,7 @@ def test_frameworks_have_constants_of_the_same_names():
 
 
 def test_an_unknown_framework_is_named_with_those_that_are_known():
-    with pytest.raises(InputError, match="'nanotorn': unknown; use one of pytorch, nanotron"):
+    with pytest.raises(
+        InputError, match="'nanotorn': unknown; use one of pytorch, nanotron"
+    ):
         framework("nanotorn")

@@ -40,7 +40,9 @@ def setting(
 
 def running(hides: str) -> Framework:
     """Return Megatron-LM on 64 H100 as it hides some exchanges of replicas, bfloat16 sums."""
-    return running_framework(setting().framework, RunningWords(gradients="same", hides=hides))
+    return running_framework(
+        setting().framework, RunningWords(gradients="same", hides=hides)
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,9 @@ def test_gradients_under_zero_are_scattered_and_parameters_gathered() -> None:
     assert exchanges.bucketed == pytest.approx(scattered)
     assert exchanges.gathered == pytest.approx(scattered)
     assert bare.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(2 * scattered)
-    assert hidden.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(0.25 * 2 * scattered)
+    assert hidden.reduction(1, exchanges, 1.0, 1.0) == pytest.approx(
+        0.25 * 2 * scattered
+    )
     # A window of half the scatter hides half of it.
     half = scattered / 2
     assert hidden.reduction(1, exchanges, 1.0, half) == pytest.approx(
@@ -129,7 +133,9 @@ def test_an_all_to_all_over_servers_passes_the_card_of_each_gpu() -> None:
     assert network.exchange(ALL_TO_ALL, 4, 1e9, 1) == pytest.approx(one)
 
 
-@pytest.mark.parametrize("framework", ["megatron-lm", "pytorch", "internevo", "torchtitan"])
+@pytest.mark.parametrize(
+    "framework", ["megatron-lm", "pytorch", "internevo", "torchtitan"]
+)
 def test_hiding_is_never_slower(framework: str) -> None:
     """Whatever is hidden, a step takes no longer than with less hidden."""
     shapes = (
@@ -143,7 +149,9 @@ def test_hiding_is_never_slower(framework: str) -> None:
     for shape, zero, size in product(shapes, zeros, (1, 4)):
         plain = replace(shape, zero=zero, microbatch_size=size, layers="equal")
         words = ("none", "reduce", "reduce+gather")
-        answers = [price(setting(framework), replace(plain, overlap=word)) for word in words]
+        answers = [
+            price(setting(framework), replace(plain, overlap=word)) for word in words
+        ]
         seconds = [answer.step_time for answer in answers]
         if None in seconds:
             assert "schedule" in answers[0].reason
@@ -203,7 +211,10 @@ def test_answers_say_what_no_published_run_had() -> None:
     assert price(other, PlanSpec(dp=64)).untested == "on h100, with experts"
     many = setting(cluster="dgx-h100-1024x8", sizes=replace(SIZES, batch=8192))
     assert price(many, PlanSpec(dp=8192)).untested == "on more than 6,144 devices"
-    assert "torchtitan at all" in price(setting("torchtitan"), PlanSpec(dp=64, zero=3)).untested
+    assert (
+        "torchtitan at all"
+        in price(setting("torchtitan"), PlanSpec(dp=64, zero=3)).untested
+    )
 
 
 def test_offloaded_state_lies_on_the_host() -> None:
@@ -214,7 +225,9 @@ def test_offloaded_state_lies_on_the_host() -> None:
     link, memory = 63e9 * 0.8 / 2, 614.4e9 * 0.75 / 8
     small = setting(cluster="nvswitch-h100-8", sizes=replace(SIZES, layers=2, batch=64))
     plain, offloaded = (
-        priced_spec(small, PlanSpec(dp=8, zero=1, gradients="same", offload=word)).costs[0]
+        priced_spec(
+            small, PlanSpec(dp=8, zero=1, gradients="same", offload=word)
+        ).costs[0]
         for word in ("none", "optimizer")
     )
     part = SIZES_OF_TWO_LAYERS / 8
@@ -239,8 +252,13 @@ def test_offloaded_activations_leave_behind_passes() -> None:
 
 def test_what_cannot_be_offloaded_is_refused() -> None:
     """A framework without the word, parameters that are whole on devices, a part above all."""
-    assert "nanotron has none" in price(setting("nanotron"), PlanSpec(offload="optimizer")).reason
-    whole = price(setting("pytorch"), PlanSpec(dp=8, zero=1, offload="optimizer+parameters"))
+    assert (
+        "nanotron has none"
+        in price(setting("nanotron"), PlanSpec(offload="optimizer")).reason
+    )
+    whole = price(
+        setting("pytorch"), PlanSpec(dp=8, zero=1, offload="optimizer+parameters")
+    )
     assert "take zero=3" in whole.reason
     everything = PlanSpec(dp=64, zero=3, offload="optimizer+parameters")
     plain = price(setting("pytorch"), replace(everything, offload="none"))

@@ -12,10 +12,14 @@ from gnnplace.tracing.models import capture, capture_model
 from gnnplace.tracing.program.program import Program
 
 
-def captured(name: str = "small_resnet", optimizer: str = "adamw", **size: Any) -> Program:
+def captured(
+    name: str = "small_resnet", optimizer: str = "adamw", **size: Any
+) -> Program:
     """A training step, captured now."""
     work = zoo.build(name, **({"batch": 2} | size))
-    return capture(work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name)
+    return capture(
+        work.model, work.inputs, loss=work.loss, optimizer=optimizer, name=name
+    )
 
 
 small = cache(captured)  # Captured once for all the tests, none of which changes it.
@@ -29,7 +33,9 @@ def faked(spec: str) -> Program:
 
 def cluster(*kinds: str) -> Cluster:
     """Devices of these kinds, all linked."""
-    devices = tuple(Device(name=f"d{i}", kind=k, memory=1e10) for i, k in enumerate(kinds))
+    devices = tuple(
+        Device(name=f"d{i}", kind=k, memory=1e10) for i, k in enumerate(kinds)
+    )
     links = tuple(
         Link(source=a.name, target=b.name, latency=1e-6, bandwidth=1e10)
         for a, b in permutations(devices, 2)

@@ -45,13 +45,17 @@ LOUD = Conditions(NOW, NOW, 0.6, 0.02)
 class Measured:
     """Gives 1, 2, 3 ... and stands for the machine while it does."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *conditions: Conditions) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *conditions: Conditions
+    ) -> None:
         self.count, self.conditions = 0, conditions
         monkeypatch.setattr(cache, "conditions_of", self.made)
 
     def made(self, measure: Callable[[], tuple[int, float]]) -> tuple[int, Conditions]:
         given = self.conditions[min(self.count, len(self.conditions) - 1)]
-        return measure()[0], replace(given, when=datetime.now(UTC), tried=datetime.now(UTC))
+        return measure()[0], replace(
+            given, when=datetime.now(UTC), tried=datetime.now(UTC)
+        )
 
     def __call__(self) -> tuple[int, float]:
         self.count += 1
@@ -60,7 +64,9 @@ class Measured:
     def kept(self, said: list[str] | None = None, **more: bool) -> int:
         told = None if said is None else said.append
         fits = lambda value: isinstance(value, int)  # noqa: E731
-        found = cache.kept("ops", "k", self, what="it", fits=fits, progress=told, **more)
+        found = cache.kept(
+            "ops", "k", self, what="it", fits=fits, progress=told, **more
+        )
         assert isinstance(found, int)
         return found
 
@@ -82,7 +88,14 @@ def test_an_entry_comes_back(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"other": 1}', '{"value": 1, "when": 3}', '{"value": 1, "when": "soon"}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"other": 1}',
+        '{"value": 1, "when": 3}',
+        '{"value": 1, "when": "soon"}',
+    ],
 )
 def test_a_broken_entry_is_measured_anew(folder: Path, text: str) -> None:
     cache.store("ops", "k", [1.0], QUIET)
@@ -105,13 +118,17 @@ def test_a_quiet_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert [measure.kept(), measure.kept()] == [1, 1]
 
 
-def test_a_value_that_does_not_fit_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_does_not_fit_is_measured_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     measure = Measured(monkeypatch, QUIET)
     cache.store("ops", "k", "no number", QUIET)
     assert [measure.kept(), measure.kept()] == [1, 1]
 
 
-def test_an_old_measurement_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_measurement_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = Measured(monkeypatch, QUIET)
     measure.kept()
     aged(folder, when=MOST_AGE - timedelta(hours=1))
@@ -122,7 +139,9 @@ def test_an_old_measurement_is_made_again(folder: Path, monkeypatch: pytest.Monk
     assert measure.kept() == 3
 
 
-def test_a_noisy_measurement_is_made_twice_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noisy_measurement_is_made_twice_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said: list[str] = []
     louder = replace(LOUD, load=0.9)
     assert Measured(monkeypatch, LOUD, louder).kept(said) == 1
@@ -164,7 +183,9 @@ def test_a_worse_try_does_not_replace_what_is_there(
     assert measure.count == 4  # two tries, of two each
 
 
-def test_measured_anew_measures_each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_anew_measures_each_thing_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     measure = Measured(monkeypatch, QUIET)
     assert measure.kept() == 1
     with cache.measured_anew():
@@ -183,11 +204,17 @@ def test_default_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_digest_is_of_content() -> None:
     a, b = small("mlp", width=8, depth=1), captured("mlp", width=8, depth=1)
     assert cache.program_digest(a) == cache.program_digest(b)
-    assert cache.program_digest(a) == cache.program_digest(replace(b, name="x", initial={}))
-    assert cache.program_digest(a) != cache.program_digest(small("mlp", width=16, depth=1))
+    assert cache.program_digest(a) == cache.program_digest(
+        replace(b, name="x", initial={})
+    )
+    assert cache.program_digest(a) != cache.program_digest(
+        small("mlp", width=16, depth=1)
+    )
     assert cache.program_digest(a) != cache.program_digest(replace(a, ops=a.ops[:-1]))
     changed = replace(a.ops[-1], args=(*a.ops[-1].args[:-1], 0.5))
-    assert cache.program_digest(a) != cache.program_digest(replace(a, ops=(*a.ops[:-1], changed)))
+    assert cache.program_digest(a) != cache.program_digest(
+        replace(a, ops=(*a.ops[:-1], changed))
+    )
 
 
 def test_keys_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

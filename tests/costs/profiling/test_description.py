@@ -28,10 +28,16 @@ def test_operations_are_those_that_pytorch_counts(model: str) -> None:
     assert flops(program) == pytest.approx(expected)
 
 
-def test_fused_attention_is_counted_once_forward_and_two_and_a_half_times_backward() -> None:
-    program = capture_model("hf:gpt2?n_layer=1&batch=2&length=32&attn_pdrop=0.0", fake=True)
+def test_fused_attention_is_counted_once_forward_and_two_and_a_half_times_backward() -> (
+    None
+):
+    program = capture_model(
+        "hf:gpt2?n_layer=1&batch=2&length=32&attn_pdrop=0.0", fake=True
+    )
     found = describe(program)
-    by_op = {name: found.rows.flops[found.rows.op == name].sum() for name in found.rows.op}
+    by_op = {
+        name: found.rows.flops[found.rows.op == name].sum() for name in found.rows.op
+    }
     if "attention" in by_op:
         assert by_op["attention_backward"] == 2.5 * by_op["attention"]
     assert by_op["matmul"] > 0
@@ -75,7 +81,10 @@ def test_views_move_nothing_and_updates_what_their_kernels_do() -> None:
         name = getattr(op.target, "__name__", "")
         if name in PASSES:
             [row] = np.flatnonzero(found.owner == i)
-            assert found.rows.bytes[row] == PASSES[name] * program.values[op.reads[0]].bytes
+            assert (
+                found.rows.bytes[row]
+                == PASSES[name] * program.values[op.reads[0]].bytes
+            )
 
 
 def test_gradients_of_products_are_told_apart_from_products() -> None:

@@ -15,12 +15,22 @@ from benchmarks.gpu import measured_rows, merged_rows
 from benchmarks.studies.costs.provenance import HUGGING_FACE
 from gnnplace.costs.floors import NOTHING
 from gnnplace.costs.prediction import PROVENANCES
-from gnnplace.costs.profiling.estimation import estimate_ops, estimated_times, op_bytes, op_flops
+from gnnplace.costs.profiling.estimation import (
+    estimate_ops,
+    estimated_times,
+    op_bytes,
+    op_flops,
+)
 from gnnplace.costs.profiling.profiler import op_times
 from gnnplace.costs.rows import write_rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError
-from gnnplace.problem import problem_from_data, problem_to_data, read_problem, write_problem
+from gnnplace.problem import (
+    problem_from_data,
+    problem_to_data,
+    read_problem,
+    write_problem,
+)
 from gnnplace.problem.cluster.gpus import CPU, GPUS, figures
 from gnnplace.tracing.loading import load
 from gnnplace.tracing.models import capture
@@ -80,7 +90,9 @@ def test_the_host_is_a_term_of_its_own(monkeypatch) -> None:
 
 def test_a_problem_keeps_sources_and_errors_in_its_file(tmp_path) -> None:
     problem = gnnplace.profile(
-        "mlp?depth=2", "nvlink-a100-2", options=CaptureOptions(groups=20, microbatches=2)
+        "mlp?depth=2",
+        "nvlink-a100-2",
+        options=CaptureOptions(groups=20, microbatches=2),
     )
     assert problem.estimated.all()
     write_problem(tmp_path / "p.json", problem)
@@ -97,18 +109,24 @@ def test_a_problem_keeps_sources_and_errors_in_its_file(tmp_path) -> None:
 def test_where_times_are_from_is_said() -> None:
     said: list[str] = []
     options = CaptureOptions(dtype="bfloat16")
-    gnnplace.profile("mlp?depth=1", "nvlink-h100-8", options=options, progress=said.append)
+    gnnplace.profile(
+        "mlp?depth=1", "nvlink-h100-8", options=options, progress=said.append
+    )
     [line] = [line for line in said if "eager" in line]
     assert all(name in line for name in PROVENANCES)
 
 
-def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(tmp_path, monkeypatch):
+def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("GNNPLACE_CACHE", str(tmp_path))
     program = small("mlp", width=64, depth=2)
     times = op_times(program, "cpu")
     assert times.measured
     path = tmp_path / "mine.csv"
-    write_rows(path, {"cpu": merged_rows([measured_rows(program, times.seconds, "cpu")] * 2)})
+    write_rows(
+        path, {"cpu": merged_rows([measured_rows(program, times.seconds, "cpu")] * 2)}
+    )
     predicted = gnnplace.profile(program, "cpu:1", table=path)
     assert predicted.estimated.all()
     assert predicted.time["cpu"].sum() == pytest.approx(times.seconds.sum(), rel=0.5)
@@ -118,7 +136,9 @@ def test_the_same_path_predicts_this_cpu_from_a_table_measured_here(tmp_path, mo
 def test_a_table_of_another_kind_than_the_clusters_is_refused(tmp_path) -> None:
     path = tmp_path / "mine.csv"
     write_rows(path, {"l4": shipped().rows["l4"]})
-    with pytest.raises(InputError, match=r"has ops of l4.*of kind but of|cluster is of that kind"):
+    with pytest.raises(
+        InputError, match=r"has ops of l4.*of kind but of|cluster is of that kind"
+    ):
         gnnplace.profile("mlp?depth=1", "nvlink-a100-2", table=path)
 
 
@@ -145,7 +165,9 @@ def test_operations_of_attention() -> None:
     size = "n_layer=1&n_embd=32&n_head=2&vocab_size=50&batch=2&length=8"
     work = load(f"hf:gpt2?{size}&attn_pdrop=0.0")
     program = capture(work.model, work.inputs)
-    flops = {op.name: op_flops(program, op) for op in program.ops if "attention" in op.name}
+    flops = {
+        op.name: op_flops(program, op) for op in program.ops if "attention" in op.name
+    }
     one = 4 * 2 * 2 * 8 * 8 * 16
     assert sorted(flops.values()) == [one, one * 5 / 2]
 

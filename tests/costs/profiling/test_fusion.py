@@ -44,7 +44,9 @@ def test_ops_are_fused_up_to_a_product_and_move_what_goes_in_and_out():
     names = [op_name(op) for op in program.ops]
     assert share[names.index("tanh")] == pytest.approx(2 / 6)
     assert share[names.index("relu")] == pytest.approx(3 / 5)
-    assert share[[k for k, n in enumerate(names) if n in ("mm", "linear", "addmm")]] == [1.0]
+    assert share[
+        [k for k, n in enumerate(names) if n in ("mm", "linear", "addmm")]
+    ] == [1.0]
 
 
 def test_compiled_steps_take_less_and_captured_ones_wait_for_nothing():

@@ -45,7 +45,9 @@ def test_tensors_that_leave_and_state_that_stays() -> None:
     assert np.isclose(coarse.graph.size.sum(), sum(sizes.values()))
     assert np.isclose(coarse.state.sum(), fine.state.sum())
     source, target, _ = fine.graph.edges
-    across = {(a, b) for a, b in zip(group[source], group[target], strict=True) if a != b}
+    across = {
+        (a, b) for a, b in zip(group[source], group[target], strict=True) if a != b
+    }
     edges = set(zip(*(e.tolist() for e in coarse.graph.edges[:2]), strict=True))
     assert edges == across
 
@@ -87,13 +89,18 @@ def test_what_a_group_needs_while_it_runs_is_a_tensor_that_nothing_reads() -> No
 def test_members_are_a_partition_in_program_order() -> None:
     program = small()
     group = group_ops(program, 40)
-    coarse = group_graph(program, program_graph(program), group, np.ones(len(program.ops)))
-    assert sorted(n for m in coarse.members for n in m) == sorted(o.name for o in program.ops)
+    coarse = group_graph(
+        program, program_graph(program), group, np.ones(len(program.ops))
+    )
+    assert sorted(n for m in coarse.members for n in m) == sorted(
+        o.name for o in program.ops
+    )
     for names in coarse.members:
         positions = [program.op_index[n] for n in names]
         assert positions == sorted(positions)
     assert all(
-        name in members for name, members in zip(coarse.graph.names, coarse.members, strict=True)
+        name in members
+        for name, members in zip(coarse.graph.names, coarse.members, strict=True)
     )
 
 
@@ -197,8 +204,12 @@ def test_the_loss_is_no_part_of_the_model():
     program = capture(
         model,
         (ids, ids),
-        loss=lambda out, ids: nn.functional.cross_entropy(out.flatten(0, 1), ids.flatten()),
+        loss=lambda out, ids: nn.functional.cross_entropy(
+            out.flatten(0, 1), ids.flatten()
+        ),
     )
     units = find_units(program)
     assert units.names[-2:] == ("head", "unread")
-    assert [why for *_, why in units.ties] == ["the model itself brings together what both make"]
+    assert [why for *_, why in units.ties] == [
+        "the model itself brings together what both make"
+    ]

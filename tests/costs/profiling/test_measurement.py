@@ -42,13 +42,17 @@ def test_products_take_longer_than_views() -> None:
     program = small("mlp", batch=64, optimizer="sgd")
     seconds, _ = measure_ops(program)
     views = [s for s, op in zip(seconds, program.ops, strict=True) if op.view]
-    products = [s for s, op in zip(seconds, program.ops, strict=True) if "mm" in op.name]
+    products = [
+        s for s, op in zip(seconds, program.ops, strict=True) if "mm" in op.name
+    ]
     assert np.median(products) > 5 * np.median(views)
 
 
 def test_a_failing_op_ends_with_one_line() -> None:
     program = small("mlp", width=8, depth=1)
-    broken = replace(program.ops[0], args=(*program.ops[0].args, "too", "many", "arguments"))
+    broken = replace(
+        program.ops[0], args=(*program.ops[0].args, "too", "many", "arguments")
+    )
     with pytest.raises(ExecutionError) as caught:
         measure_ops(replace(program, ops=(broken, *program.ops[1:])))
     assert "\n" not in str(caught.value)

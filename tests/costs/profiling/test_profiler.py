@@ -26,7 +26,10 @@ def test_measured_and_cached() -> None:
     first = profile(program, cluster("cpu", "cpu"), progress=said.append)
     again = profile(program, cluster("cpu", "cpu"), progress=said.append)
     assert "measuring" in said[0]
-    assert len([line for line in said if line.startswith("measuring")]) in (1, 3)  # 3: noisy
+    assert len([line for line in said if line.startswith("measuring")]) in (
+        1,
+        3,
+    )  # 3: noisy
     assert np.array_equal(first.time["cpu"], again.time["cpu"])
     assert not first.estimated.any()
     assert first.time["cpu"].sum() > 0
@@ -52,7 +55,9 @@ def test_a_gpu_that_is_here_is_measured(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(cache, "MOST_LOAD", float("inf"))  # measured once, noisy or not
     monkeypatch.setattr(profiler, "measure_ops", measure)
-    monkeypatch.setattr(profiler, "gpu_names", lambda: (("NVIDIA T4", 1.0), ("NVIDIA H200", 1.0)))
+    monkeypatch.setattr(
+        profiler, "gpu_names", lambda: (("NVIDIA T4", 1.0), ("NVIDIA H200", 1.0))
+    )
     problem = profile(small("mlp", width=8, depth=1), cluster("h200", "v100"))
     assert asked == ["cuda:1"]
     assert problem.estimated.all()  # the times on v100 are
@@ -81,7 +86,8 @@ def test_without_coarsening_only_what_belongs_together_is_grouped() -> None:
         loose = [
             name
             for name in members
-            if not program.ops[program.op_index[name]].view and not name.startswith("copy.")
+            if not program.ops[program.op_index[name]].view
+            and not name.startswith("copy.")
         ]
         assert len(loose) <= 1 or all(name.startswith("update.") for name in loose)
 
@@ -100,7 +106,9 @@ def test_micro_batches_are_copies_of_groups() -> None:
     assert four.microbatches == 4
     each = four.time["a100"][four.phase != UPDATE].sum() / 4
     alone = one.time["a100"][one.phase != UPDATE].sum()
-    assert 0.7 * alone < each < 1.01 * alone  # the host, once ahead of the GPU, stays it
+    assert (
+        0.7 * alone < each < 1.01 * alone
+    )  # the host, once ahead of the GPU, stays it
     names = {name for members in four.members for name in members}
     assert names == {op.name for op in microbatched(program, 4).ops}
 

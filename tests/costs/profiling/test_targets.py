@@ -60,12 +60,16 @@ def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", missing)
 
 
-def test_cpu_workers_share_memory_and_links_are_measured_once(measured: list[Any]) -> None:
+def test_cpu_workers_share_memory_and_links_are_measured_once(
+    measured: list[Any],
+) -> None:
     cluster = targets.detect("cpu:3")
     assert [d.name for d in cluster.devices] == ["cpu:0", "cpu:1", "cpu:2"]
     assert cluster.kinds == ("cpu",)
     assert len(cluster.links) == 6
-    assert {(link.latency, link.sender_busy) for link in cluster.links} == {(1e-6, True)}
+    assert {(link.latency, link.sender_busy) for link in cluster.links} == {
+        (1e-6, True)
+    }
     assert targets.detect("cpu:3").links == cluster.links
     assert measured == [None]
     with cache.measured_anew():
@@ -114,7 +118,9 @@ def test_links_between_gpus_that_cannot_be_measured_are_assumed(
     gpus(monkeypatch, *["NVIDIA H200, 140000"] * 2)
     monkeypatch.setattr(workers, "measure_link", broken)
     found = targets.detect("cuda:2").links
-    assert {(link.bandwidth, link.channel) for link in found} == {(targets.PCIE_BANDWIDTH, "pcie")}
+    assert {(link.bandwidth, link.channel) for link in found} == {
+        (targets.PCIE_BANDWIDTH, "pcie")
+    }
 
 
 @pytest.mark.parametrize(
@@ -147,4 +153,6 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_specs() -> None:
-    assert all(targets.SPEC.fullmatch(text) for text in ("auto", "cpu:4", "cuda", "cuda:1"))
+    assert all(
+        targets.SPEC.fullmatch(text) for text in ("auto", "cpu:4", "cuda", "cuda:1")
+    )

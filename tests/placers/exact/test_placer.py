@@ -51,7 +51,9 @@ def all_orders(problem: Problem) -> np.ndarray:
 def brute_force(problem: Problem, orders: np.ndarray | None = None) -> float:
     """Least simulated step time over all devices of all units, and all (or our own) orders."""
     space, best = SearchSpace(problem), np.inf
-    for chosen in itertools.product(*[np.flatnonzero(row) for row in problem.unit_allowed]):
+    for chosen in itertools.product(
+        *[np.flatnonzero(row) for row in problem.unit_allowed]
+    ):
         device = space.spread(np.array(chosen, dtype=np.int32))
         if orders is None:
             best = min(best, space.sequence(device)[0])
@@ -92,7 +94,11 @@ def test_the_bound_is_below_every_heuristic(seed):
     """Also with times that have no common unit, missing links and micro-batches."""
     rng = np.random.default_rng(seed)
     problem = random_problem(
-        rng, int(rng.integers(5, 20)), 3, complete=seed % 2 > 0, microbatches=1 + seed % 3
+        rng,
+        int(rng.integers(5, 20)),
+        3,
+        complete=seed % 2 > 0,
+        microbatches=1 + seed % 3,
     )
     awkward = {kind: t * 0.7310585786300049 for kind, t in problem.time.items()}
     problem = replace(problem, time=awkward)
@@ -107,7 +113,9 @@ def test_the_bound_is_below_every_heuristic(seed):
 @pytest.mark.timed
 def test_training_chains_are_proven_optimal():
     for count in (1, 2):
-        problem = with_microbatches(contract.training_chain(num_layers=4, num_devices=2), count)
+        problem = with_microbatches(
+            contract.training_chain(num_layers=4, num_devices=2), count
+        )
         result = Exact().place(problem, budget=20.0)
         assert "optimal" in result.note
         assert result.gap < 1e-5
@@ -115,9 +123,17 @@ def test_training_chains_are_proven_optimal():
 
 
 def test_never_worse_than_a_heuristic():
-    problem = with_microbatches(contract.training_chain(num_layers=12, num_devices=4), 4)
+    problem = with_microbatches(
+        contract.training_chain(num_layers=12, num_devices=4), 4
+    )
     result = Exact().place(problem, budget=1.5)
-    cheap = set(PLACERS) - {"exact", "annealing", "coarse-annealing", "random", "optuna"}
+    cheap = set(PLACERS) - {
+        "exact",
+        "annealing",
+        "coarse-annealing",
+        "random",
+        "optuna",
+    }
     least = min(placer(name).place(problem).step_time for name in cheap)
     assert result.step_time <= least
     assert result.lower_bound < result.step_time
@@ -204,6 +220,7 @@ def test_workers_are_threads_of_the_solver() -> None:
     """Two of them find the same optimum."""
     problem = training_chain(num_layers=3, num_devices=2)
     steps = [
-        gnnplace.place(problem, placer="exact", workers=n, budget=3.0).step_time for n in (1, 2)
+        gnnplace.place(problem, placer="exact", workers=n, budget=3.0).step_time
+        for n in (1, 2)
     ]
     assert steps[0] == pytest.approx(steps[1])

@@ -24,7 +24,9 @@ def hard_model(size: int = 60) -> Any:
         model.add_exactly_one(row)
     for machine in range(7):
         weights = rng.integers(1000, 9999, size).tolist()
-        model.add(sum(w * row[machine] for w, row in zip(weights, x, strict=True)) <= span)
+        model.add(
+            sum(w * row[machine] for w, row in zip(weights, x, strict=True)) <= span
+        )
     model.minimize(span)
     return model
 
@@ -37,7 +39,9 @@ def caught_by_python() -> bool:
 
 
 def test_the_signal_is_as_it_was_after_a_solve():
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever another test left
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # whatever another test left
     assert caught_by_python()
     solver = make_solver(np.random.default_rng(0), 0.0)
     assert solve(solver, hard_model(5)) == "OPTIMAL"

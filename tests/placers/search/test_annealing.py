@@ -9,7 +9,13 @@ from hypothesis import given, settings
 
 from gnnplace.placers import Found, SearchSpace, contract
 from gnnplace.placers.constructions import best_construction
-from gnnplace.placers.search.annealing import COLDEST, HOTTEST, Annealer, anneal, hottest
+from gnnplace.placers.search.annealing import (
+    COLDEST,
+    HOTTEST,
+    Annealer,
+    anneal,
+    hottest,
+)
 from gnnplace.placers.search.moves import (
     move_units,
     neighbourhood,
@@ -73,7 +79,9 @@ def test_independent_ops_keep_their_order_when_it_is_renewed():
     space = SearchSpace(contract.branches())
     device = np.zeros(space.problem.num_ops, dtype=np.int32)
     for seed in range(5):
-        priority = np.random.default_rng(seed).permutation(space.problem.num_ops).astype(float)
+        priority = (
+            np.random.default_rng(seed).permutation(space.problem.num_ops).astype(float)
+        )
         order = space.sequence(device, [priority])[1]
         assert renewed_order(space.compiled, device, order).tolist() == order.tolist()
 
@@ -159,7 +167,12 @@ def _pair(found: Found) -> tuple[np.ndarray, np.ndarray]:
 def test_small_budgets_are_kept(budget):
     problem = with_microbatches(contract.training_chain(num_layers=20), 2)
     space = SearchSpace(problem)
-    anneal(space, best_construction(space, np.random.default_rng(0)), np.random.default_rng(0), 0)
+    anneal(
+        space,
+        best_construction(space, np.random.default_rng(0)),
+        np.random.default_rng(0),
+        0,
+    )
     took = []
     for _ in range(3):
         begin = time.perf_counter()

@@ -26,7 +26,9 @@ from tests.random_problems import random_problem, seeds
 @given(seed=seeds)
 def test_groups_keep_work_state_phases_and_units(seed):
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, 40, 3, constrained=True, microbatches=int(rng.integers(1, 4)))
+    problem = random_problem(
+        rng, 40, 3, constrained=True, microbatches=int(rng.integers(1, 4))
+    )
     made = coarse_problem(problem, int(rng.integers(5, 40)))
     if made is None:
         return
@@ -103,7 +105,9 @@ def test_micro_batches_have_equal_groups():
 def test_what_cannot_be_made_smaller_is_left():
     assert coarse_problem(contract.training_chain(), 200) is None
     pinned = contract.training_chain(num_layers=50)
-    lost = replace(pinned, microbatches=2)  # names have no micro-batches: all are of the first
+    lost = replace(
+        pinned, microbatches=2
+    )  # names have no micro-batches: all are of the first
     made = coarse_problem(lost, 30)
     assert made is None or made.problem.num_ops < lost.num_ops
 
@@ -130,7 +134,9 @@ def store_problem(name, microbatches, cluster="nvlink-a100-8"):
 @given(seed=seeds)
 def test_groups_keep_work_state_micro_batches_and_borders(seed):
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, 40, 3, constrained=True, microbatches=int(rng.integers(1, 4)))
+    problem = random_problem(
+        rng, 40, 3, constrained=True, microbatches=int(rng.integers(1, 4))
+    )
     made = narrow_groups(SearchSpace(problem), int(rng.integers(1, 12)))
     coarse, group = made.problem, made.group
     assert coarse.state.sum() == pytest.approx(problem.state.sum())
@@ -187,9 +193,13 @@ def test_a_pin_in_the_middle_of_a_segment_is_a_border(what):
     pinned[problem.unit_of == unit] = 2
     barred = np.zeros((problem.num_ops, 3), dtype=bool)
     barred[problem.unit_of == unit, :2] = True
-    problem = replace(problem, **({"pin": pinned} if what == "pin" else {"forbid": barred}))
+    problem = replace(
+        problem, **({"pin": pinned} if what == "pin" else {"forbid": barred})
+    )
     made = narrow_groups(SearchSpace(problem), 4)
     mine = np.unique(made.problem.unit_of[made.group[problem.unit_of == unit]])
     assert len(mine) == 1
-    assert (problem.unit_of[np.isin(made.problem.unit_of[made.group], mine)] == unit).all()
+    assert (
+        problem.unit_of[np.isin(made.problem.unit_of[made.group], mine)] == unit
+    ).all()
     assert made.problem.unit_allowed[mine[0]].tolist() == [False, False, True]

@@ -34,12 +34,16 @@ def booked(ready, cost, slots):
 def test_jobs_go_where_a_scan_of_all_slots_puts_them(shape):
     rng = np.random.default_rng(1)
     n = 20 * CHUNK
-    spread = {"few gaps": 0.8 * n, "many gaps": 4.0 * n, "everything at once": 0.0}[shape]
+    spread = {"few gaps": 0.8 * n, "many gaps": 4.0 * n, "everything at once": 0.0}[
+        shape
+    ]
     ready = rng.uniform(0.0, spread, n) if spread else np.zeros(n)
     cost = np.where(rng.random(n) < 0.1, 0.0, rng.exponential(1.0, n))
     starts = booked(ready, cost, n)
     slots = []
-    for at, begin, seconds in zip(starts.tolist(), ready.tolist(), cost.tolist(), strict=True):
+    for at, begin, seconds in zip(
+        starts.tolist(), ready.tolist(), cost.tolist(), strict=True
+    ):
         assert at == scanned(slots, begin, seconds)
         slots.append((at, at + seconds))
         slots.sort()

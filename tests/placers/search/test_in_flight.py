@@ -70,7 +70,9 @@ def test_orders_are_orders_of_the_problem_as_it_is(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, 15, 3, constrained=True, microbatches=3)
     held = InFlightSpace(problem, int(rng.integers(1, 3)))
-    device = held.spread(np.where(problem.unit_allowed, rng.random((1, 3)), -1).argmax(axis=1))
+    device = held.spread(
+        np.where(problem.unit_allowed, rng.random((1, 3)), -1).argmax(axis=1)
+    )
     order = list_schedule(held.lean[0], device, rng.random(problem.num_ops))
     assert sorted(order.tolist()) == list(range(problem.num_ops))
     place = np.argsort(order)
@@ -81,7 +83,9 @@ def test_orders_are_orders_of_the_problem_as_it_is(seed):
 
 def test_nothing_is_held_back_where_all_may_be_in_flight():
     problem = chain()
-    assert with_most_in_flight(problem, 4).graph.num_tensors == problem.graph.num_tensors
+    assert (
+        with_most_in_flight(problem, 4).graph.num_tensors == problem.graph.num_tensors
+    )
 
 
 def test_fewer_in_flight_need_less_memory():
@@ -89,11 +93,16 @@ def test_fewer_in_flight_need_less_memory():
     graph = problem.graph
     kept = graph.size * np.where(problem.phase[graph.producer] == FORWARD, 100.0, 1.0)
     problem = replace(problem, graph=replace(graph, size=kept))
-    device = SearchSpace(problem).spread(np.arange(problem.num_units) * 2 // problem.num_units)
+    device = SearchSpace(problem).spread(
+        np.arange(problem.num_units) * 2 // problem.num_units
+    )
     forward_first = np.where(problem.phase == FORWARD, 1.0, 0.0)
     peaks = [
         Simulator(problem)
-        .run(device, list_schedule(InFlightSpace(problem, most).lean[0], device, forward_first))
+        .run(
+            device,
+            list_schedule(InFlightSpace(problem, most).lean[0], device, forward_first),
+        )
         .peak_memory.max()
         for most in (1, 2, 4, 8)
     ]
@@ -105,7 +114,9 @@ def test_fewer_in_flight_need_less_memory():
 def test_fewer_are_in_flight_only_where_that_is_worth_it(gain, most):
     problem = chain()
     state = problem.state.sum() + problem.graph.size.max()
-    devices = tuple(d.model_copy(update={"memory": state}) for d in problem.cluster.devices)
+    devices = tuple(
+        d.model_copy(update={"memory": state}) for d in problem.cluster.devices
+    )
     problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
     whole = SearchSpace(problem)
     on_one = np.zeros(problem.num_units, dtype=np.int32)
@@ -124,7 +135,9 @@ def test_fewer_are_in_flight_only_where_that_is_worth_it(gain, most):
 def test_ample_memory_asks_for_no_other_starts():
     asked = []
     space = SearchSpace(chain(memory=1e15))
-    fewer_in_flight(space, lambda one: asked.append(one) or [One(1.0, one.work[0], one.work[0])])
+    fewer_in_flight(
+        space, lambda one: asked.append(one) or [One(1.0, one.work[0], one.work[0])]
+    )
     assert asked == [space]
 
 
@@ -132,8 +145,12 @@ def test_where_the_best_start_fits_nothing_is_held_back():
     asked = []
     problem = chain()
     state = problem.state.sum() + problem.graph.size.max()
-    devices = tuple(d.model_copy(update={"memory": state}) for d in problem.cluster.devices)
-    space = SearchSpace(replace(problem, cluster=replace(problem.cluster, devices=devices)))
+    devices = tuple(
+        d.model_copy(update={"memory": state}) for d in problem.cluster.devices
+    )
+    space = SearchSpace(
+        replace(problem, cluster=replace(problem.cluster, devices=devices))
+    )
     assert space.memory_matters
     on_one = np.zeros(problem.num_units, dtype=np.int32)
     seconds = space.simulator.step_time(space.spread(on_one), space.turn_order)

@@ -20,7 +20,9 @@ from tests.random_problems import random_problem, seeds
 
 
 def with_memory(problem: Problem, memory: float) -> Problem:
-    devices = tuple(d.model_copy(update={"memory": memory}) for d in problem.cluster.devices)
+    devices = tuple(
+        d.model_copy(update={"memory": memory}) for d in problem.cluster.devices
+    )
     return replace(problem, cluster=Cluster(devices, problem.cluster.links))
 
 
@@ -52,7 +54,9 @@ def test_what_is_refused_for_its_memory_can_be_placed_by_nobody(seed):
     simulator = SearchSpace(tight).simulator
     order = problem.graph.topological_order.astype(np.int32)
     for _ in range(20):
-        assert not simulator.run(rng.integers(0, 2, 12).astype(np.int32), order).feasible
+        assert not simulator.run(
+            rng.integers(0, 2, 12).astype(np.int32), order
+        ).feasible
 
 
 def refused(problem: Problem) -> bool:
@@ -68,7 +72,9 @@ def test_an_op_that_fits_nowhere_is_named():
     space = SearchSpace(problem)
     slow = np.where((problem.times > 0).all(axis=1), space.working_set, 0.0)
     name = problem.graph.names[int(slow.argmax())]
-    with pytest.raises(InfeasibleError, match=rf"op '{name}': its state, inputs and outputs"):
+    with pytest.raises(
+        InfeasibleError, match=rf"op '{name}': its state, inputs and outputs"
+    ):
         placer("heft").place(with_memory(problem, 0.99 * float(slow.max())))
 
 
@@ -79,7 +85,9 @@ def test_the_best_sequence_is_that_of_all_priorities(seed):
     problem = random_problem(rng, int(rng.integers(1, 20)), int(rng.integers(1, 4)))
     space = SearchSpace(problem)
     device = space.spread(
-        space.allow(rng.integers(problem.num_devices, size=problem.num_units).astype(np.int32))
+        space.allow(
+            rng.integers(problem.num_devices, size=problem.num_units).astype(np.int32)
+        )
     )
     orders = [list_schedule(space.compiled, device, each) for each in space.priorities]
     scores = [space.score(device, order) for order in (*orders, space.turn_order)]

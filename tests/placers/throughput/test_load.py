@@ -7,7 +7,13 @@ import pytest
 
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.placers.throughput.load import interval, loads, make_flows, restricted, state_excess
+from gnnplace.placers.throughput.load import (
+    interval,
+    loads,
+    make_flows,
+    restricted,
+    state_excess,
+)
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster import Cluster
 from tests.placers.throughput.throughput_problems import (
@@ -33,12 +39,22 @@ def test_a_tensor_counts_once_for_each_other_device() -> None:
     graph = ComputationGraph.from_tensors(
         ["a", "b", "c", "d"], [(0, 2.0, [1, 2, 3]), (0, 6.0, [1, 2, 3])]
     )
-    problem = build_problem("fan", graph, uniform_cluster(3), {"fast": [1.0, 1.0, 1.0, 1.0]})
+    problem = build_problem(
+        "fan", graph, uniform_cluster(3), {"fast": [1.0, 1.0, 1.0, 1.0]}
+    )
     flows = make_flows(SearchSpace(problem))
     assert len(flows.producer) == 1  # both tensors go the same way
     # Each copy of the two tensors: 2 * 0.5 s of latency and 8 B at 4 B/s.
-    assert loads(flows, np.array([0, 1, 1, 2], dtype=np.int32)).tolist() == [7.0, 5.0, 4.0]
-    assert loads(flows, np.array([0, 1, 1, 1], dtype=np.int32)).tolist() == [4.0, 6.0, 0.0]
+    assert loads(flows, np.array([0, 1, 1, 2], dtype=np.int32)).tolist() == [
+        7.0,
+        5.0,
+        4.0,
+    ]
+    assert loads(flows, np.array([0, 1, 1, 1], dtype=np.int32)).tolist() == [
+        4.0,
+        6.0,
+        0.0,
+    ]
 
 
 def test_overheads_of_a_message_count_as_its_latency_does() -> None:
@@ -46,9 +62,12 @@ def test_overheads_of_a_message_count_as_its_latency_does() -> None:
     graph = ComputationGraph.from_tensors(["a", "b"], [(0, 2.0, [1]), (0, 6.0, [1])])
     plain = uniform_cluster(2)
     links = tuple(
-        x.model_copy(update={"send_overhead": 0.25, "receive_overhead": 0.5}) for x in plain.links
+        x.model_copy(update={"send_overhead": 0.25, "receive_overhead": 0.5})
+        for x in plain.links
     )
-    problem = build_problem("pair", graph, Cluster(plain.devices, links), {"fast": [1.0, 1.0]})
+    problem = build_problem(
+        "pair", graph, Cluster(plain.devices, links), {"fast": [1.0, 1.0]}
+    )
     flows = make_flows(SearchSpace(problem))
     assert loads(flows, np.array([0, 1], dtype=np.int32)).tolist() == [5.5, 5.5]
 

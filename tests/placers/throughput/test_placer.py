@@ -14,7 +14,9 @@ from gnnplace.errors import InfeasibleError, InputError, UnsupportedError
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.contract import barred, branches, training_chain
 from gnnplace.placers.throughput import Throughput, ThroughputResult
-from gnnplace.placers.throughput.placer import make_throughput_placer as throughput_placer
+from gnnplace.placers.throughput.placer import (
+    make_throughput_placer as throughput_placer,
+)
 from gnnplace.placers.throughput.split import depth_first, make_blocks
 from gnnplace.problem import Problem
 from gnnplace.problem.cluster import Cluster, Device, Link, preset
@@ -29,9 +31,13 @@ from tests.placers.throughput.throughput_problems import (
 )
 
 
-def place(problem: Problem, placer: str = "best", budget: float = 0.0) -> ThroughputResult:
+def place(
+    problem: Problem, placer: str = "best", budget: float = 0.0
+) -> ThroughputResult:
     """The result for the throughput objective."""
-    found = gnnplace.place(problem, placer=placer, budget=budget, objective=gnnplace.THROUGHPUT)
+    found = gnnplace.place(
+        problem, placer=placer, budget=budget, objective=gnnplace.THROUGHPUT
+    )
     assert isinstance(found, ThroughputResult)
     return found
 
@@ -81,8 +87,16 @@ def test_pins_classes_and_kinds_are_kept() -> None:
         found = place(cut)
         simulation = simulate(cut, found.placement)
         assert simulation.feasible
-        assert simulation.step_time == found.step_time == found.placement.predicted_step_time
-        assert found.interval_bound <= found.interval == plain_interval(cut, found.placement.device)
+        assert (
+            simulation.step_time
+            == found.step_time
+            == found.placement.predicted_step_time
+        )
+        assert (
+            found.interval_bound
+            <= found.interval
+            == plain_interval(cut, found.placement.device)
+        )
 
 
 def test_memory_is_kept_by_the_simulated_step_too() -> None:
@@ -139,7 +153,9 @@ def test_drawn_orders_are_topological() -> None:
     for rng in (None, np.random.default_rng(1)):
         place_of = {rank[u]: p for p, u in enumerate(depth_first(blocks, rng).tolist())}
         assert all(
-            place_of[a] < place_of[b] for b, many in enumerate(blocks.predecessors) for a in many
+            place_of[a] < place_of[b]
+            for b, many in enumerate(blocks.predecessors)
+            for a in many
         )
 
 
@@ -149,7 +165,8 @@ def test_unequal_links_are_searched_all_the_same(seed: int) -> None:
     problem = random_problem(seed, uniform=True)
     names = ("a0", "a1", "c0")
     devices = tuple(
-        Device(name=name, kind="fast" if name[0] == "a" else "slow", memory=1e9) for name in names
+        Device(name=name, kind="fast" if name[0] == "a" else "slow", memory=1e9)
+        for name in names
     )
     rates = {"aa": 1.0, "ac": 2.0, "ca": 2.0}
     links = tuple(
@@ -185,9 +202,17 @@ def test_a_published_format_with_its_backward_nodes(tmp_path: Path) -> None:
     ]
     pairs = [(0, 1), (1, 2), (2, 3), (3, 13), (13, 12), (12, 11), (11, 10)]
     edges = [{"sourceId": a, "destId": b, "cost": 0.5} for a, b in pairs]
-    file = {"maxSizePerFPGA": 1e12, "maxFPGAs": 2, "maxCPUs": 0, "nodes": nodes, "edges": edges}
+    file = {
+        "maxSizePerFPGA": 1e12,
+        "maxFPGAs": 2,
+        "maxCPUs": 0,
+        "nodes": nodes,
+        "edges": edges,
+    }
     (tmp_path / "x.json").write_text(json.dumps(file))
     problem = gnnplace.convert(tmp_path / "x.json", "dnn-partitioning")
     found = place(problem, "contiguous")
-    assert found.interval == pytest.approx(10e-3)  # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors
+    assert found.interval == pytest.approx(
+        10e-3
+    )  # 2 * (1 + 3) ms of work, 2 * 1 ms of tensors
     assert place(problem).interval == pytest.approx(brute_force(problem)[0])

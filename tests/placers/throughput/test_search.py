@@ -10,7 +10,12 @@ import pytest
 from gnnplace.placers import SearchSpace
 from gnnplace.placers.search.space import NO_BUDGET
 from gnnplace.placers.throughput.load import interval, loads, make_flows, state_excess
-from gnnplace.placers.throughput.search import count_readers, fresh_loads, local_search, move
+from gnnplace.placers.throughput.search import (
+    count_readers,
+    fresh_loads,
+    local_search,
+    move,
+)
 from tests.placers.throughput.throughput_problems import (
     brute_force,
     chain,
@@ -28,7 +33,10 @@ def test_loads_follow_moves(seed: int) -> None:
     readers = count_readers(flows, device)
     load, resident = fresh_loads(flows, device)
     for _ in range(100):
-        unit, target = rng.integers(problem.num_units), rng.integers(problem.num_devices)
+        unit, target = (
+            rng.integers(problem.num_units),
+            rng.integers(problem.num_devices),
+        )
         move(flows, unit, target, device, readers, load, resident)
     assert load == pytest.approx(loads(flows, device))
     assert resident == pytest.approx(np.bincount(device, flows.state, len(load)))

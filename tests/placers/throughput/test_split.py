@@ -12,7 +12,11 @@ from gnnplace.placers.throughput.load import interval, make_flows, state_excess
 from gnnplace.placers.throughput.split import MOST_BLOCKS, split
 from gnnplace.placers.throughput.stages import sorts_of
 from gnnplace.problem import Problem
-from tests.placers.throughput.throughput_problems import chain, random_problem, uniform_cluster
+from tests.placers.throughput.throughput_problems import (
+    chain,
+    random_problem,
+    uniform_cluster,
+)
 
 
 def every_split(problem: Problem, order: np.ndarray) -> float:

@@ -15,7 +15,11 @@ from gnnplace.placers.throughput.stages import (
     true_largest,
 )
 from gnnplace.problem.cluster import preset
-from tests.placers.throughput.throughput_problems import chain, random_problem, uniform_cluster
+from tests.placers.throughput.throughput_problems import (
+    chain,
+    random_problem,
+    uniform_cluster,
+)
 
 
 def test_devices_that_look_alike_are_of_one_sort() -> None:

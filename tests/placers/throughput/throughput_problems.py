@@ -20,22 +20,30 @@ from tests.random_problems import random_cluster, random_graph
 IntArray = NDArray[np.int32]
 
 
-def uniform_cluster(count: int, memory: float = 1e9, kinds: tuple[str, ...] = ("fast",)) -> Cluster:
+def uniform_cluster(
+    count: int, memory: float = 1e9, kinds: tuple[str, ...] = ("fast",)
+) -> Cluster:
     """Devices whose links are all alike: 0.5 s and 4 B/s."""
     devices = tuple(
-        Device(name=f"d{i}", kind=kinds[i % len(kinds)], memory=memory) for i in range(count)
+        Device(name=f"d{i}", kind=kinds[i % len(kinds)], memory=memory)
+        for i in range(count)
     )
     pairs = [(a.name, b.name) for a in devices for b in devices if a != b]
     return Cluster(
-        devices, tuple(Link(source=a, target=b, latency=0.5, bandwidth=4.0) for a, b in pairs)
+        devices,
+        tuple(Link(source=a, target=b, latency=0.5, bandwidth=4.0) for a, b in pairs),
     )
 
 
-def chain(times: list[float], size: float, cluster: Cluster, **given: object) -> Problem:
+def chain(
+    times: list[float], size: float, cluster: Cluster, **given: object
+) -> Problem:
     """Ops in a row, ``size`` bytes between neighbours."""
     last = len(times) - 1
     tensors = [(i, size, [i + 1] if i < last else []) for i in range(len(times))]
-    graph = ComputationGraph.from_tensors([f"op{i}" for i in range(len(times))], tensors)
+    graph = ComputationGraph.from_tensors(
+        [f"op{i}" for i in range(len(times))], tensors
+    )
     cost = {kind: np.array(times) for kind in cluster.kinds}
     return build_problem("chain", graph, cluster, cost, **given)
 
@@ -43,7 +51,10 @@ def chain(times: list[float], size: float, cluster: Cluster, **given: object) ->
 def random_problem(seed: int, *, uniform: bool = False, tight: bool = False) -> Problem:
     """Up to seven ops, four devices, colocation; links of all kinds unless ``uniform``."""
     rng = np.random.default_rng(seed)
-    num_ops, num_devices = int(rng.integers(3, 8)), int(rng.integers(2, 5 if uniform else 4))
+    num_ops, num_devices = (
+        int(rng.integers(3, 8)),
+        int(rng.integers(2, 5 if uniform else 4)),
+    )
     if uniform:
         kinds = ("fast", "slow") if rng.random() < 0.4 else ("fast",)
         memory = float(rng.integers(8, 30)) if tight else 1e9

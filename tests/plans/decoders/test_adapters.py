@@ -74,12 +74,17 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.products = nn.ModuleDict(
-            {name: Adapted(nn.Linear(*pair, bias=False), RANK) for name, pair in WIDTHS.items()}
+            {
+                name: Adapted(nn.Linear(*pair, bias=False), RANK)
+                for name, pair in WIDTHS.items()
+            }
         )
 
     def forward(self, x):
         queries, keys, values = (self.products[name](x) for name in "qkv")
-        heads = [t.unflatten(-1, (-1, 16)).transpose(1, 2) for t in (queries, keys, values)]
+        heads = [
+            t.unflatten(-1, (-1, 16)).transpose(1, 2) for t in (queries, keys, values)
+        ]
         keys, values = (t.repeat_interleave(2, dim=1) for t in heads[1:])
         scores = (heads[0] @ keys.transpose(-1, -2)).softmax(-1)
         x = x + self.products["o"]((scores @ values).transpose(1, 2).flatten(-2))
@@ -161,18 +166,28 @@ def test_quantized_weights_have_their_scales():
     """4 bits, and 0.127 of scales (QLoRA, section 3); tables and norms are not quantized."""
     assert Adapters(RANK, 4).matrix_bytes == pytest.approx(4.127 / 8, rel=1e-4)
     parts = parts_of(lora=f"r={RANK},bits=4")
-    assert parts.frozen == pytest.approx((4 + 8 / 64 + 32 / 16384) / 8 * MATRICES + 2 * BESIDE)
+    assert parts.frozen == pytest.approx(
+        (4 + 8 / 64 + 32 / 16384) / 8 * MATRICES + 2 * BESIDE
+    )
     assert parts.parameters == 4 * ADAPTERS
 
 
-@pytest.mark.parametrize("words", ["dp=1,microbatch_size=1", "dp=8,microbatch_size=1,zero=3"])
+@pytest.mark.parametrize(
+    "words", ["dp=1,microbatch_size=1", "dp=8,microbatch_size=1,zero=3"]
+)
 def test_the_largest_quantized_matrix_is_unpacked_at_work(words):
     """Of few words, so that layers and not the loss have the most at work."""
     working = {}
     for lora in ("r=4", "r=4,bits=4"):
         setting = setting_of(with_adapters(replace(TINY, vocabulary=8), lora), CLUSTER)
         priced = priced_spec(setting, parse_spec(words))
-        gathered = 3 * setting.decoder.adapters.matrix_bytes * MATRICES / 2 * ("zero=3" in words)
+        gathered = (
+            3
+            * setting.decoder.adapters.matrix_bytes
+            * MATRICES
+            / 2
+            * ("zero=3" in words)
+        )
         working[lora] = fullest_parts(priced).working - gathered
     assert working["r=4,bits=4"] - working["r=4"] == pytest.approx(2 * 64 * 192)
 
@@ -201,13 +216,17 @@ def test_a_tied_table_is_held_once():
     tied = replace(TINY, tied=True)
     setting = setting_of(with_adapters(tied, "r=4"), CLUSTER)
     words = {"alone": "pp=1,microbatch_size=1", "apart": "pp=2,microbatch_size=1"}
-    alone, apart = (priced_spec(setting, parse_spec(text)).costs for text in words.values())
+    alone, apart = (
+        priced_spec(setting, parse_spec(text)).costs for text in words.values()
+    )
     table = 2 * 512 * 64
     assert alone[0].terms.frozen == 2 * MATRICES + table + 2 * 5 * 64
     assert sum(cost.terms.frozen for cost in apart) == alone[0].terms.frozen + table
 
 
-@pytest.mark.parametrize("words", ["dp=8,microbatch_size=1", "dp=8,microbatch_size=1,zero=3"])
+@pytest.mark.parametrize(
+    "words", ["dp=8,microbatch_size=1", "dp=8,microbatch_size=1,zero=3"]
+)
 def test_a_step_is_shorter_by_the_gradients_of_frozen_weights(words):
     sizes = catalogue_decoder("Qwen/Qwen3-8B", 8)
     steps = {}
@@ -221,7 +240,9 @@ def test_a_step_is_shorter_by_the_gradients_of_frozen_weights(words):
     # Unpacking takes time; under ZeRO 3 a quarter of the bytes is gathered.
     is_sharded = "zero=3" in words
     assert (steps["r=16,bits=4"].step_time < steps["r=16"].step_time) == is_sharded
-    exchanged = {lora: priced.costs[0].exchanges.scattered for lora, priced in steps.items()}
+    exchanged = {
+        lora: priced.costs[0].exchanges.scattered for lora, priced in steps.items()
+    }
     assert is_sharded or exchanged["r=16"] < 0.05 * exchanged[None]
 
 
@@ -230,7 +251,10 @@ def test_experts_are_frozen_and_have_no_adapters():
     adapted = with_adapters(sizes, "r=8")
     assert adapted.trained_parameters == 48 * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512))
     words = parse_spec("dp=8,ep=8,microbatch_size=1")
-    costs = [priced_spec(setting_of(each, CLUSTER), words).costs[0] for each in (sizes, adapted)]
+    costs = [
+        priced_spec(setting_of(each, CLUSTER), words).costs[0]
+        for each in (sizes, adapted)
+    ]
     assert costs[1].terms.frozen < costs[0].terms.parameters
     assert costs[1].backward + costs[1].weights < costs[0].backward + costs[0].weights
 
@@ -267,7 +291,9 @@ def test_products_that_are_named_alone_have_adapters():
     packed = parts_of(lora=f"r={RANK},targets=q+v,bits=4")
     every = parts_of(lora=f"r={RANK},bits=4")
     assert packed.frozen == every.frozen
-    assert with_adapters(TINY, "r=4,targets=q+k+v+o+gate+up+down").adapters == Adapters(RANK)
+    assert with_adapters(TINY, "r=4,targets=q+k+v+o+gate+up+down").adapters == Adapters(
+        RANK
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +317,10 @@ def test_products_that_a_model_has_not_are_refused(model, targets, message):
         ("bits=4", "needs a rank"),
         ("r=8,bits=8", "needs a rank from 1 to 65,536, and bits=4 or bits=16"),
         ("r=8,r=8", "'r' is repeated"),
-        ("r=8,targets=attention", "'attention' is no product of a layer; name some of q.k"),
+        (
+            "r=8,targets=attention",
+            "'attention' is no product of a layer; name some of q.k",
+        ),
         ("r=8,targets=q,targets=v", "'targets' is repeated"),
         ("r=8,expert_bits=4", "expert_bits=4 needs bits=4"),
         ("r=0", "'r=0': must be r=RANK"),
@@ -310,12 +339,16 @@ def test_words_read_as_they_are_written():
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_no_launcher_drops_adapters(name):
-    setting = setting_of(with_adapters(catalogue_decoder("llama-3.1-8b", 8), "r=16"), CLUSTER)
+    setting = setting_of(
+        with_adapters(catalogue_decoder("llama-3.1-8b", 8), "r=16"), CLUSTER
+    )
     plan = launch_plan_of(setting, parse_spec("dp=8,microbatch_size=1,batch=256"))
     if name in ("accelerate", "deepspeed"):  # the model is the script's
         assert LAUNCHERS[name].write(plan, [], 8)
     else:
-        with pytest.raises(InfeasibleError, match=rf"{name}: .* no adapters \(--lora r=16\)"):
+        with pytest.raises(
+            InfeasibleError, match=rf"{name}: .* no adapters \(--lora r=16\)"
+        ):
             LAUNCHERS[name].write(plan, [], 8)
 
 
@@ -336,7 +369,14 @@ def test_what_does_not_fit_may_fit_with_adapters():
 def test_a_plan_carries_its_adapters(tmp_path, capsys):
     """Found, written, read again, and taken to a launcher."""
     path, file = tmp_path / "plan.json", tmp_path / "ds.json"
-    question = ["plan", "Qwen/Qwen3-8B", "--cluster", "8xH100", "--launcher", "accelerate"]
+    question = [
+        "plan",
+        "Qwen/Qwen3-8B",
+        "--cluster",
+        "8xH100",
+        "--launcher",
+        "accelerate",
+    ]
     assert run([*question, "--lora", "r=16", "-o", str(path)]) == 0
     text = capsys.readouterr().out
     assert "bf16-mixed, adamw, LoRA r=16 (batch, " in text
@@ -344,9 +384,14 @@ def test_a_plan_carries_its_adapters(tmp_path, capsys):
     data = json.loads(path.read_text())
     assert data["lora"] == "r=16"
     assert run(["plan", *question[1:4], "--given", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["step_time"] == pytest.approx(data["step_time"])
+    assert json.loads(capsys.readouterr().out)["step_time"] == pytest.approx(
+        data["step_time"]
+    )
     assert run(["convert", str(path), "--to", "accelerate", "-o", str(file)]) == 0
-    assert "not carried: adapters: the script makes them, as peft" in capsys.readouterr().out
+    assert (
+        "not carried: adapters: the script makes them, as peft"
+        in capsys.readouterr().out
+    )
     assert run(["convert", str(path), "--to", "nanotron", "-o", str(file)]) == 3
     assert "nanotron: its file as gnnplace writes it" in capsys.readouterr().err
     assert run(["plan", *question[1:4], "--given", str(path), "--lora", "r=8"]) == 2

@@ -53,14 +53,18 @@ def test_an_unknown_kind_of_layers_is_none():
 
 
 def test_a_name_gives_sizes_length_and_batch_and_other_models_none():
-    decoder = decoder_of("hf:llama?hidden_size=64&num_attention_heads=4&length=32&batch=6")
+    decoder = decoder_of(
+        "hf:llama?hidden_size=64&num_attention_heads=4&length=32&batch=6"
+    )
     assert decoder is not None
     assert (decoder.hidden, decoder.length, decoder.batch) == (64, 32, 6)
     assert decoder_of("hf:bert") is None
     assert decoder_of("mlp") is None
 
 
-MIXTRAL = DecoderSizes(32, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336))
+MIXTRAL = DecoderSizes(
+    32, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336)
+)
 NAMED = {
     "llama": DecoderSizes(4, 64, 4, 2, 96, 32, 128, own_head_size=32),
     "qwen3": DecoderSizes(4, 64, 4, 2, 96, 32, 128, own_head_size=32, head_norms=True),

@@ -33,7 +33,11 @@ def test_what_is_not_asked_for_has_a_default():
     )
     asked = TrainingJob("Qwen/Qwen3-8B?length=2048", batch=8, precision="bf16-true")
     job = find_named(asked, H100).job
-    assert (job.model, job.batch, job.precision) == ("Qwen/Qwen3-8B?length=2048", 8, "bf16-true")
+    assert (job.model, job.batch, job.precision) == (
+        "Qwen/Qwen3-8B?length=2048",
+        8,
+        "bf16-true",
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,8 +71,15 @@ def test_types_zoo_names_and_fields_are_no_names_of_the_catalogue(model, cluster
 
 
 def test_defaults_are_told():
-    assert TrainingJob("Qwen/Qwen3-8B").defaults == ("batch", "length", "precision", "optimizer")
-    job = TrainingJob("qwen3-8b?length=1024", batch=8, precision="bf16-true", optimizer="sgd")
+    assert TrainingJob("Qwen/Qwen3-8B").defaults == (
+        "batch",
+        "length",
+        "precision",
+        "optimizer",
+    )
+    job = TrainingJob(
+        "qwen3-8b?length=1024", batch=8, precision="bf16-true", optimizer="sgd"
+    )
     assert job.defaults == ()
     assert TrainingJob("google/vit-base-patch16-224", batch=8).defaults == (
         "precision",
@@ -79,12 +90,16 @@ def test_defaults_are_told():
 def test_a_plan_in_words_takes_what_its_row_of_a_table_takes():
     words = "dp=8,zero=2,microbatch_size=2"
     (plan,) = plan_model("llama-3.2-1b", "8xH100", given=words, batch=64)
-    table = price_plans("llama-3.2-1b", "8xH100", words, framework_name="pytorch", batch=64)
+    table = price_plans(
+        "llama-3.2-1b", "8xH100", words, framework_name="pytorch", batch=64
+    )
     assert plan.step_time == pytest.approx(table.answers[0].step_time)
     assert plan.parameters == 1_235_814_400
     assert plan.defaults == ("length", "precision", "optimizer")
     assert plan.file.tokens == 64 * 4096
-    assert plan.file.flops == pytest.approx(6 * plan.parameters * plan.file.tokens, rel=0.3)
+    assert plan.file.flops == pytest.approx(
+        6 * plan.parameters * plan.file.tokens, rel=0.3
+    )
 
 
 def test_a_searched_plan_is_written_and_priced_again(tmp_path):
@@ -97,11 +112,15 @@ def test_a_searched_plan_is_written_and_priced_again(tmp_path):
 
 
 def test_what_is_priced_otherwise_is_told():
-    (plan,) = plan_model("gemma-3-4b", "8xH100", given="dp=8,zero=1,microbatch_size=1", batch=64)
+    (plan,) = plan_model(
+        "gemma-3-4b", "8xH100", given="dp=8,zero=1,microbatch_size=1", batch=64
+    )
     text = " ".join(plan.notices)
     assert "multi-modal: its text part alone is planned" in text
     assert "windows of 1,024 tokens is priced over the whole 4,096" in text
-    (plan,) = plan_model("smollm2-135m", "8xL40S", given="dp=8,microbatch_size=1", batch=64)
+    (plan,) = plan_model(
+        "smollm2-135m", "8xL40S", given="dp=8,microbatch_size=1", batch=64
+    )
     assert "priced by roofline" in " ".join(plan.notices)
     low, high = plan.file.interval
     assert high / low > 2

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gnnplace.plans.hybrid.advice import advise, crossover, gain_at_scale, hours, sentence
+from gnnplace.plans.hybrid.advice import (
+    advise,
+    crossover,
+    gain_at_scale,
+    hours,
+    sentence,
+)
 from gnnplace.plans.hybrid.gradients import StepParts
 from gnnplace.plans.hybrid.splits import SplitRow
 
@@ -12,7 +18,9 @@ from gnnplace.plans.hybrid.splits import SplitRow
 def row(groups: int, devices: int, seconds: float | None) -> SplitRow:
     """A row that takes so long in all."""
     parts = None if seconds is None else StepParts(seconds, 0.0, 0.0)
-    return SplitRow(groups, devices, 1, parts, groups, 1, 1.0, "" if parts else "too large")
+    return SplitRow(
+        groups, devices, 1, parts, groups, 1, 1.0, "" if parts else "too large"
+    )
 
 
 ROWS = [

@@ -10,7 +10,12 @@ import pytest
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.batches import plan_batches
-from gnnplace.plans.hybrid.convergence import CriticalBatch, EpochTable, Training, token_preset
+from gnnplace.plans.hybrid.convergence import (
+    CriticalBatch,
+    EpochTable,
+    Training,
+    token_preset,
+)
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,18 @@ def test_the_shortest_training_is_found_from_any_batch(first):
         assert entry.epochs == pytest.approx(2 * (1 + entry.batch / 1000))
         seconds = plan_of(entry.batch).file.step_time * steps * entry.epochs
         assert entry.seconds == pytest.approx(seconds)
-    assert [entry.batch for entry in entries] == sorted(entry.batch for entry in entries)
+    assert [entry.batch for entry in entries] == sorted(
+        entry.batch for entry in entries
+    )
 
 
 def test_what_cannot_be_is_left_out():
     def of_64_devices(batch: int) -> StepPlan:
         if batch < 64:
             raise InputError("a batch of fewer examples than devices")
-        return plan_of(batch) if batch < 512 else StepPlan(StepFile(None), feasible=False)
+        return (
+            plan_of(batch) if batch < 512 else StepPlan(StepFile(None), feasible=False)
+        )
 
     entries = plan_batches(of_64_devices, training(64))
     assert [entry.batch for entry in entries] == [64, 128, 256]
@@ -69,7 +78,9 @@ def test_a_table_of_epochs_says_nothing_beyond_its_last_row():
     entries = plan_batches(plan_of, Training(32, 1000, table))
     assert max(entry.batch for entry in entries) == 64
     with pytest.raises(InfeasibleError, match="epochs"):
-        plan_batches(plan_of, Training(1 << 20, 1000, EpochTable(((1.0, 1.0), (2.0, 1.0)))))
+        plan_batches(
+            plan_of, Training(1 << 20, 1000, EpochTable(((1.0, 1.0), (2.0, 1.0))))
+        )
 
 
 def test_tokens_converge_as_published():
@@ -83,7 +94,14 @@ def test_tokens_converge_as_published():
 
 
 def test_the_command_line_shows_what_was_tried(capsys):
-    arguments = ["plan", "HuggingFaceTB/SmolLM2-135M", "--cluster", "1xH100", "--goal", "epochs"]
+    arguments = [
+        "plan",
+        "HuggingFaceTB/SmolLM2-135M",
+        "--cluster",
+        "1xH100",
+        "--goal",
+        "epochs",
+    ]
     arguments += ["--launcher", "nanotron", "--batch", "16", "--tokens", "2B", "--json"]
     assert run(arguments) == 0
     data = json.loads(capsys.readouterr().out)
@@ -98,8 +116,14 @@ def test_the_command_line_shows_what_was_tried(capsys):
     ("options", "told"),
     [
         (["--goal", "epochs", "--cluster", "4xH100", "--fits"], "--fits"),
-        (["--goal", "epochs", "--cluster", "4xH100,4xA100"], "compared by time or cost"),
-        (["--cluster", "4xH100", "--least-epochs", "3"], "--least-epochs: is for --goal epochs"),
+        (
+            ["--goal", "epochs", "--cluster", "4xH100,4xA100"],
+            "compared by time or cost",
+        ),
+        (
+            ["--cluster", "4xH100", "--least-epochs", "3"],
+            "--least-epochs: is for --goal epochs",
+        ),
     ],
 )
 def test_what_is_of_one_batch_or_one_goal_is_refused(options, told, capsys):

@@ -15,7 +15,9 @@ from gnnplace.problem.cluster import Cluster, Device, Link, preset
 
 def workers(links: Sequence[Link] = ()) -> Cluster:
     """Two CPU workers."""
-    return Cluster(tuple(Device(name=n, kind="cpu", memory=1e9) for n in ("a", "b")), tuple(links))
+    return Cluster(
+        tuple(Device(name=n, kind="cpu", memory=1e9) for n in ("a", "b")), tuple(links)
+    )
 
 
 def test_within_a_copy_it_is_what_a_plan_takes() -> None:
@@ -47,7 +49,9 @@ def test_copies_of_a_cluster_talk_over_a_network() -> None:
     """By hand: four copies of four devices, groups of two: two members a copy, two all-reduces."""
     fabric = ClusterCopies(preset("nvlink-v100-4"), latency=1e-4, bandwidth=5e9)
     inside = MeshFabric(preset("nvlink-v100-4"))
-    stages = [inside.collective(op, 1e9, [0, 2]) for op in ("reduce_scatter", "all_gather")]
+    stages = [
+        inside.collective(op, 1e9, [0, 2]) for op in ("reduce_scatter", "all_gather")
+    ]
     between = 2 * 3 / 4 * 2 * 1e9 / 5e9 + 2 * 1e-4
     assert fabric.all_reduce(0, 1e9, 8, 2) == pytest.approx(sum(stages) + between)
     assert fabric.all_reduce(0, 1e9, 4, 4) == pytest.approx(2 * between - 2e-4)
@@ -62,7 +66,8 @@ def test_devices_that_copy_themselves_do_not_overlap() -> None:
     """CPU workers."""
     pairs = (("a", "b"), ("b", "a"))
     links = [
-        Link(source=x, target=y, latency=0.0, bandwidth=1e9, sender_busy=True) for x, y in pairs
+        Link(source=x, target=y, latency=0.0, bandwidth=1e9, sender_busy=True)
+        for x, y in pairs
     ]
     assert not ClusterCopies(workers(links)).overlaps
 
@@ -92,4 +97,7 @@ def test_what_a_fabric_is_known_by() -> None:
     known = ClusterCopies(preset("nvswitch-h100-8"))
     assert known.origin(8).startswith("measured (expected error")
     assert "copies of it from --network-*" in known.origin(16)
-    assert ClusterCopies(preset("nvlink-h100-8")).origin(8) == "predicted from the cluster's links"
+    assert (
+        ClusterCopies(preset("nvlink-h100-8")).origin(8)
+        == "predicted from the cluster's links"
+    )

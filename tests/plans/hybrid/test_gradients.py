@@ -44,14 +44,18 @@ def test_gradients_are_what_updates_read() -> None:
     found = placed_step(problem, result)
     graph = problem.graph
     backward = [graph.index[f"b{i}"] for i in range(6)]
-    sizes = [graph.size[k] for k in range(graph.num_tensors) if graph.producer[k] in backward]
+    sizes = [
+        graph.size[k] for k in range(graph.num_tensors) if graph.producer[k] in backward
+    ]
     assert sum(rows[:, 1].sum() for rows in found.gradients) == sum(sizes)
     work = problem.times[:, 0]
     assert found.updates[0] == pytest.approx(0.1 * work[:6].sum())
     # One device: forward and backward without a gap, whatever updates ran in between.
     assert found.backward_end[0] == pytest.approx(3 * work[:6].sum())
     assert found.gradients[0][-1, 0] == pytest.approx(3 * work[:6].sum())
-    assert found.gradients[0][0, 0] == pytest.approx(work[:6].sum() + work[backward[-1]])
+    assert found.gradients[0][0, 0] == pytest.approx(
+        work[:6].sum() + work[backward[-1]]
+    )
     assert with_all_reduce(found, all_reduce(0.0)).exposed == pytest.approx(0.0)
 
 
@@ -74,7 +78,9 @@ def test_reducing_overlaps_with_the_backward_pass() -> None:
     found = step([(4.0, 1e8), (7.0, 1e8), (10.0, 1e8)])
     parts = with_all_reduce(found, all_reduce(2e-8))
     # The third is reduced from 10 to 12 s; the update ends at 13 instead of 11.
-    assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx((11.0, 6.0, 2.0))
+    assert (parts.alone, parts.all_reduce, parts.exposed) == pytest.approx(
+        (11.0, 6.0, 2.0)
+    )
     slow = all_reduce(5e-8)  # 4-9, 9-14, 14-19
     assert with_all_reduce(found, slow).total == pytest.approx(20.0)
 

@@ -39,15 +39,21 @@ def test_the_groups_are_those_asked_for() -> None:
 
 def test_a_study_of_plans_takes_what_plans_take() -> None:
     """Every row of one copy of the cluster is the faster plan of its groups, to the last digits."""
-    search = Search(placer="plan", microbatches=(1, 3))  # a batch of eight has no thirds
+    search = Search(
+        placer="plan", microbatches=(1, 3)
+    )  # a batch of eight has no thirds
     study = study_hybrid(MODEL, "nvlink-v100-4", search=search)
     assert study.origin["step"].startswith("predicted by joint plans")
     for row in study.rows:
-        words = [f"dp={row.groups},microbatch_size=8,{axis}={row.devices}" for axis in AXES]
+        words = [
+            f"dp={row.groups},microbatch_size=8,{axis}={row.devices}" for axis in AXES
+        ]
         given = {"batch": 8 * row.groups, "cluster": "nvlink-v100-4"}
         plans = [plan_model(MODEL, given=each, **given)[0] for each in words]
         assert row.parts is not None
-        assert row.parts.total == pytest.approx(min(plan.step_time for plan in plans), rel=1e-9)
+        assert row.parts.total == pytest.approx(
+            min(plan.step_time for plan in plans), rel=1e-9
+        )
 
 
 @pytest.mark.parametrize(

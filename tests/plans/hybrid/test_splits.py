@@ -15,7 +15,9 @@ from gnnplace.problem.cluster import Cluster, preset
 TRAINING = Training(batch=10, examples=1000, convergence=CriticalBatch(5.0, 80.0))
 
 
-def placed(seconds: float, devices: int, size: float = 0.0, microbatches: int = 1) -> ReplicaStep:
+def placed(
+    seconds: float, devices: int, size: float = 0.0, microbatches: int = 1
+) -> ReplicaStep:
     """A step of ``seconds`` whose gradients are all there at the end, ``size`` bytes a device."""
     rows = tuple(np.array([[seconds, size]]) for _ in range(devices))
     ends, updates = np.full(devices, seconds), np.zeros(devices)
@@ -49,7 +51,9 @@ def test_steps_are_rounded_up() -> None:
 def test_the_best_number_of_micro_batches_is_taken() -> None:
     """With the all-reduce counted."""
     both = [placed(3.0, 2, microbatches=1), placed(2.0, 2, microbatches=4)]
-    row = Splitter(ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: both).row(2, 2)
+    row = Splitter(
+        ClusterCopies(preset("nvlink-v100-4")), TRAINING, lambda c: both
+    ).row(2, 2)
     assert row.microbatches == 4
     assert row.name == "hybrid 2"
 
@@ -60,7 +64,11 @@ def test_alike_groups_are_placed_once_and_the_slowest_decides() -> None:
 
     def place(cluster: Cluster) -> list[ReplicaStep]:
         asked.append(cluster.devices[0].kind)
-        return [placed({"a100": 1.0, "t4": 3.0}[cluster.devices[0].kind], cluster.num_devices)]
+        return [
+            placed(
+                {"a100": 1.0, "t4": 3.0}[cluster.devices[0].kind], cluster.num_devices
+            )
+        ]
 
     splitter = Splitter(ClusterCopies(preset("mixed-a100-t4-4")), TRAINING, place)
     row = splitter.row(4, 1)

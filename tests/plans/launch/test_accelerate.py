@@ -48,7 +48,10 @@ parallelism_config:
 
 @pytest.mark.parametrize(
     ("text", "words", "group"),
-    [(TP_HSDP, "dp=4,tp=2,zero=3,zero_group=2", 2), (CP, "cp=8,zero=3,recompute=full", None)],
+    [
+        (TP_HSDP, "dp=4,tp=2,zero=3,zero_group=2", 2),
+        (CP, "cp=8,zero=3,recompute=full", None),
+    ],
 )
 def test_real_files_have_the_words_that_they_mean(text, words, group):
     plan = read_accelerate(text, "file")
@@ -60,7 +63,13 @@ def test_real_files_have_the_words_that_they_mean(text, words, group):
 def drawn(draw: random.Random) -> LaunchPlan:
     """A plan that accelerate can run."""
     dp, tp = draw.choice([1, 2, 4, 6]), draw.choice([1, 2, 4])
-    zero = draw.choice([2, 3]) if dp > 1 and tp > 1 else draw.choice([0, 2, 3]) if dp > 1 else 0
+    zero = (
+        draw.choice([2, 3])
+        if dp > 1 and tp > 1
+        else draw.choice([0, 2, 3])
+        if dp > 1
+        else 0
+    )
     group = 2 if dp in (4, 6) and zero and draw.random() < 0.5 else None
     return LaunchPlan(
         dp=dp, tp=tp, zero=zero, group=group, microbatch_size=draw.choice([1, 4]),
@@ -73,7 +82,10 @@ def drawn(draw: random.Random) -> LaunchPlan:
 def parsed(path):
     """What accelerate makes of a file, as `accelerate launch` does; processes, FSDP, mesh."""
     from accelerate import FullyShardedDataParallelPlugin, ParallelismConfig
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.commands.launch import (
+        _validate_launch_command,
+        launch_command_parser,
+    )
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     args = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
@@ -98,9 +110,9 @@ def test_accelerate_reads_what_is_written_and_it_comes_back(seed, tmp_path):
     path.write_text(text)
     args, sharded, mesh = parsed(path)
     assert args.num_processes == plan.world
-    assert {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}[args.mixed_precision] == (
-        plan.precision
-    )
+    assert {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}[
+        args.mixed_precision
+    ] == (plan.precision)
     if sharded is not None:
         assert sharded.fsdp_version == 2
         assert sharded.reshard_after_forward is (plan.zero == 3)
@@ -140,7 +152,9 @@ def test_keys_that_accelerate_does_not_read_are_named():
 
 
 def test_stages_cannot_be_said():
-    with pytest.raises(InfeasibleError, match="has no pipeline stages, and the plan has 2"):
+    with pytest.raises(
+        InfeasibleError, match="has no pipeline stages, and the plan has 2"
+    ):
         write_accelerate(LaunchPlan(dp=1, pp=2, microbatch_size=1, batch=2), [])
 
 
@@ -165,7 +179,10 @@ def test_the_trainer_and_lightning_take_the_same_degrees(seed, tmp_path):
     data = yaml.safe_load(write_accelerate(plan, [], 8))
     sizes = data.get("parallelism_config", {})
     mesh = ParallelismConfig(
-        **{key.removeprefix("parallelism_config_"): value for key, value in sizes.items()}
+        **{
+            key.removeprefix("parallelism_config_"): value
+            for key, value in sizes.items()
+        }
     )
     fsdp = data.get("fsdp_config")
     own = {k.removeprefix("fsdp_"): v for k, v in (fsdp or {}).items()}
@@ -175,16 +192,24 @@ def test_the_trainer_and_lightning_take_the_same_degrees(seed, tmp_path):
         per_device_train_batch_size=plan.microbatch_size,
         gradient_accumulation_steps=plan.microbatches,
     )  # fmt: skip
-    assert told.gradient_accumulation_steps * told.per_device_train_batch_size * plan.dp == (
-        plan.batch
+    assert (
+        told.gradient_accumulation_steps * told.per_device_train_batch_size * plan.dp
+        == (plan.batch)
     )
     if fsdp is not None:
         assert told.fsdp_config["reshard_after_forward"] is (plan.zero == 3)
-        assert told.fsdp_config["activation_checkpointing"] is (plan.recompute == "full")
+        assert told.fsdp_config["activation_checkpointing"] is (
+            plan.recompute == "full"
+        )
     if sizes:
         assert mesh.total_size == plan.world
-    strategy = ModelParallelStrategy(data_parallel_size=plan.dp, tensor_parallel_size=plan.tp)
-    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (plan.dp, plan.tp)
+    strategy = ModelParallelStrategy(
+        data_parallel_size=plan.dp, tensor_parallel_size=plan.tp
+    )
+    assert (strategy._data_parallel_size, strategy._tensor_parallel_size) == (
+        plan.dp,
+        plan.tp,
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +222,9 @@ def test_the_trainer_and_lightning_take_the_same_degrees(seed, tmp_path):
     ],
 )
 def test_what_dynamo_compiles_is_read(dynamo, compiled, told):
-    text = f"distributed_type: MULTI_GPU\nnum_processes: 8\ndynamo_config: {{{dynamo}}}\n"
+    text = (
+        f"distributed_type: MULTI_GPU\nnum_processes: 8\ndynamo_config: {{{dynamo}}}\n"
+    )
     plan = read_accelerate(text, "file")
     assert plan.compile is compiled
     assert any(told in note for note in plan.notes) or not told
@@ -222,7 +249,9 @@ def test_hybrid_shard_has_two_meanings():
 
 
 def test_deepspeed_and_megatron_inside_are_read(tmp_path):
-    inside = "gradient_accumulation_steps: 4, zero_stage: 2, offload_optimizer_device: cpu"
+    inside = (
+        "gradient_accumulation_steps: 4, zero_stage: 2, offload_optimizer_device: cpu"
+    )
     text = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
     plan = read_accelerate(f"{text}deepspeed_config: {{{inside}}}\n", "file")
     assert (plan.zero, plan.accumulation, plan.precision) == (2, 4, "bf16-master")
@@ -236,7 +265,9 @@ def test_deepspeed_and_megatron_inside_are_read(tmp_path):
     )
     beside = read_accelerate(named, path)
     assert (beside.zero, beside.precision, beside.dp) == (3, "16-master", 8)
-    keys = "tp_degree: 2, pp_degree: 2, num_micro_batches: 4, recompute_activations: true"
+    keys = (
+        "tp_degree: 2, pp_degree: 2, num_micro_batches: 4, recompute_activations: true"
+    )
     prefixed = ", ".join(f"megatron_lm_{key}" for key in keys.split(", "))
     megatron = text.replace("DEEPSPEED", "MEGATRON_LM")
     plan = read_accelerate(f"{megatron}megatron_lm_config: {{{prefixed}}}\n", "file")

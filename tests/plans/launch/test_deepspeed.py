@@ -29,7 +29,8 @@ ZERO_3 = """{"train_batch_size": 8, "steps_per_print": 2000,
 
 
 @pytest.mark.parametrize(
-    ("text", "zero", "precision"), [(ZERO_1, 1, "16-master"), (ZERO_3, 3, "bf16-master")]
+    ("text", "zero", "precision"),
+    [(ZERO_1, 1, "16-master"), (ZERO_3, 3, "bf16-master")],
 )
 def test_real_files_have_the_words_that_they_mean(text, zero, precision):
     plan = read_deepspeed(text, "file")
@@ -48,7 +49,9 @@ def test_stages_are_held_where_deepspeed_reads_nothing():
 
 
 def test_auto_is_the_trainers_and_unknown_keys_are_listed():
-    plan = read_deepspeed('{"train_batch_size": "auto", "zero_optimisation": {"stage": 2}}', "file")
+    plan = read_deepspeed(
+        '{"train_batch_size": "auto", "zero_optimisation": {"stage": 2}}', "file"
+    )
     assert plan.batch is None
     assert plan.notes == (
         "keys that are not known, and not priced: zero_optimisation",
@@ -79,11 +82,18 @@ def test_batches_are_what_deepspeed_holds_them_to_with_splits_and_without():
     whole = LaunchPlan(dp=2, microbatch_size=2, batch=32)
     data = json.loads(write_deepspeed(whole, []))
     steps = data["gradient_accumulation_steps"]
-    assert data["train_batch_size"] == data["train_micro_batch_size_per_gpu"] * steps * 2
+    assert (
+        data["train_batch_size"] == data["train_micro_batch_size_per_gpu"] * steps * 2
+    )
     split = LaunchPlan(dp=2, tp=4, sp=False, microbatch_size=2, batch=32)
     text = write_deepspeed(split, [])
-    assert "train_batch_size" not in json.loads(text)  # which would be held against 8 processes
-    assert (read_deepspeed(text, "file").batch, read_deepspeed(text, "file").dp) == (32, 2)
+    assert "train_batch_size" not in json.loads(
+        text
+    )  # which would be held against 8 processes
+    assert (read_deepspeed(text, "file").batch, read_deepspeed(text, "file").dp) == (
+        32,
+        2,
+    )
 
 
 def test_keys_of_zero_that_it_refuses_are_named():
@@ -98,7 +108,9 @@ def test_keys_of_zero_that_it_refuses_are_named():
 
 
 def test_a_micro_batch_that_is_left_out_is_what_replicas_leave():
-    plan = read_deepspeed('{"train_batch_size": 32, "gradient_accumulation_steps": 2}', "file")
+    plan = read_deepspeed(
+        '{"train_batch_size": 32, "gradient_accumulation_steps": 2}', "file"
+    )
     found = completed(plan, 8)
     assert (found.dp, found.microbatch_size, found.microbatches) == (8, 2, 2)
 
@@ -121,12 +133,18 @@ def test_experts_lie_whole_on_autoep():
 @pytest.mark.parametrize("keys", [{"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
                                   {"fp16": {"enabled": "auto", "loss_scale": 0}}])  # fmt: skip
 def test_a_precision_that_is_auto_is_none_until_the_trainer_says_it(keys):
-    text = json.dumps({"train_batch_size": "auto", "zero_optimization": {"stage": 1}, **keys})
+    text = json.dumps(
+        {"train_batch_size": "auto", "zero_optimization": {"stage": 1}, **keys}
+    )
     plan = read_deepspeed(text, "file")
     assert (plan.precision, plan.batch, plan.zero) == (None, None, 1)
     assert "fp16.enabled" in plan.notes[0]
-    with pytest.raises(FormatError, match=r"fp16.enabled: 'false': must be true or false"):
-        read_deepspeed(text.replace('"auto"', '"false"', 2).replace('"false"', "64", 1), "file")
+    with pytest.raises(
+        FormatError, match=r"fp16.enabled: 'false': must be true or false"
+    ):
+        read_deepspeed(
+            text.replace('"auto"', '"false"', 2).replace('"false"', "64", 1), "file"
+        )
 
 
 def test_what_no_price_counts_is_named_and_what_is_off_is_not():
@@ -144,14 +162,18 @@ def test_what_no_price_counts_is_named_and_what_is_off_is_not():
 
 
 def test_autocast_is_mixed_and_states_in_bf16_are_true():
-    mixed = read_deepspeed('{"torch_autocast": {"enabled": true, "dtype": "bfloat16"}}', "file")
+    mixed = read_deepspeed(
+        '{"torch_autocast": {"enabled": true, "dtype": "bfloat16"}}', "file"
+    )
     true = read_deepspeed('{"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, '
                           '"bf16_optimizer_states": true}}', "file")  # fmt: skip
     assert (mixed.precision, true.precision) == ("bf16-mixed", "bf16-true")
 
 
 def test_a_template_asks_for_its_placeholders():
-    text = '{"train_batch_size": CONFIG_BATCH, "zero_optimization": {"stage": ZERO_STAGE}}'
+    text = (
+        '{"train_batch_size": CONFIG_BATCH, "zero_optimization": {"stage": ZERO_STAGE}}'
+    )
     with pytest.raises(
         FormatError, match="needs CONFIG_BATCH, ZERO_STAGE: give --set CONFIG_BATCH"
     ):

@@ -26,7 +26,9 @@ def lossy() -> Plan:
     """Five layers in two stages, as the framework cuts them; the model is captured in 2 s."""
     words = "dp=2,pp=2,microbatch_size=2,zero=1,schedule=zero-bubble"
     model = MODEL.replace("n_layer=4", "n_layer=5")
-    (plan,) = gnnplace.plan(model, CLUSTER, batch=16, precision="bf16-mixed", given=words)
+    (plan,) = gnnplace.plan(
+        model, CLUSTER, batch=16, precision="bf16-mixed", given=words
+    )
     return plan
 
 
@@ -41,7 +43,9 @@ def test_losses_have_prices_that_add_up_to_the_difference(lossy):
     assert made.seconds - lossy.step_time == pytest.approx(total)
     back = LAUNCHERS["megatron-lm"].read(made.text, "file")
     (again,) = gnnplace.plan(None, CLUSTER, given=back)
-    assert again.step_time == pytest.approx(made.seconds)  # the sizes make the same model
+    assert again.step_time == pytest.approx(
+        made.seconds
+    )  # the sizes make the same model
     assert f"Not carried: {made.losses[0].told}" in made.text
 
 
@@ -64,7 +68,9 @@ def test_an_unknown_launcher_is_one_line(lossy):
 )
 def test_a_plan_that_can_be_said_loses_nothing(words):
     """It captures the model twice."""
-    (plan,) = gnnplace.plan(MODEL, CLUSTER, batch=16, precision="bf16-master", given=words)
+    (plan,) = gnnplace.plan(
+        MODEL, CLUSTER, batch=16, precision="bf16-master", given=words
+    )
     made = export_plan(plan, "megatron-lm")
     assert made.losses == ()
     assert made.seconds == pytest.approx(plan.step_time)
@@ -85,7 +91,9 @@ def test_what_is_not_priced_is_said():
         str(captured_spec(replace(plan, cp=2))[0])
         == "dp=2,cp=2,microbatch_size=1,recompute=uniform:2"
     )
-    assert str(captured_spec(replace(plan, ep=2, tp=2))[0]).startswith("dp=2,tp=2,ep=2,")
+    assert str(captured_spec(replace(plan, ep=2, tp=2))[0]).startswith(
+        "dp=2,tp=2,ep=2,"
+    )
     for other in ({"ep": 4}, {"cp": 4, "ep": 2}):
         with pytest.raises(InputError, match="ep = cp"):
             captured_spec(replace(plan, **other))
@@ -106,7 +114,11 @@ def test_sizes_name_a_model_of_those_sizes():
 
     sizes = DecoderSizes(2, 32, 4, 2, 48, 16, 64, gated=True, tied=False)
     config = workload_of(sizes.model, fake=True).model.config
-    assert (config.num_key_value_heads, config.intermediate_size, config.vocab_size) == (2, 48, 64)
+    assert (
+        config.num_key_value_heads,
+        config.intermediate_size,
+        config.vocab_size,
+    ) == (2, 48, 64)
     assert config.tie_word_embeddings is False
 
 
@@ -127,12 +139,16 @@ def test_a_file_that_is_none_is_one_line(content, told, tmp_path):
     assert launcher_of("accelerate").framework == "pytorch"
 
 
-def test_an_order_that_was_searched_goes_beside_a_torchtitan_module(tmp_path, monkeypatch, capsys):
+def test_an_order_that_was_searched_goes_beside_a_torchtitan_module(
+    tmp_path, monkeypatch, capsys
+):
     """It captures the model twice; the rows are those of the plan's file, without messages."""
     sizes = "num_hidden_layers=6&hidden_size=256&num_attention_heads=16&num_key_value_heads=16"
     model = f"hf:llama?{sizes}&intermediate_size=768&vocab_size=2048&length=2048"
     words = "pp=2,microbatch_size=2,layers=3+3,schedule=zero-bubble"
-    (plan,) = gnnplace.plan(model, CLUSTER, batch=8, precision="bf16-mixed", given=words)
+    (plan,) = gnnplace.plan(
+        model, CLUSTER, batch=8, precision="bf16-mixed", given=words
+    )
     searched = plan.file.model_copy(update={"schedule": "zero-bubble:searched"})
     monkeypatch.chdir(tmp_path)
     Plan(searched).save("plan.json")

@@ -69,7 +69,9 @@ def test_nanotron_is_told_too_and_its_scaling_is_a_line():
     assert lines == []
     text, lines = written("meta-llama/Llama-3.1-8B", "nanotron")
     assert "is_llama_config: true" in text
-    assert lines == ["rotary scaling llama3: is not written; set it before weights are loaded"]
+    assert lines == [
+        "rotary scaling llama3: is not written; set it before weights are loaded"
+    ]
 
 
 def test_what_layers_have_besides_is_a_line():
@@ -77,19 +79,29 @@ def test_what_layers_have_besides_is_a_line():
     assert len(lines) == 1
     assert "gemma2 has GELU gates, norms behind blocks" in lines[0]
     _, lines = written("microsoft/phi-4", "megatron-lm")
-    assert lines == ["norm epsilon: not known of this model; the launcher's default counts"]
+    assert lines == [
+        "norm epsilon: not known of this model; the launcher's default counts"
+    ]
 
 
 def test_nanotron_refuses_layers_that_are_not_llamas():
-    with pytest.raises(InfeasibleError, match=r"nanotron: .* olmo2 has norms behind blocks"):
+    with pytest.raises(
+        InfeasibleError, match=r"nanotron: .* olmo2 has norms behind blocks"
+    ):
         written("allenai/OLMo-2-1124-7B", "nanotron")
 
 
 def test_every_planned_decoder_is_plain_or_has_its_features_named():
     from gnnplace.models import find_model, model_names
 
-    rows = {row.name: row for name in model_names() if (row := find_model(name)) is not None}
-    types = {row.type for row in rows.values() if not row.refused and catalogue_decoder(row.name)}
+    rows = {
+        row.name: row for name in model_names() if (row := find_model(name)) is not None
+    }
+    types = {
+        row.type
+        for row in rows.values()
+        if not row.refused and catalogue_decoder(row.name)
+    }
     assert types <= {*PLAIN, *FEATURES}
 
 
@@ -103,11 +115,20 @@ def test_torchtitan_has_configurations_of_qwen3(name):
 @pytest.mark.parametrize(
     ("model", "entries"),
     [
-        ("mistralai/Mistral-7B-v0.1", ["\"rope\": {'theta': 10000.0}", '"qkv_bias": False']),
-        ("Qwen/Qwen2.5-7B", ['"qkv_bias": True', "'eps': 1e-06", "assets/hf/Qwen2.5-7B"]),
+        (
+            "mistralai/Mistral-7B-v0.1",
+            ["\"rope\": {'theta': 10000.0}", '"qkv_bias": False'],
+        ),
+        (
+            "Qwen/Qwen2.5-7B",
+            ['"qkv_bias": True', "'eps': 1e-06", "assets/hf/Qwen2.5-7B"],
+        ),
         ("Qwen/Qwen3-8B", ['"qk_norm": True', "qwen3_configs"]),
         ("mistralai/Mixtral-8x7B-v0.1", ['"top_k": 2', "qwen3_30b_a3b()"]),
-        ("meta-llama/Llama-3.2-1B", ["'scaling_factor': 32.0", '"enable_weight_tying": True']),
+        (
+            "meta-llama/Llama-3.2-1B",
+            ["'scaling_factor': 32.0", '"enable_weight_tying": True'],
+        ),
         # Sizes of torchtitan's own 8B, whose positions are scaled.
         ("meta-llama/Meta-Llama-3-8B", ["\"rope\": {'theta': 500000.0}"]),
     ],
@@ -128,30 +149,41 @@ def test_norms_of_torchtitan_s_deepseek_get_the_model_s_epsilon():
 def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     text, lines = written("microsoft/Phi-4-mini-instruct", "megatron-lm")
     assert "--rotary-percent 0.75" in text
-    assert lines == ["norm epsilon: not known of this model; the launcher's default counts"]
+    assert lines == [
+        "norm epsilon: not known of this model; the launcher's default counts"
+    ]
     assert (
         "model.rotary_percent=0.75\n"
         in written("microsoft/Phi-4-mini-instruct", "megatron-bridge")[0]
     )
-    for launcher, reason in (("nanotron", "rotates whole heads"), ("torchtitan", "0.75 of a head")):
+    for launcher, reason in (
+        ("nanotron", "rotates whole heads"),
+        ("torchtitan", "0.75 of a head"),
+    ):
         with pytest.raises(InfeasibleError, match=reason):
             written("microsoft/Phi-4-mini-instruct", launcher)
 
 
 def test_torchtitan_refuses_layers_that_it_has_no_code_for():
-    with pytest.raises(InfeasibleError, match="torchtitan: has no code for olmo2: norms behind"):
+    with pytest.raises(
+        InfeasibleError, match="torchtitan: has no code for olmo2: norms behind"
+    ):
         written("allenai/OLMo-2-1124-7B", "torchtitan")
 
 
 def test_torchtitan_cuts_no_tied_embedding():
-    with pytest.raises(InfeasibleError, match="torchtitan: cuts no model with a tied embedding"):
+    with pytest.raises(
+        InfeasibleError, match="torchtitan: cuts no model with a tied embedding"
+    ):
         written("Qwen/Qwen3-0.6B", "torchtitan", pp=2)
 
 
 def test_plans_with_experts_are_read_and_converted(tmp_path, monkeypatch):
     """The axis of experts stands beside one tensor-parallel shard. A search: 3 s of processor."""
     monkeypatch.chdir(tmp_path)
-    question = "plan mistralai/Mixtral-8x7B-v0.1 --cluster 16xH100 --launcher megatron-lm"
+    question = (
+        "plan mistralai/Mixtral-8x7B-v0.1 --cluster 16xH100 --launcher megatron-lm"
+    )
     assert run([*question.split(), "--budget", "2", "-o", "plan.json"]) == 0
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert "ep=" in plan["words"]

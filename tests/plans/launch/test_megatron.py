@@ -153,7 +153,9 @@ def test_real_files_have_the_words_that_their_authors_mean(text, words):
 
 def test_sizes_and_precision_come_from_the_flags():
     plan = read_megatron(SCRIPT, "file")
-    assert plan.sizes == DecoderSizes(96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True)
+    assert plan.sizes == DecoderSizes(
+        96, 12288, 96, 96, 49152, 2048, 51200, gated=False, tied=True
+    )
     assert (plan.precision, plan.batch) == ("16-master", 1536)
     assert plan.notes == (
         "flags that are not known, and not priced: --brand-new-flag",
@@ -250,7 +252,10 @@ def test_a_layout_says_the_layers_of_every_stage(layout, layers):
         ("  --recompute-granularity: full\n", "must be uniform or block"),
         ("  --recompute-granularity: some\n", "full or selective"),
         ("  --world-size: 6\n", "no multiple of tp x cp x pp"),
-        ("  --num-query-groups: $(cat /etc/passwd)\n", "made by a shell, and nothing is run"),
+        (
+            "  --num-query-groups: $(cat /etc/passwd)\n",
+            "made by a shell, and nothing is run",
+        ),
         ("  --context-parallel-size: 3\n", "no multiple of 2 x cp 3"),
         ("  --context-parallel-size -3\n", "'-3' is no whole number"),
     ],
@@ -262,7 +267,15 @@ def test_what_contradicts_is_one_line(change, told):
 
 
 @pytest.mark.parametrize(
-    "layout", ["tE|L", "E|t", "Et|tL|", "Ex|L", "E(t|(t|)*2)*2L", "E" + "(t*9999)*9999" * 9 + "L"]
+    "layout",
+    [
+        "tE|L",
+        "E|t",
+        "Et|tL|",
+        "Ex|L",
+        "E(t|(t|)*2)*2L",
+        "E" + "(t*9999)*9999" * 9 + "L",
+    ],
 )
 def test_a_layout_without_its_ends_is_one_line(layout):
     with pytest.raises(FormatError, match="layout") as caught:
@@ -272,7 +285,11 @@ def test_a_layout_without_its_ends_is_one_line(layout):
 
 def drawn(draw: random.Random) -> LaunchPlan:
     """A plan that Megatron-LM can run."""
-    pp, chunks, count = draw.choice([1, 2, 4]), draw.choice([1, 1, 2]), draw.choice([4, 8])
+    pp, chunks, count = (
+        draw.choice([1, 2, 4]),
+        draw.choice([1, 1, 2]),
+        draw.choice([4, 8]),
+    )
     chunks = chunks if pp > 1 else 1
     layers = tuple(draw.randint(0, 4) for _ in range(pp * chunks)) if pp > 1 else None
     if layers is not None and (len(set(layers)) == 1):
@@ -311,10 +328,20 @@ def test_what_it_cannot_say_is_named_with_the_nearest():
     plan = LaunchPlan(dp=1, pp=2, chunks=2, layers=(1, 2, 3, 2), microbatch_size=1, batch=3,
                       schedule="v", precision="bf16-mixed", sizes=SIZES)  # fmt: skip
     steps = list(nearest_megatron(plan))
-    assert [told.split(":")[0] for told, _ in steps] == ["schedule v", "precision bf16-mixed"]
+    assert [told.split(":")[0] for told, _ in steps] == [
+        "schedule v",
+        "precision bf16-mixed",
+    ]
     last = steps[-1][1]
-    assert (last.schedule, last.layers, last.precision) == ("1f1b", (3, 5), "bf16-master")
-    assert next(nearest_megatron(replace(plan, batch=4)))[1].full_schedule == "interleaved:2"
+    assert (last.schedule, last.layers, last.precision) == (
+        "1f1b",
+        (3, 5),
+        "bf16-master",
+    )
+    assert (
+        next(nearest_megatron(replace(plan, batch=4)))[1].full_schedule
+        == "interleaved:2"
+    )
 
 
 def test_without_sizes_there_is_no_file():
@@ -324,7 +351,9 @@ def test_without_sizes_there_is_no_file():
 
 def test_heads_of_a_width_of_their_own_come_back():
     sizes = DecoderSizes(4, 1024, 16, 8, 3072, 512, 1000, own_head_size=128)
-    plan = LaunchPlan(dp=1, microbatch_size=1, batch=1, sizes=sizes, precision="bf16-master")
+    plan = LaunchPlan(
+        dp=1, microbatch_size=1, batch=1, sizes=sizes, precision="bf16-master"
+    )
     text = write_megatron(plan, [], 8)
     assert "--kv-channels 128" in text
     assert read_megatron(text, "file").sizes == sizes
@@ -357,13 +386,19 @@ def test_fsdp_has_what_megatron_asks_of_it_and_splits_what_they_need(zero):
 )  # fmt: skip
 def test_captured_launches_are_read(flags, graphs, note):
     """`docs/user-guide/features/cuda_graph.md` of d98e8a64, with its migration of older flags."""
-    plan = read_megatron(UNEVEN.replace("  --bf16: true", f"  --bf16: true\n  {flags}"), "file")
+    plan = read_megatron(
+        UNEVEN.replace("  --bf16: true", f"  --bf16: true\n  {flags}"), "file"
+    )
     assert plan.cuda_graphs == graphs
-    assert [told for told in plan.notes if "CUDA" in told] == ([] if note is None else [note])
+    assert [told for told in plan.notes if "CUDA" in told] == (
+        [] if note is None else [note]
+    )
 
 
 def test_captured_launches_are_written():
-    plan = LaunchPlan(dp=1, microbatch_size=1, batch=8, sizes=SIZES, cuda_graphs="iteration")
+    plan = LaunchPlan(
+        dp=1, microbatch_size=1, batch=8, sizes=SIZES, cuda_graphs="iteration"
+    )
     text = write_megatron(plan, [])
     assert "--cuda-graph-impl full_iteration" in text
     assert "--no-check-for-nan-in-loss-and-grad" in text

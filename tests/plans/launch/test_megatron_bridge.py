@@ -42,7 +42,11 @@ def test_a_recipe_has_the_words_that_it_means():
     assert plan.words == (
         "tp=4,cp=2,pp=4,microbatch_size=1,zero=1,gradients=fp32,schedule=interleaved:5"
     )
-    assert (plan.batch, plan.sp, plan.overlap) == (512, True, ("gradients", "parameters"))
+    assert (plan.batch, plan.sp, plan.overlap) == (
+        512,
+        True,
+        ("gradients", "parameters"),
+    )
     assert plan.with_dp(32, "file").dp == 1
 
 
@@ -57,7 +61,9 @@ def test_overrides_have_one_key_a_line_and_come_back():
 
 
 def test_what_contradicts_is_one_line():
-    with pytest.raises(FormatError, match=r"train.micro_batch_size: '2': was '1' before"):
+    with pytest.raises(
+        FormatError, match=r"train.micro_batch_size: '2': was '1' before"
+    ):
         read_bridge(RECIPE + "    cfg.train.micro_batch_size = 2\n", "file")
     with pytest.raises(FormatError, match="has no key such as"):
         read_bridge("x = 1\n", "file")
@@ -77,7 +83,9 @@ def another() -> ConfigContainer:
     return cfg
 """
     )
-    with pytest.raises(FormatError, match="say which function, as FILE:NAME; it has llama3_70b"):
+    with pytest.raises(
+        FormatError, match="say which function, as FILE:NAME; it has llama3_70b"
+    ):
         read_bridge(text, "mine.py")
     plan = read_bridge(text, "mine.py:another")
     assert plan.words == "tp=4,pp=4,microbatch_size=1,zero=1,schedule=interleaved:5"
@@ -90,12 +98,18 @@ def another() -> ConfigContainer:
     [
         ("bf16-master", "fp32", "bf16_mixed"),
         ("16-master", "same", "fp16_mixed"),
-        ("bf16-master", "same", "{_target_:"),  # the recipe of its name would sum them in fp32
+        (
+            "bf16-master",
+            "same",
+            "{_target_:",
+        ),  # the recipe of its name would sum them in fp32
         ("16-master", "fp32", "{_target_:"),
         ("32-true", "same", "null"),
     ],
 )
-def test_the_type_of_gradients_is_that_of_the_mixed_precision(precision, gradients, named):
+def test_the_type_of_gradients_is_that_of_the_mixed_precision(
+    precision, gradients, named
+):
     """`training/mixed_precision.py` writes its own over `ddp.grad_reduce_in_fp32`."""
     plan = LaunchPlan(dp=None, microbatch_size=1, batch=8, precision=precision,
                       gradients=gradients, optimizer="adamw")  # fmt: skip

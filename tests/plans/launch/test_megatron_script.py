@@ -41,7 +41,8 @@ def test_flags_that_an_unknown_condition_adds_are_asked_for_and_harmless_ones_ar
     assert read_megatron(f"{extra}{START} $E\n", "run.sh").needs == ()
     with pytest.raises(FormatError, match="which flags are there needs KIND"):
         read_megatron(
-            f"{extra.replace('--log-throughput', '--fp8-format hybrid')}{START} $E\n", "x"
+            f"{extra.replace('--log-throughput', '--fp8-format hybrid')}{START} $E\n",
+            "x",
         )
     plan = read_megatron(f"{START} $EXTRA\n", "run.sh")
     assert plan.needs == ("EXTRA",)
@@ -52,8 +53,12 @@ def test_several_runs_that_differ_are_refused_and_equal_ones_are_one():
     assert read_megatron(f"{START}\necho {START}\n{START}\n", "run.sh").batch == 32
     with pytest.raises(FormatError, match=r"starts 2 runs that differ \(lines 1, 2\)"):
         read_megatron(f"{START}\n{START} --tensor-model-parallel-size 2\n", "run.sh")
-    with pytest.raises(FormatError, match="which command starts the training needs BIG"):
-        read_megatron(f'if [ "$BIG" = 1 ]; then {START}; else {START} --swiglu; fi\n', "run.sh")
+    with pytest.raises(
+        FormatError, match="which command starts the training needs BIG"
+    ):
+        read_megatron(
+            f'if [ "$BIG" = 1 ]; then {START}; else {START} --swiglu; fi\n', "run.sh"
+        )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,9 @@ def test_deepspeeds_json_counts_more_than_the_flags():
     assert (plan.precision, plan.gradients) == ("bf16-master", "same")
     assert plan.sizes is not None
     assert plan.sizes.kv_heads == 2
-    assert any("zero: 3 of ds.<SLURM_JOBID>.json counts, not 1" in note for note in plan.notes)
+    assert any(
+        "zero: 3 of ds.<SLURM_JOBID>.json counts, not 1" in note for note in plan.notes
+    )
     assert (plan.offload, plan.not_priced) == ("optimizer", ())
 
 
@@ -124,7 +131,9 @@ def test_what_no_price_counts_is_named_with_its_line():
     assert [(entry.key, entry.line) for entry in plan.not_priced] == [
         ("--fp8-format", 2), ("--optimizer", 3),
     ]  # fmt: skip
-    assert str(plan.not_priced[0]).startswith("line 2: --fp8-format: matrix products in fp8")
+    assert str(plan.not_priced[0]).startswith(
+        "line 2: --fp8-format: matrix products in fp8"
+    )
 
 
 def test_no_flag_is_in_two_tables():

@@ -10,7 +10,11 @@ from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.launch.launch_plan import LaunchPlan
 from gnnplace.plans.launch.registry import launcher_of, reader_of
-from gnnplace.plans.launch.searching import LaunchAnswer, LauncherSearch, price_launch_plan
+from gnnplace.plans.launch.searching import (
+    LaunchAnswer,
+    LauncherSearch,
+    price_launch_plan,
+)
 from gnnplace.plans.launch.torchtitan import MODELS
 
 SIZES = replace(MODELS["llama3_8b"][1], batch=16)
@@ -28,7 +32,9 @@ OFFLOADED = {
 
 def search(*, offloads: bool) -> LauncherSearch:
     """Return the search of plans of a model that four small devices cannot hold."""
-    return LauncherSearch(SIZES, resolve_cluster(CLUSTER), memory_limit=SMALL, offloads=offloads)
+    return LauncherSearch(
+        SIZES, resolve_cluster(CLUSTER), memory_limit=SMALL, offloads=offloads
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +64,10 @@ def test_a_launchers_file_says_it(answers, launcher):
     assert plan.offload == answer.plan.offload
     assert not any("offload" in str(reason) for reason in plan.remarks)
     priced = price_launch_plan(
-        replace(plan, sizes=SIZES, batch=SIZES.batch), launcher, CLUSTER, memory_limit=SMALL
+        replace(plan, sizes=SIZES, batch=SIZES.batch),
+        launcher,
+        CLUSTER,
+        memory_limit=SMALL,
     )
     assert priced.answer.step_time == pytest.approx(answer.answer.step_time, rel=1e-9)
 
@@ -66,7 +75,9 @@ def test_a_launchers_file_says_it(answers, launcher):
 @pytest.mark.parametrize("cluster", ["1xRTX4090", "1xA10G"])
 def test_one_device_of_a_kind_without_measurements_is_enough_for_deepspeed(cluster):
     devices = resolve_cluster(cluster)
-    found = LauncherSearch(SIZES, devices, memory_limit=SMALL, offloads=True).find("deepspeed")
+    found = LauncherSearch(SIZES, devices, memory_limit=SMALL, offloads=True).find(
+        "deepspeed"
+    )
     assert (found.plan.zero, found.plan.offload) == (3, "optimizer+parameters")
     plan = reader_of("deepspeed").read(
         launcher_of("deepspeed").write(found.plan, [], 1), "file", {}
@@ -77,7 +88,9 @@ def test_one_device_of_a_kind_without_measurements_is_enough_for_deepspeed(clust
 def test_a_launcher_without_it_is_told_that_nothing_fits():
     with pytest.raises(InfeasibleError, match="nothing fits"):
         search(offloads=True).find("nanotron")
-    nearest = dict(launcher_of("nanotron").nearest(LaunchPlan(dp=4, offload="optimizer", batch=4)))
+    nearest = dict(
+        launcher_of("nanotron").nearest(LaunchPlan(dp=4, offload="optimizer", batch=4))
+    )
     assert any("offload=optimizer" in line for line in nearest)
 
 
@@ -120,5 +133,7 @@ def test_files_of_others_say_it_or_a_line_does(name):
     launcher, text, offload = FILES[name]
     plan = reader_of(launcher).read(text, "file", {})
     assert plan.offload == offload
-    told = any("offload" in str(reason) or "disk" in str(reason) for reason in plan.remarks)
+    told = any(
+        "offload" in str(reason) or "disk" in str(reason) for reason in plan.remarks
+    )
     assert told == (offload == "none")

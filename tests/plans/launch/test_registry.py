@@ -11,8 +11,18 @@ import pytest
 from gnnplace.costs.optimizers import OPTIMIZERS
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
-from gnnplace.plans.launch.launch_plan import NAMES, PRICED_OPTIMIZERS, READ_NAMES, LaunchPlan
-from gnnplace.plans.launch.registry import LAUNCHERS, READERS, launcher_told_by, read_launch_file
+from gnnplace.plans.launch.launch_plan import (
+    NAMES,
+    PRICED_OPTIMIZERS,
+    READ_NAMES,
+    LaunchPlan,
+)
+from gnnplace.plans.launch.registry import (
+    LAUNCHERS,
+    READERS,
+    launcher_told_by,
+    read_launch_file,
+)
 from gnnplace.plans.launch.torchtitan import MODELS
 from gnnplace.plans.launch.writing import unlike
 
@@ -33,7 +43,9 @@ def drawn(draw: random.Random) -> LaunchPlan:
     """Any plan, of Llama 3, of a GPT-2, or of a mixture of experts."""
     pp = draw.choice([1, 2, 4])
     schedule = (
-        draw.choice(["1f1b", "interleaved", "zero-bubble", "v", "gpipe"]) if pp > 1 else "1f1b"
+        draw.choice(["1f1b", "interleaved", "zero-bubble", "v", "gpipe"])
+        if pp > 1
+        else "1f1b"
     )
     chunks = 2 if schedule in ("interleaved", "v") else 1
     gpt = DecoderSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)
@@ -42,7 +54,10 @@ def drawn(draw: random.Random) -> LaunchPlan:
     bounds = [0, *cuts, own.layers]
     layers = tuple(b - a for a, b in itertools.pairwise(bounds)) if pp > 1 else None
     dp, size = draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
-    tp, ep = draw.choice([1, 2, 4]), draw.choice([1, dp]) if own.experts and dp < 3 else 1
+    tp, ep = (
+        draw.choice([1, 2, 4]),
+        draw.choice([1, dp]) if own.experts and dp < 3 else 1,
+    )
     return LaunchPlan(
         dp=dp, tp=tp, ep=ep, etp=1 if tp > 1 and own.experts and draw.random() < 0.3 else None,
         pp=pp, sp=tp == 1 or draw.random() < 0.5,
@@ -70,7 +85,10 @@ def test_a_hundred_plans_come_back_or_say_what_they_lose(name):
         before = plan = drawn(draw)
         for told, after in launcher.nearest(plan):
             changed = differing(before, after)
-            assert all(told.startswith(NAMED[field]) for field in changed), (told, changed)
+            assert all(told.startswith(NAMED[field]) for field in changed), (
+                told,
+                changed,
+            )
             before = after
         text = written_by(name, before)
         if text is None:
@@ -80,7 +98,10 @@ def test_a_hundred_plans_come_back_or_say_what_they_lose(name):
         named = {line.split()[0] for line in unlike(before, launcher, text)}
         lost = set(differing(before, back)) - {"notes", "sizes", "layers"}
         assert lost <= named | {"dp", "gradients"}, (lost, named)
-        assert back.dp is None or (back.dp, back.microbatches) == (before.dp, before.microbatches)
+        assert back.dp is None or (back.dp, back.microbatches) == (
+            before.dp,
+            before.microbatches,
+        )
         if "layers" not in named and back.layers is not None:
             assert back.layers == before.layers
         assert back.sizes in (None, before.sizes)
@@ -126,7 +147,9 @@ def test_a_function_of_a_module_is_named_behind_the_file(tmp_path):
         "    raise SystemExit\n"
     )
     assert read_launch_file(f"{path}:two").tp == 4
-    with pytest.raises(FormatError, match="say which function, as FILE:NAME; it has one, two"):
+    with pytest.raises(
+        FormatError, match="say which function, as FILE:NAME; it has one, two"
+    ):
         read_launch_file(path)
 
 

@@ -38,7 +38,9 @@ def test_a_launch_file_takes_what_its_words_take_in_a_table():
             "overlap=reduce"  # fmt: skip
     text = write_megatron(plan, [], 8)
     found = price_launch_plan(read_megatron(text, "file"), "megatron-lm", CLUSTER)
-    told = price_plans(SIZES.model, CLUSTER, words, framework_name="megatron-lm").answers[0]
+    told = price_plans(
+        SIZES.model, CLUSTER, words, framework_name="megatron-lm"
+    ).answers[0]
     assert found.framework == "megatron-lm"
     assert found.answer == told
     assert found.answer.step_time
@@ -48,9 +50,13 @@ def test_groups_compiled_layers_and_captured_launches_are_priced_as_in_a_table()
     plan = LaunchPlan(dp=64, microbatch_size=1, batch=64, zero=3, group=8, precision="bf16-mixed",
                       gradients="fp32", sizes=SIZES, compile=True,
                       cuda_graphs="off")  # fmt: skip
-    assert plan.words.endswith("zero=3,zero_group=8,gradients=fp32,compile=on,cuda_graphs=off")
+    assert plan.words.endswith(
+        "zero=3,zero_group=8,gradients=fp32,compile=on,cuda_graphs=off"
+    )
     found = price_launch_plan(plan, "torchtitan", CLUSTER)
-    told = price_plans(SIZES.model, CLUSTER, f"{plan.words},batch=64", framework_name="torchtitan")
+    told = price_plans(
+        SIZES.model, CLUSTER, f"{plan.words},batch=64", framework_name="torchtitan"
+    )
     assert found.answer == told.answers[0]
     words, lines = captured_spec(plan)
     assert str(words) == "dp=64,microbatch_size=1,zero=3"
@@ -71,13 +77,17 @@ def test_a_run_is_explained_at_its_frameworks_prices():
             name, value = change.told.split("=")
             own = int(value) if value.isdecimal() else value
             told = str(replace(words, **{name: own}))
-            (row,) = price_plans(SIZES.model, CLUSTER, told, framework_name="megatron-lm").answers
+            (row,) = price_plans(
+                SIZES.model, CLUSTER, told, framework_name="megatron-lm"
+            ).answers
             assert change.answer == row
 
 
 def test_experts_that_are_whole_on_shards_are_priced_as_such():
     """As many bytes of experts a device, 1/8 of them or halves of 1/4; no shard gathers rows."""
-    sizes = DecoderSizes(8, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336))
+    sizes = DecoderSizes(
+        8, 4096, 32, 8, 14336, 4096, 32000, experts=ExpertLayers(8, 2, 14336)
+    )
     plan = LaunchPlan(dp=4, tp=2, ep=4, microbatch_size=1, batch=8, sizes=sizes, zero=1,
                       precision="bf16-master", gradients="fp32", optimizer="adamw")  # fmt: skip
     cut, whole = (
@@ -102,15 +112,21 @@ def test_replicas_that_a_file_leaves_open_fill_the_cluster():
 def test_the_best_plan_of_a_launcher_is_no_slower_than_any_that_it_can_say(name):
     """Every division of 16 GPUs by hand; a plan is priced in about a millisecond."""
     cluster = "dgx-h100-2x8"
-    found = LauncherSearch(replace(SIZES, batch=64), resolve_cluster(cluster)).find(name)
+    found = LauncherSearch(replace(SIZES, batch=64), resolve_cluster(cluster)).find(
+        name
+    )
     assert can_say(LAUNCHERS[name], found.plan)
     assert found.answer.feasible
     framework = LAUNCHERS[name].framework
     for tp, pp in itertools.product((1, 2, 4, 8, 16), repeat=2):
         if tp * pp > 16:
             continue
-        words = f"dp={16 // (tp * pp)},tp={tp},pp={pp},microbatch_size=1,batch=64,zero=0"
-        (row,) = price_plans(SIZES.model, cluster, words, framework_name=framework).answers
+        words = (
+            f"dp={16 // (tp * pp)},tp={tp},pp={pp},microbatch_size=1,batch=64,zero=0"
+        )
+        (row,) = price_plans(
+            SIZES.model, cluster, words, framework_name=framework
+        ).answers
         if row.feasible:
             assert row.step_time >= found.answer.step_time * (1 - 1e-9), words
 
@@ -124,7 +140,11 @@ def test_a_batch_that_no_replicas_divide_is_refused_with_the_nearest_that_they_d
         "accelerate: a batch of 1,000 is not divisible by 24 replicas, nor by the 3, 6, 12 that "
         "its plans may have instead; --batch 1008 is"
     )
-    assert LauncherSearch(replace(SIZES, batch=1_008), cluster).find("accelerate").answer.feasible
+    assert (
+        LauncherSearch(replace(SIZES, batch=1_008), cluster)
+        .find("accelerate")
+        .answer.feasible
+    )
 
 
 def test_mixtures_lie_on_fsdp_s_shards_where_torchtitan_is_searched():
@@ -141,7 +161,9 @@ def test_mixtures_lie_on_fsdp_s_shards_where_torchtitan_is_searched():
 
 def test_stages_are_what_accelerate_lacks():
     """No plan of it has stages, whatever the framework would price."""
-    (found,) = gnnplace.plan(SIZES.model, "dgx-h100-2x8", launcher="accelerate", batch=64)
+    (found,) = gnnplace.plan(
+        SIZES.model, "dgx-h100-2x8", launcher="accelerate", batch=64
+    )
     (stage,) = found.file.stages
     assert stage.zero != 1
 
@@ -149,7 +171,9 @@ def test_stages_are_what_accelerate_lacks():
 def test_the_fewest_devices_are_those_below_which_nothing_fits():
     """8 billion parameters in half precision with fp32 copies and moments take two of 80 GB."""
     cluster = "dgx-h100-2x8"
-    (found,) = gnnplace.plan(SIZES.model, cluster, launcher="megatron-lm", batch=64, goal="gpus")
+    (found,) = gnnplace.plan(
+        SIZES.model, cluster, launcher="megatron-lm", batch=64, goal="gpus"
+    )
     world = len(found.file.memory)
     assert 1 < world < 16
     assert world & (world - 1) == 0
@@ -157,13 +181,17 @@ def test_the_fewest_devices_are_those_below_which_nothing_fits():
              "recompute=full" for d in (1, 2, 4) for t in (1, 2, 4) for z in (0, 1)
              if world // 2 % (d * t) == 0 and world // 2 >= d * t]  # fmt: skip
     for told in words:
-        rows = price_plans(SIZES.model, "dgx-h100-2x8", told, framework_name="megatron-lm")
+        rows = price_plans(
+            SIZES.model, "dgx-h100-2x8", told, framework_name="megatron-lm"
+        )
         assert not rows.answers[0].feasible, told
 
 
 def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
     with pytest.raises(InfeasibleError, match="nothing fits"):
-        gnnplace.plan(MODELS["llama3_405b"][1].model, "dgx-h100-2x8", launcher="nanotron", batch=8)
+        gnnplace.plan(
+            MODELS["llama3_405b"][1].model, "dgx-h100-2x8", launcher="nanotron", batch=8
+        )
     with pytest.raises(InputError, match="no decoder of text"):
         gnnplace.plan("resnet50", "dgx-h100-2x8", launcher="nanotron", batch=8)
     with pytest.raises(InputError, match="does not say microbatch_size and batch"):
@@ -173,7 +201,11 @@ def test_nothing_that_fits_is_exit_3_and_no_decoder_exit_2():
 @pytest.mark.parametrize(
     ("name", "model", "reason"),
     [
-        ("torchtitan", "hf:gpt2?n_layer=2", "torchtitan: has no code for layers with learned"),
+        (
+            "torchtitan",
+            "hf:gpt2?n_layer=2",
+            "torchtitan: has no code for layers with learned",
+        ),
         ("torchtitan", "google/gemma-2b", "torchtitan: has no code for gemma"),
         ("nanotron", "hf:mixtral?num_hidden_layers=2", "Llama's"),
     ],

@@ -39,8 +39,14 @@ SCRIPTS = [
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_words_are_those_that_bash_hands_over(script):
     """Bash runs it with a function for torchrun that prints its arguments, in 5 ms."""
-    done = subprocess.run(["bash", "-c", STUB + script], capture_output=True, text=True, check=True)
-    (command,) = [c for c in evaluate(script, "run.sh").commands if plain(c.words[0]) == "torchrun"]
+    done = subprocess.run(
+        ["bash", "-c", STUB + script], capture_output=True, text=True, check=True
+    )
+    (command,) = [
+        c
+        for c in evaluate(script, "run.sh").commands
+        if plain(c.words[0]) == "torchrun"
+    ]
     assert [plain(word) for word in command.words[1:]] == done.stdout.splitlines()
 
 
@@ -61,7 +67,8 @@ def test_a_value_that_is_given_counts_more_than_an_assignment():
 
 def test_an_unknown_condition_leaves_both_texts_and_a_branch_that_exits_is_not_taken():
     text = (
-        'A="--x"\nif [ "$KIND" = big ]; then A="$A --y 2"; fi\n[ $# -lt 3 ] && exit 1\ntorchrun $A'
+        'A="--x"\nif [ "$KIND" = big ]; then A="$A --y 2"; fi\n[ $# -lt 3 ] && exit 1\n'
+        "torchrun $A"
     )
     word = evaluate(text, "run.sh").commands[0].words[-1]
     assert names_in(word) == ("KIND",)
@@ -70,7 +77,9 @@ def test_an_unknown_condition_leaves_both_texts_and_a_branch_that_exits_is_not_t
 
 
 def test_a_variable_that_nothing_sets_is_empty_for_the_test_whether_it_is():
-    run = evaluate('if [ -z "$VP" ]; then A="--a"; else A="--b"; fi\ntorchrun $A', "run.sh")
+    run = evaluate(
+        'if [ -z "$VP" ]; then A="--a"; else A="--b"; fi\ntorchrun $A', "run.sh"
+    )
     assert plain(run.commands[0].words[1]) == "--a"
     assert run.notes == ("defaults of the script, where nothing is set: VP=(empty)",)
 
@@ -81,7 +90,15 @@ def test_the_head_of_slurm_sets_its_variables_and_lines_are_the_texts():
         'A="--n $SLURM_NNODES \\\n  --g $SLURM_GPUS_ON_NODE"\ntorchrun $A --t $SLURM_NTASKS\n'
     )
     words = evaluate(text, "run.slurm").commands[0].words
-    assert [plain(word) for word in words] == ["torchrun", "--n", "4", "--g", "8", "--t", "8"]
+    assert [plain(word) for word in words] == [
+        "torchrun",
+        "--n",
+        "4",
+        "--g",
+        "8",
+        "--t",
+        "8",
+    ]
     assert [line_of(word) for word in (words[1], words[3], words[5])] == [5, 6, 7]
 
 
@@ -93,7 +110,11 @@ def test_files_that_a_script_writes_and_sources_are_read(tmp_path):
         '{"n": $N}\nEOT\ntorchrun $SIZES --f out.$N.json\n'
     )
     run = evaluate(text, str(path))
-    assert [plain(w) for w in run.commands[-1].words[:3]] == ["torchrun", "--layers", "3"]
+    assert [plain(w) for w in run.commands[-1].words[:3]] == [
+        "torchrun",
+        "--layers",
+        "3",
+    ]
     assert plain(run.files["out.3.json"]) == '{"n": 3}\n'
     assert run.unread == ("none.sh",)
     assert "sizes.sh: beside the script" in run.notes[0]

@@ -27,7 +27,11 @@ def best() -> Plan:
 def test_the_answer_is_the_fastest_of_the_alternatives(best):
     alternatives = best.file.alternatives
     assert set(alternatives) == {*LAUNCHERS, OWN}
-    steps = [entry.step_time for entry in alternatives.values() if entry.step_time is not None]
+    steps = [
+        entry.step_time
+        for entry in alternatives.values()
+        if entry.step_time is not None
+    ]
     assert steps == sorted(steps)
     assert best.file.step_time == steps[0]
     assert best.file.lower_bound == pytest.approx(best.file.step_time)
@@ -48,7 +52,9 @@ def test_a_launchers_file_has_the_price_of_its_plan(best, launcher, tmp_path):
     path = tmp_path / "file"
     path.write_text(made.text)
     plan = gnnplace.read_launch_file(str(path), launcher)
-    answer = gnnplace.price_launch_plan(plan, launcher, CLUSTER, model=MODEL, batch=BATCH)
+    answer = gnnplace.price_launch_plan(
+        plan, launcher, CLUSTER, model=MODEL, batch=BATCH
+    )
     assert answer.answer.step_time == pytest.approx(entry.step_time, rel=1e-9)
     assert made.seconds == pytest.approx(entry.step_time, rel=1e-9)
 
@@ -87,7 +93,9 @@ def test_one_launcher_has_several_plans():
 
 
 def test_few_devices_are_enough_for_a_rate():
-    plan = gnnplace.plan(MODEL, CLUSTER, batch=BATCH, launcher=OWN, goal="gpus", rate=1e3)[0]
+    plan = gnnplace.plan(
+        MODEL, CLUSTER, batch=BATCH, launcher=OWN, goal="gpus", rate=1e3
+    )[0]
     assert len(plan.file.memory) == 1
     assert plan.file.rate >= 1e3
 
@@ -114,7 +122,11 @@ for words in ([*model, "--framework", "megatron-lm", "-o", r"{path}"], convert):
 assert "torch" not in sys.modules
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert run.returncode == 0, run.stderr
     answer = json.loads(run.stdout[: run.stdout.rindex("}") + 1])

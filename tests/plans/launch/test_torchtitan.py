@@ -10,7 +10,12 @@ import pytest
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.launch.launch_plan import LaunchPlan
-from gnnplace.plans.launch.torchtitan import MODELS, modules_of, read_torchtitan, write_torchtitan
+from gnnplace.plans.launch.torchtitan import (
+    MODELS,
+    modules_of,
+    read_torchtitan,
+    write_torchtitan,
+)
 
 # From `models/llama3/config_registry.py` and `torchtitan_recipes/tests/features.py` of b5bcd76c.
 REGISTRY = """
@@ -75,7 +80,12 @@ def test_its_70b_has_the_words_that_it_means():
 
 def test_a_list_of_actions_has_two_stages_a_rank():
     plan = read_torchtitan(REGISTRY, "file:llama3_debugmodel_pp2_custom_csv")
-    assert (plan.pp, plan.chunks, plan.recompute, plan.microbatch_size) == (2, 2, "full", 1)
+    assert (plan.pp, plan.chunks, plan.recompute, plan.microbatch_size) == (
+        2,
+        2,
+        "full",
+        1,
+    )
     assert plan.layers == (1, 2, 2, 1)  # 6 layers and two ends over four stages
     assert plan.notes == ("schedule PipelineScheduleMulti: priced as interleaved",)
 
@@ -111,7 +121,10 @@ def test_a_schedule_without_a_name_is_a_file_beside():
                       optimizer="adamw", sizes=MODELS["llama3_8b"][1])  # fmt: skip
     text = write_torchtitan(plan, [])
     assert "'PipelineScheduleMulti'" in text
-    assert 'pipeline_parallel_schedule_csv = str(Path(__file__).with_suffix(".csv"))' in text
+    assert (
+        'pipeline_parallel_schedule_csv = str(Path(__file__).with_suffix(".csv"))'
+        in text
+    )
     assert read_torchtitan(text, "file") == plan
 
 
@@ -120,7 +133,9 @@ def test_a_schedule_without_a_name_is_a_file_beside():
     [
         DecoderSizes(2, 64, 4, 2, 96, 32, 128, tied=True),
         DecoderSizes(2, 64, 4, 2, 96, 32, 128, own_head_size=32),
-        DecoderSizes(2, 64, 4, 2, 96, 32, 128, vectors=2 * 64 + 64 + 2 * 32),  # Qwen2's biases
+        DecoderSizes(
+            2, 64, 4, 2, 96, 32, 128, vectors=2 * 64 + 64 + 2 * 32
+        ),  # Qwen2's biases
         DecoderSizes(2, 64, 4, 2, 96, 32, 128, head_norms=True),
         DecoderSizes(2, 64, 4, 2, 96, 32, 128, experts=ExpertLayers(8, 2, 96)),
     ],
@@ -138,7 +153,10 @@ def test_other_sizes_are_registered_by_the_module(sizes):
     [
         (DecoderSizes(2, 64, 4, 4, 96, 32, 128, gated=False), "without a gate"),
         (DecoderSizes(2, 64, 4, 4, 96, 32, 128, vectors=4 * 64), "norms or biases"),
-        (DecoderSizes(2, 64, 4, 4, 96, 32, 128, experts=ExpertLayers(8, 2, 96, 96)), "beside"),
+        (
+            DecoderSizes(2, 64, 4, 4, 96, 32, 128, experts=ExpertLayers(8, 2, 96, 96)),
+            "beside",
+        ),
         (replace(MODELS["deepseek_v3_16b"][1], layers=28), "16B and 671B alone"),
     ],
 )
@@ -150,7 +168,9 @@ def test_layers_that_torchtitan_has_no_code_for_have_no_file(sizes, reason):
 
 
 def test_shards_that_cut_a_head_of_keys_have_no_file():
-    plan = LaunchPlan(dp=1, tp=16, microbatch_size=1, batch=1, sizes=MODELS["llama3_8b"][1])
+    plan = LaunchPlan(
+        dp=1, tp=16, microbatch_size=1, batch=1, sizes=MODELS["llama3_8b"][1]
+    )
     with pytest.raises(InfeasibleError, match="tp 16 must divide 8 heads"):
         write_torchtitan(plan, [])
 
@@ -178,7 +198,10 @@ def test_a_registered_model_without_sizes_is_one_line(before, after, reason):
         ("def f(", "not Python"),
         (REGISTRY, "say which function"),
         ("x = 1", "it has none"),
-        ("def f():\n    c.training.num_tokens_per_microbatch_per_dp_rank = 100\n", "no multiple"),
+        (
+            "def f():\n    c.training.num_tokens_per_microbatch_per_dp_rank = 100\n",
+            "no multiple",
+        ),
         ("def f():\n    c.parallelism.pipeline_parallel_degree = -2\n", "whole number"),
     ],
 )

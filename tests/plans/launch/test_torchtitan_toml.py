@@ -49,9 +49,19 @@ mode = "full"
 @pytest.mark.parametrize("text", [FIRST, THIRD])
 def test_generations_mean_the_same_plan(text):
     plan = read_torchtitan(text, "a.toml")
-    assert (plan.dp, plan.tp, plan.pp, plan.zero, plan.recompute) == (4, 2, 2, 3, "full")
+    assert (plan.dp, plan.tp, plan.pp, plan.zero, plan.recompute) == (
+        4,
+        2,
+        2,
+        3,
+        "full",
+    )
     assert (plan.microbatch_size, plan.batch, plan.compile) == (1, 8, True)
-    assert (plan.layers, plan.precision, plan.gradients) == ((16, 16), "bf16-mixed", "fp32")
+    assert (plan.layers, plan.precision, plan.gradients) == (
+        (16, 16),
+        "bf16-mixed",
+        "fp32",
+    )
     assert plan.sizes is not None
     assert plan.sizes.hidden == MODELS["llama3_8b"][1].hidden
     assert len(plan.not_priced) == 1
@@ -62,25 +72,33 @@ def test_a_section_of_float8_turns_nothing_on_and_the_loss_alone_is_no_layer():
     text = THIRD.replace('converters = ["float8"]\n', "").replace(
         "enable = true", 'enable = true\ncomponents = ["loss"]'
     )
-    plan = read_torchtitan(f"{text}[quantize.linear.float8]\nfilter_fqns = []\n", "a.toml")
+    plan = read_torchtitan(
+        f"{text}[quantize.linear.float8]\nfilter_fqns = []\n", "a.toml"
+    )
     assert (plan.not_priced, plan.compile) == ((), False)
     assert plan.notes == ("compile of loss alone: priced without",)
     assert plan.lines["tp"] == 9
 
 
 def test_a_part_of_the_replicas_is_a_group_and_keys_can_be_given():
-    text = THIRD.replace("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 3")
+    text = THIRD.replace(
+        "[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 3"
+    )
     plan = read_torchtitan(text, "a.toml", {"training.seq_len": "128"})
     assert (plan.dp, plan.group, plan.batch) == (12, 4, 24)
     assert plan.sizes is not None
     assert plan.sizes.length == 128
-    rest = read_torchtitan(THIRD.replace("shard_degree = 4", "shard_degree = -1"), "a.toml")
+    rest = read_torchtitan(
+        THIRD.replace("shard_degree = 4", "shard_degree = -1"), "a.toml"
+    )
     assert (rest.dp, rest.accumulation) == (None, 2)
 
 
 def test_parameters_that_stay_gathered_are_zero_2_without_stages():
     """With stages they stay for the whole step, whatever the file says."""
-    text = THIRD.replace("[parallelism]", '[parallelism]\nfsdp_reshard_after_forward = "never"')
+    text = THIRD.replace(
+        "[parallelism]", '[parallelism]\nfsdp_reshard_after_forward = "never"'
+    )
     assert read_torchtitan(text, "a.toml").zero == 3
     alone = text.replace("pipeline_parallel_degree = 2", "pipeline_parallel_degree = 1")
     plan = read_torchtitan(alone, "a.toml")
@@ -97,8 +115,16 @@ def test_parameters_that_stay_gathered_are_zero_2_without_stages():
     ("text", "told"),
     [
         ("[model\n", "not TOML"),
-        (THIRD.replace("microbatch_size = 1", "microbatch_size = 3"), "does not divide 2 examples"),
-        (THIRD.replace("tensor_parallel_degree = 2", 'tensor_parallel_degree = "two"'), "whole"),
+        (
+            THIRD.replace("microbatch_size = 1", "microbatch_size = 3"),
+            "does not divide 2 examples",
+        ),
+        (
+            THIRD.replace(
+                "tensor_parallel_degree = 2", 'tensor_parallel_degree = "two"'
+            ),
+            "whole",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(text, told):

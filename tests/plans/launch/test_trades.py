@@ -47,11 +47,16 @@ def test_nothing_has_less_than_the_least_memory(search: LauncherSearch) -> None:
     with pytest.raises(InfeasibleError):
         with_memory_below(search, answer, 1 - FINE_STEP).find("megatron-lm")
     # It is priced with the memory that devices have.
-    assert answer.setting.framework.memory == search.find("megatron-lm").setting.framework.memory
+    assert (
+        answer.setting.framework.memory
+        == search.find("megatron-lm").setting.framework.memory
+    )
     assert answer.answer.fits == pytest.approx(1.0)
 
 
-def test_the_least_memory_at_a_rate_is_no_less_than_without(search: LauncherSearch) -> None:
+def test_the_least_memory_at_a_rate_is_no_less_than_without(
+    search: LauncherSearch,
+) -> None:
     rate = 0.7 * (search.find("accelerate").answer.tokens_per_second or 0.0)
     fast = least_memory(replace(search, rate=rate), "accelerate")
     lean = least_memory(search, "accelerate")
@@ -77,8 +82,12 @@ def test_every_plan_has_the_modes_that_are_asked_for(search: LauncherSearch) -> 
 
 
 def test_modes_that_a_framework_lacks_are_named(search: LauncherSearch) -> None:
-    modes = replace(search, modes=parse_spec("compile=on", "--modes"), _spaces={}, _free={})
-    with pytest.raises(InfeasibleError, match="megatron-lm: compile=on: megatron-lm compiles no"):
+    modes = replace(
+        search, modes=parse_spec("compile=on", "--modes"), _spaces={}, _free={}
+    )
+    with pytest.raises(
+        InfeasibleError, match="megatron-lm: compile=on: megatron-lm compiles no"
+    ):
         modes.find("megatron-lm")
 
 

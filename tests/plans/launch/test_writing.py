@@ -27,7 +27,14 @@ LLAMA = MODELS["llama3_8b"][1]
 GPT = DecoderSizes(32, 256, 8, 8, 1024, 64, 512, gated=False)
 MODELS_OF_TESTS = (LLAMA, GPT, MODELS["qwen3_30b_a3b"][1], MODELS["deepseek_v3_16b"][1])
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zero-bubble", "v")
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "bf16-master", "16-master")
+PRECISIONS = (
+    "32-true",
+    "bf16-mixed",
+    "16-mixed",
+    "bf16-true",
+    "bf16-master",
+    "16-master",
+)
 
 
 @st.composite
@@ -43,7 +50,13 @@ def plans(draw: st.DrawFn) -> LaunchPlan:
     dp, tp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 4]))
     size, zero = draw(st.sampled_from([1, 2])), draw(st.integers(0, 3))
     has_experts = sizes.experts is not None
-    overlaps = [(), ("gradients",), ("gradients", "parameters"), ("gradients", "tp"), ("tp",)]
+    overlaps = [
+        (),
+        ("gradients",),
+        ("gradients", "parameters"),
+        ("gradients", "tp"),
+        ("tp",),
+    ]
     return LaunchPlan(
         dp=dp,
         tp=tp,
@@ -58,7 +71,9 @@ def plans(draw: st.DrawFn) -> LaunchPlan:
         batch=dp * size * 8,
         zero=zero,
         group=draw(st.sampled_from([None, 1, 2])) if zero and dp == 4 else None,
-        recompute=draw(st.sampled_from(["none", "full", "selective", "block:2", "uniform:2"])),
+        recompute=draw(
+            st.sampled_from(["none", "full", "selective", "block:2", "uniform:2"])
+        ),
         schedule=schedule,
         precision=draw(st.sampled_from(PRECISIONS)),
         gradients=draw(st.sampled_from([None, "same", "fp32"])),
@@ -103,7 +118,10 @@ def test_one_plan_has_one_spelling():
     half = LaunchPlan(precision="bf16-master")
     assert canonical(half, "megatron-lm").gradients == "fp32"
     assert canonical(half, "megatron-deepspeed").gradients == "same"
-    assert canonical(replace(half, precision="16-master"), "megatron-lm").gradients == "same"
+    assert (
+        canonical(replace(half, precision="16-master"), "megatron-lm").gradients
+        == "same"
+    )
 
 
 SCRIPT = """#!/bin/bash
@@ -185,7 +203,9 @@ def test_a_file_that_is_read_and_written_again_has_the_same_words(name):
     back = LAUNCHERS[name].read(written.text, "file")
     back = back if back.dp else back.with_dp(plan.world, "file")
     framework = LAUNCHERS[name].framework
-    filled = replace(plan, batch=written.plan.batch, microbatch_size=written.plan.microbatch_size)
+    filled = replace(
+        plan, batch=written.plan.batch, microbatch_size=written.plan.microbatch_size
+    )
     # nanotron's, torchtitan's and accelerate's files name no optimizer or schedule of their own.
     assert words(back, framework) == words(filled, framework)
 
@@ -206,12 +226,16 @@ def test_every_file_goes_to_every_launcher_or_one_line_says_why_not(name, target
 
 
 def test_what_another_file_cannot_carry_is_listed():
-    written = convert_launch_file(read("megatron-lm"), "deepspeed", source_launcher="megatron-lm")
+    written = convert_launch_file(
+        read("megatron-lm"), "deepspeed", source_launcher="megatron-lm"
+    )
     lines = "\n".join(loss.line for loss in written.losses)
     assert "--fp8-format" in lines
     assert "sp=off is written" in lines
     assert "pp: is the script's to say" in lines
-    assert "Not carried" in LAUNCHERS["megatron-lm"].write(read("megatron-lm"), ["Not carried"], 8)
+    assert "Not carried" in LAUNCHERS["megatron-lm"].write(
+        read("megatron-lm"), ["Not carried"], 8
+    )
 
 
 def test_gradients_keep_their_type_from_file_to_file():

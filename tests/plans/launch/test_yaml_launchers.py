@@ -14,7 +14,12 @@ from gnnplace.plans.launch.interpolation import MissingValue, resolve
 from gnnplace.plans.launch.lightning_cli import read_lightning
 from gnnplace.plans.launch.nemo import read_nemo
 from gnnplace.plans.launch.neox import read_neox
-from gnnplace.plans.launch.registry import READERS, framework_of, read_launch_file, reader_of
+from gnnplace.plans.launch.registry import (
+    READERS,
+    framework_of,
+    read_launch_file,
+    reader_of,
+)
 from gnnplace.plans.launch.searching import price_launch_plan
 from gnnplace.plans.launch.writing import convert_launch_file
 
@@ -90,11 +95,25 @@ bf16: true
 
 def test_neox_has_megatrons_sizes_and_deepspeeds_plan():
     plan = read_neox(NEOX, "a.yml")
-    assert (plan.tp, plan.pp, plan.sp, plan.zero, plan.recompute) == (2, 1, False, 1, "uniform:2")
-    assert (plan.microbatch_size, plan.accumulation, plan.precision) == (4, 8, "bf16-master")
+    assert (plan.tp, plan.pp, plan.sp, plan.zero, plan.recompute) == (
+        2,
+        1,
+        False,
+        1,
+        "uniform:2",
+    )
+    assert (plan.microbatch_size, plan.accumulation, plan.precision) == (
+        4,
+        8,
+        "bf16-master",
+    )
     assert plan.sizes is not None
     # Three matrices: a third of the width, up to the next multiple of 16.
-    assert (plan.sizes.feed_forward, plan.sizes.gated, plan.sizes.kv_heads) == (688, True, 2)
+    assert (plan.sizes.feed_forward, plan.sizes.gated, plan.sizes.kv_heads) == (
+        688,
+        True,
+        2,
+    )
     assert (plan.offload, plan.not_priced) == ("optimizer", ())
     assert plan.lines["tp"] == 1
 
@@ -120,7 +139,11 @@ def test_foundry_asks_for_what_is_chosen_at_the_run():
         2, None, 64, "decoupled_lionw",
     )  # fmt: skip
     assert plan.sizes is not None
-    assert (plan.sizes.length, plan.sizes.feed_forward, plan.sizes.tied) == (256, 1024, True)
+    assert (plan.sizes.length, plan.sizes.feed_forward, plan.sizes.tied) == (
+        256,
+        1024,
+        True,
+    )
     assert {entry.key for entry in plan.not_priced} == {
         "fsdp_config.activation_cpu_offload", "optimizer.name",
     }  # fmt: skip
@@ -135,7 +158,9 @@ def test_lightning_shards_within_a_server():
     assert len(plan.not_priced) == 1  # adapters
     auto = read_lightning(LIGHTNING.replace("devices: 8", "devices: auto"), "a.yaml")
     assert (auto.dp, auto.needs) == (None, ("devices",))
-    stage = read_lightning("trainer: {devices: 8, strategy: deepspeed_stage_3_offload}\n", "a")
+    stage = read_lightning(
+        "trainer: {devices: 8, strategy: deepspeed_stage_3_offload}\n", "a"
+    )
     assert (stage.zero, stage.offload, stage.not_priced) == (3, "optimizer", ())
 
 
@@ -143,10 +168,14 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
     plan = read_axolotl(AXOLOTL, "a.yaml")
     assert (plan.dp, plan.zero, plan.accumulation, plan.recompute) == (8, 2, 3, "full")
     assert (plan.precision, plan.optimizer) == (None, "adamw-8bit")
-    assert [entry.key for entry in plan.not_priced] == ["lora_r"]  # which axolotl asks for
+    assert [entry.key for entry in plan.not_priced] == [
+        "lora_r"
+    ]  # which axolotl asks for
     path = tmp_path / "a.yaml"
     path.write_text(FACTORY)
-    with pytest.raises(FormatError, match=r"deepspeed: cfg/z.json: .* is not beside this file"):
+    with pytest.raises(
+        FormatError, match=r"deepspeed: cfg/z.json: .* is not beside this file"
+    ):
         read_launch_file(path)
     (tmp_path / "z.json").write_text(
         '{"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": '
@@ -155,7 +184,9 @@ def test_axolotl_and_llama_factory_name_adapters_and_read_the_json_beside(tmp_pa
     read = read_launch_file(path)
     assert (read.zero, read.precision, read.microbatch_size) == (2, "bf16-master", 1)
     assert (read.offload, read.not_priced) == ("optimizer", ())
-    assert read_factory(FACTORY.replace("deepspeed: cfg/z.json\n", ""), "a.yaml").zero == 0
+    assert (
+        read_factory(FACTORY.replace("deepspeed: cfg/z.json\n", ""), "a.yaml").zero == 0
+    )
 
 
 LORA = "adapter: lora\nlora_r: 8\n"
@@ -168,7 +199,8 @@ LORA = "adapter: lora\nlora_r: 8\n"
         (LORA + "lora_target_modules: [q_proj, v_proj]\n", "r=8,targets=q+v", []),
         (LORA + "lora_target_modules: all-linear\n", "r=8", []),
         (
-            LORA.replace(": lora", ": qlora") + "load_in_4bit: true\nquantize_moe_experts: true\n"
+            LORA.replace(": lora", ": qlora")
+            + "load_in_4bit: true\nquantize_moe_experts: true\n"
             "lora_target_modules: [self_attn.o_proj, lm_head]\n",
             "r=8,targets=o,bits=4,expert_bits=4",
             ["lora_target_modules"],
@@ -202,7 +234,9 @@ def test_axolotl_s_adapters_are_read(keys, lora, not_priced):
     ],
 )
 def test_llama_factory_s_adapters_are_read(keys, lora, not_priced):
-    text = FACTORY.replace("deepspeed: cfg/z.json\n", "").replace("finetuning_type: full\n", keys)
+    text = FACTORY.replace("deepspeed: cfg/z.json\n", "").replace(
+        "finetuning_type: full\n", keys
+    )
     plan = read_factory(text, "a.yaml")
     assert plan.lora == lora
     assert [entry.key for entry in plan.not_priced] == not_priced
@@ -212,7 +246,10 @@ def test_llama_factory_s_adapters_are_read(keys, lora, not_priced):
     ("peft", "lora"),
     [
         ("{peft_scheme: lora}", "r=32,targets=q+k+v"),
-        ("{peft_scheme: lora, lora_tuning: {adapter_dim: 16, target_modules: [all]}}", "r=16"),
+        (
+            "{peft_scheme: lora, lora_tuning: {adapter_dim: 16, target_modules: [all]}}",
+            "r=16",
+        ),
         (
             "{peft_scheme: lora, lora_tuning: {target_modules: [attention, mlp_fc1]}}",
             "r=32,targets=q+k+v+o+gate+up",
@@ -229,15 +266,27 @@ def test_nemo_s_adapters_are_read(peft, lora):
 
 def test_adapters_that_a_file_states_are_priced_and_written_as_a_line():
     keys = LORA + "lora_target_modules: [q_proj, v_proj]\n"
-    plan = replace(read_axolotl(AXOLOTL.replace("adapter: lora\n", keys), "a.yaml"), lines={})
-    answer = price_launch_plan(plan, "axolotl", "8xH100", model="meta-llama/Llama-3.1-8B")
+    plan = replace(
+        read_axolotl(AXOLOTL.replace("adapter: lora\n", keys), "a.yaml"), lines={}
+    )
+    answer = price_launch_plan(
+        plan, "axolotl", "8xH100", model="meta-llama/Llama-3.1-8B"
+    )
     decoder = catalogue_decoder("meta-llama/Llama-3.1-8B", 8)
     assert decoder is not None
     adapted = with_adapters(decoder, "r=8,targets=q+v")
-    assert answer.setting.decoder.trained_parameters == adapted.trained_parameters == 3_407_872
+    assert (
+        answer.setting.decoder.trained_parameters
+        == adapted.trained_parameters
+        == 3_407_872
+    )
     plan = replace(plan, precision="bf16-mixed", sizes=replace(decoder, batch=1))
     file = convert_launch_file(plan, "accelerate", source_launcher="axolotl")
-    told = [loss.line for loss in file.losses if "adapters: the script makes them" in loss.line]
+    told = [
+        loss.line
+        for loss in file.losses
+        if "adapters: the script makes them" in loss.line
+    ]
     assert len(told) == 1
     with pytest.raises(InfeasibleError, match=r"megatron-lm: .* no adapters"):
         convert_launch_file(plan, "megatron-lm", source_launcher="axolotl")

@@ -64,7 +64,9 @@ def moved(word, source, target):
 def two_swapped(rows):
     """Micro-batches 2 and 3 change places in every pass and message."""
     for row in rows:
-        row[:] = [word[:-1] + {"2": "3", "3": "2"}.get(word[-1], word[-1]) for word in row]
+        row[:] = [
+            word[:-1] + {"2": "3", "3": "2"}.get(word[-1], word[-1]) for word in row
+        ]
 
 
 def circle(rows):
@@ -144,7 +146,9 @@ def test_what_is_in_flight_is_counted():
     checked = check_actions(rows, stages, COUNT, saved=(10.0, 7.0))
     assert checked.flying == (2, 1)
     assert checked.live == (20.0, 7.0)
-    eager = parsed([[*(f"0F{m}" for m in range(COUNT)), *(f"0B{m}" for m in range(COUNT))]], "p")
+    eager = parsed(
+        [[*(f"0F{m}" for m in range(COUNT)), *(f"0B{m}" for m in range(COUNT))]], "p"
+    )
     assert check_actions(eager, (0,), COUNT, saved=(10.0,)).live == (10.0 * COUNT,)
 
 

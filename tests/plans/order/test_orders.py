@@ -35,7 +35,9 @@ def pipeline(schedule, ranks, microbatches, seconds=None, sent=0.0):
     seconds = seconds or [(1.0 / each, 1.0 / each, 1.0 / each)] * len(rank)
     held = limits(schedule, ranks, microbatches)
     apart = schedule in APART
-    return Pipeline(rank, tuple(seconds), (sent,) * (len(rank) - 1), microbatches, apart, held)
+    return Pipeline(
+        rank, tuple(seconds), (sent,) * (len(rank) - 1), microbatches, apart, held
+    )
 
 
 def step(schedule, ranks, microbatches):
@@ -43,9 +45,13 @@ def step(schedule, ranks, microbatches):
     return timed(line, rows_of(schedule, line).orders(), [0.0] * ranks).step_time
 
 
-@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 2), (4, 4), (4, 16), (3, 7)])
+@pytest.mark.parametrize(
+    ("ranks", "microbatches"), [(1, 3), (2, 2), (4, 4), (4, 16), (3, 7)]
+)
 def test_1f1b_takes_what_its_formula_says(ranks, microbatches):
-    assert step("1f1b", ranks, microbatches) == pytest.approx(3.0 * (microbatches + ranks - 1))
+    assert step("1f1b", ranks, microbatches) == pytest.approx(
+        3.0 * (microbatches + ranks - 1)
+    )
 
 
 def test_1f1b_of_two_stages_is_the_published_order():
@@ -59,7 +65,9 @@ def test_schedules_with_less_bubble_take_less(microbatches):
     plain = step("1f1b", 4, microbatches)
     assert step("zero-bubble", 4, microbatches) < plain
     assert step("v", 4, microbatches) < step("zero-bubble", 4, microbatches)
-    assert step("interleaved:2", 4, microbatches) == pytest.approx(3.0 * (microbatches + 1.5))
+    assert step("interleaved:2", 4, microbatches) == pytest.approx(
+        3.0 * (microbatches + 1.5)
+    )
 
 
 @given(
@@ -86,13 +94,14 @@ def test_orders_are_complete_and_run(schedule, ranks, rounds, seed):
             assert all(h <= most for h, most in zip(held, line.limit, strict=True))
     found = timed(line, orders, [0.0] * ranks)
     busiest = max(
-        microbatches * sum(sum(s) for s, r in zip(seconds, line.rank, strict=True) if r == p)
+        microbatches
+        * sum(sum(s) for s, r in zip(seconds, line.rank, strict=True) if r == p)
         for p in range(ranks)
     )
     assert found.simulation.feasible
-    assert seconds_of_rows(line, rows_of(schedule, line), [0.0] * ranks) == pytest.approx(
-        found.step_time
-    )
+    assert seconds_of_rows(
+        line, rows_of(schedule, line), [0.0] * ranks
+    ) == pytest.approx(found.step_time)
     assert found.step_time >= busiest * (1 - 1e-9)
 
 
@@ -107,13 +116,15 @@ def test_the_kernel_times_what_the_simulator_does(schedule, ranks, microbatches,
     seconds = [tuple(seed.uniform(0.1, 2.0) for _ in range(3)) for _ in range(count)]
     line = pipeline(schedule, ranks, microbatches, seconds, sent=seed.uniform(0.0, 3.0))
     limit = np.array([seed.randint(1, microbatches) for _ in range(count)])
-    late, weights = (np.array([seed.random() < 0.5 for _ in range(count)]) for _ in range(2))
+    late, weights = (
+        np.array([seed.random() < 0.5 for _ in range(count)]) for _ in range(2)
+    )
     ends = np.array([seed.uniform(0.0, 2.0) for _ in range(ranks)])
     taken, made = listed(as_arrays(line), limit, late, weights, ends)
     assert len(made) == count * (2 + line.apart) * microbatches
-    assert timed(line, rows_of_list(line, made).orders(), list(ends)).step_time == pytest.approx(
-        taken
-    )
+    assert timed(
+        line, rows_of_list(line, made).orders(), list(ends)
+    ).step_time == pytest.approx(taken)
 
 
 def test_transfers_that_block_take_time_of_both_ends():
@@ -155,15 +166,24 @@ def test_saved_bytes_are_those_of_the_fullest_instant(schedule, ranks, rounds, s
 
 
 @given(ranks=st.integers(1, 5), each=st.integers(2, 4), microbatches=st.integers(1, 25))
-def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(ranks, each, microbatches):
+def test_groups_of_micro_batches_that_the_ranks_do_not_divide_run(
+    ranks, each, microbatches
+):
     """Megatron-LM's groups of a rank's chunk: no rest is smaller than the ranks."""
-    groups = [n for n in range(ranks, microbatches + 1) if not 0 < microbatches % n < ranks]
+    groups = [
+        n for n in range(ranks, microbatches + 1) if not 0 < microbatches % n < ranks
+    ]
     for group in groups:
         line = pipeline(f"interleaved:{each}", ranks, microbatches)
-        actions = fixed_rows(f"interleaved:{each}", ranks, ranks * each, microbatches, group)
+        actions = fixed_rows(
+            f"interleaved:{each}", ranks, ranks * each, microbatches, group
+        )
         passes = sorted(map(tuple, actions.rows.reshape(-1, 3).tolist()))
         chunks = ranks * each
         assert passes == [
-            (c, k, m) for c in range(chunks) for k in range(2) for m in range(microbatches)
+            (c, k, m)
+            for c in range(chunks)
+            for k in range(2)
+            for m in range(microbatches)
         ]
         assert np.isfinite(seconds_of_rows(line, actions, [0.0] * ranks))

@@ -30,7 +30,9 @@ def rows_of(schedule, ranks=4, count=4, rng=None):
     return with_messages(orders.rows_of(schedule, it).orders(), it.rank), it.rank
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved:2", "interleaved:3", "v"])
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", "zero-bubble", "interleaved:2", "interleaved:3", "v"]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_schedule_gets_messages_that_pass_the_checker(schedule, ranks):
     for seed in range(5):
@@ -72,13 +74,21 @@ def test_pytorch_loads_rows_as_a_file(schedule, ranks, tmp_path):
     rows, stages = rows_of(schedule, ranks, 2 * ranks)
     (tmp_path / "rows.csv").write_text(as_csv(rows, len(stages)))
     loader = object.__new__(schedules.PipelineScheduleMulti)
-    loader._n_microbatches, loader._num_stages, loader._stages = 2 * ranks, len(stages), []
+    loader._n_microbatches, loader._num_stages, loader._stages = (
+        2 * ranks,
+        len(stages),
+        [],
+    )
     loader.pp_group_size, loader.rank, loader.pipeline_order = ranks, 0, {}
     loader._load_csv(str(tmp_path / "rows.csv"))
     assert loader.stage_index_to_group_rank == dict(enumerate(stages))
-    loaded = {r: [x for x in row if x is not None] for r, row in loader.pipeline_order.items()}
+    loaded = {
+        r: [x for x in row if x is not None] for r, row in loader.pipeline_order.items()
+    }
     for rank, row in enumerate(rows):
-        assert [str(x) for x in loaded[rank]] == [str(x) for x in row if "_" not in x.kind]
+        assert [str(x) for x in loaded[rank]] == [
+            str(x) for x in row if "_" not in x.kind
+        ]
     sent = schedules._add_send_recv(loaded, stages.__getitem__, len(stages))
     assert sum(map(len, sent.values())) == sum(map(len, rows))
 
@@ -94,10 +104,14 @@ def run_rows(rank, folder, count):
     alone = copy.deepcopy(parts)
     nn.functional.mse_loss(alone[1](alone[0](given)), target).backward()
     stage = PipelineStage(parts[rank], rank, 2, torch.device("cpu"))
-    schedule = schedules.PipelineScheduleMulti([stage], count, loss_fn=nn.functional.mse_loss)
+    schedule = schedules.PipelineScheduleMulti(
+        [stage], count, loss_fn=nn.functional.mse_loss
+    )
     schedule._load_csv(f"{folder}/rows.csv")
     schedule.step(*(() if rank else (given,)), **({"target": target} if rank else {}))
-    for mine, expected in zip(parts[rank].parameters(), alone[rank].parameters(), strict=True):
+    for mine, expected in zip(
+        parts[rank].parameters(), alone[rank].parameters(), strict=True
+    ):
         torch.testing.assert_close(mine.grad, expected.grad)
     distributed.destroy_process_group()
 

@@ -16,7 +16,9 @@ from gnnplace.plans.search.partition import (
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
 def test_a_stage_has_room_for_its_own_largest_values_alone(count):
     rng = np.random.default_rng(count)
-    seconds, kept, state, working = rng.integers(1, 9, size=(4, count)).astype(np.float64)
+    seconds, kept, state, working = rng.integers(1, 9, size=(4, count)).astype(
+        np.float64
+    )
     sums = np.zeros((WIDTH, count + 1))
     for row, values in ((SECONDS, seconds), (KEPT, kept), (STATE, state)):
         sums[row, 1:] = np.cumsum(values)

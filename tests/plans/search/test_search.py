@@ -72,9 +72,13 @@ def test_best_of_all_recomputation_and_zero_where_memory_is_tight(seed):
     model, machine = chain(rng, count=4, batch=4), cluster(2, memory=120.0)
     fabric = MeshFabric(machine)
     found = search(model, machine, SearchOptions(budget=3.0))
-    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    least = min(
+        leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine)
+    )
     assert np.isfinite(least)
-    assert found.best[0].step_time <= least * 1.02  # half-way between segments is not a set of them
+    assert (
+        found.best[0].step_time <= least * 1.02
+    )  # half-way between segments is not a set of them
     assert found.bound <= least * (1 + 1e-9)
 
 
@@ -104,7 +108,10 @@ def test_segments_of_one_layer_keep_one_input():
 @pytest.mark.parametrize("seed", range(2))
 def test_best_of_layers_that_keep_one_input_and_of_attention_alone(seed):
     rng = np.random.default_rng(seed)
-    model, machine = chain(rng, count=4, batch=4, attention=0.3), cluster(2, memory=90.0)
+    model, machine = (
+        chain(rng, count=4, batch=4, attention=0.3),
+        cluster(2, memory=90.0),
+    )
     fabric = MeshFabric(machine)
     found = search(model, machine, SearchOptions(budget=2.0))
     kinds = ((0, False), (1, False), (0, True))
@@ -120,10 +127,15 @@ def test_best_of_layers_that_keep_one_input_and_of_attention_alone(seed):
 def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
     """Every cut, mesh, micro-batch, ZeRO and set of recomputed segments under 1F1B."""
     rng = np.random.default_rng(seed)
-    model, machine = chain(rng, count=4, batch=4), cluster(4, memory=(1e9, 80.0)[seed % 2])
+    model, machine = (
+        chain(rng, count=4, batch=4),
+        cluster(4, memory=(1e9, 80.0)[seed % 2]),
+    )
     fabric = MeshFabric(machine)
     found = search(model, machine, SearchOptions(budget=3.0))
-    least = min(leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine))
+    least = min(
+        leanest(Pricer(model, fabric, d.size), d) for d in all_drafts(model, machine)
+    )
     assert found.bound_of_one <= least * (1 + 1e-9)
     assert found.best[0].step_time <= least * 1.02
 
@@ -131,7 +143,8 @@ def test_four_devices_against_all_plans_with_all_recomputation_and_zero(seed):
 def test_plans_that_run_have_as_many_replicas_in_every_stage():
     model, machine = chain(np.random.default_rng(0), count=6, batch=8), cluster(3)
     free, held = (
-        search(model, machine, SearchOptions(budget=0.0, runnable=r)) for r in (False, True)
+        search(model, machine, SearchOptions(budget=0.0, runnable=r))
+        for r in (False, True)
     )
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in free.best} > {1}
     assert {len({s.mesh.replicas for s in p.draft.stages}) for p in held.best} == {1}
@@ -160,7 +173,9 @@ def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
         pricer = Pricer(model, MeshFabric(machine), size)
         found = baselines_of(space_of(pricer, model.batch // size))["pipedream"]
         slowest = {
-            d.stages: max(slow.microbatch + slow.end / d.microbatches for slow in priced.costs)
+            d.stages: max(
+                slow.microbatch + slow.end / d.microbatches for slow in priced.costs
+            )
             for d in all_drafts(model, machine)
             if d.size == size and all(s.mesh.shards == 1 for s in d.stages)
             for d in [replace(d, stages=tuple(replace(s, zero=0) for s in d.stages))]
@@ -173,17 +188,24 @@ def test_pipedream_has_the_least_slowest_stage_of_all_cuts_and_replicas(seed):
 
 def test_a_batch_that_stays_whole_has_no_replicas():
     """Neither in the plan nor in a baseline: those of given words are refused."""
-    model = replace(chain(np.random.default_rng(0), count=6, batch=8), mixes="op sort mixes it")
+    model = replace(
+        chain(np.random.default_rng(0), count=6, batch=8), mixes="op sort mixes it"
+    )
     found = search(model, cluster(4), SearchOptions(budget=0.0))
     plans = (*found.best, *found.baselines.values())
-    assert {stage.mesh.replicas for priced in plans for stage in priced.draft.stages} == {1}
+    assert {
+        stage.mesh.replicas for priced in plans for stage in priced.draft.stages
+    } == {1}
     assert "ddp" not in found.baselines
 
 
 def test_searched_orders_are_better_and_kept_by_files():
     model, machine = chain(np.random.default_rng(3), count=8, batch=16), cluster(4)
     words = "pp=4,microbatch_size=1,schedule="
-    plain = [given_plan(model, machine, f"{words}{s}").step_time for s in ("1f1b", "zero-bubble")]
+    plain = [
+        given_plan(model, machine, f"{words}{s}").step_time
+        for s in ("1f1b", "zero-bubble")
+    ]
     assert plain[1] < 0.97 * plain[0]
     made = Shortlist(model, MeshFabric(machine))
     draft = replace(draft_of_spec(model, machine, parse_spec(f"{words}zero-bubble")))
@@ -226,7 +248,9 @@ def test_less_memory_is_never_faster():
     assert not times[-1].feasible
     assert "nothing fits" in times[-1].reason
     least = int(re.search(r"take at least (\d+) such devices", times[-1].reason)[1])
-    state = 8 * sum(model.costs(["gpu"], (1,), 8).parameters)  # SGD: values and gradients
+    state = 8 * sum(
+        model.costs(["gpu"], (1,), 8).parameters
+    )  # SGD: values and gradients
     assert least - 1 < state <= least
 
 
@@ -257,4 +281,6 @@ def test_replicas_halve_the_examples_and_exchange_gradients():
     two = given_plan(model, cluster(4), "dp=2,microbatch_size=4")
     assert one.file.parts["reduction"] == 0.0
     assert two.file.parts["reduction"] > 0.0
-    assert two.file.parts["compute"] == pytest.approx(one.file.parts["compute"] * 4.1 / 8.1)
+    assert two.file.parts["compute"] == pytest.approx(
+        one.file.parts["compute"] * 4.1 / 8.1
+    )

@@ -17,11 +17,17 @@ def test_a_loss_that_reads_all_parameters_counts_each_once(words):
 
         def loss(output, wanted, model=workload.model, penalised=penalised):
             sizes = torch.stack([p.square().sum() for p in model.parameters()]).sum()
-            return functional.mse_loss(output, wanted) + (0.01 * sizes if penalised else 0.0)
+            return functional.mse_loss(output, wanted) + (
+                0.01 * sizes if penalised else 0.0
+            )
 
-        plan = plan_for(Workload("toy", workload.model, workload.inputs, loss), words, 2)
+        plan = plan_for(
+            Workload("toy", workload.model, workload.inputs, loss), words, 2
+        )
         bytes_of[penalised] = max(entry.state for entry in plan.file.memory.values())
-        whole = 16 * sum(p.numel() for p in workload.model.parameters())  # adamw in float32
+        whole = 16 * sum(
+            p.numel() for p in workload.model.parameters()
+        )  # adamw in float32
         assert bytes_of[penalised] <= whole
         if words.startswith("pp"):
             assert bytes_of[penalised] == whole

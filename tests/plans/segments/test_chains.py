@@ -64,7 +64,9 @@ def test_parameters_are_those_of_the_model_and_shards_divide_them(chain):
         pytest.param("resnet50?batch=64", marks=pytest.mark.campaign),
     ],
 )
-def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, monkeypatch):
+def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(
+    spec, monkeypatch
+):
     """With the host and without it; both recorders run, two to three seconds a model."""
     chain = chain_of(TrainingJob(spec), CLUSTER)
     options = CaptureOptions(optimizer=chain.optimizer)
@@ -87,7 +89,10 @@ def test_passes_and_updates_take_what_the_ops_of_the_captured_step_take(spec, mo
 
 def test_shards_are_faster_than_one_and_slower_than_their_number():
     big = captured_chain(
-        TrainingJob("hf:gpt2-medium?n_layer=1&batch=8&length=512", precision="bf16-true"), CLUSTER
+        TrainingJob(
+            "hf:gpt2-medium?n_layer=1&batch=8&length=512", precision="bf16-true"
+        ),
+        CLUSTER,
     )
     seconds = [big.costs(["a100"], (shards,), 8).forward.sum() for shards in (1, 2, 4)]
     assert seconds[0] > seconds[1] > 0.5 * seconds[0]
@@ -107,7 +112,9 @@ def test_the_batch_is_resized_and_wrong_words_are_refused():
         plan_model(SMALL, CLUSTER, precision="fp8")
     with pytest.raises(InputError, match="optimizer 'lamb': unknown"):
         plan_model(SMALL, CLUSTER, optimizer="lamb")
-    with pytest.raises(InputError, match="optimizer lion: is priced of models by their sizes"):
+    with pytest.raises(
+        InputError, match="optimizer lion: is priced of models by their sizes"
+    ):
         plan_model(SMALL, CLUSTER, optimizer="lion")
 
 
@@ -125,7 +132,9 @@ def network():
 
 
 def chain_with(loss, **options):
-    return chain_of(TrainingJob(network(), torch.zeros(8, 16), loss=loss, **options), CLUSTER)
+    return chain_of(
+        TrainingJob(network(), torch.zeros(8, 16), loss=loss, **options), CLUSTER
+    )
 
 
 def test_a_mean_may_be_cut():
@@ -188,13 +197,18 @@ def test_what_has_no_gradient_is_refused(loss, told):
 
 def test_no_example_is_refused():
     with pytest.raises(InputError, match="hold no example"):
-        chain_of(TrainingJob(network(), torch.zeros(0, 16), loss=lambda y: y.mean()), CLUSTER)
+        chain_of(
+            TrainingJob(network(), torch.zeros(0, 16), loss=lambda y: y.mean()), CLUSTER
+        )
 
 
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
-        (lambda y: y.square().sum() + y.mean(), "sum over the examples beside other terms"),
+        (
+            lambda y: y.square().sum() + y.mean(),
+            "sum over the examples beside other terms",
+        ),
         (pairs, "matmul"),
         (lambda y: (y - torch.zeros(8, 16)).square().mean(), "broadcast"),
     ],
@@ -215,13 +229,17 @@ def test_where_nothing_fits_the_whole_batch_is_told_first():
     model, inputs = network(), torch.zeros(100_000, 16)
     small = [d.model_copy(update={"memory": 3e6}) for d in CLUSTER.devices]
     cluster = replace(CLUSTER, devices=tuple(small))
-    cut = chain_of(TrainingJob(model, inputs, loss=lambda y: y.square().mean()), cluster)
+    cut = chain_of(
+        TrainingJob(model, inputs, loss=lambda y: y.square().mean()), cluster
+    )
     assert find_plans(cut, cluster, SearchOptions(budget=0.0))[0].feasible
     whole = chain_of(
         TrainingJob(model, inputs, loss=lambda y: y.square().sum() + y.mean()), cluster
     )
     reason = find_plans(whole, cluster, SearchOptions(budget=0.0))[0].reason
-    assert reason.startswith("the batch stays whole, since the loss has a sum over the examples")
+    assert reason.startswith(
+        "the batch stays whole, since the loss has a sum over the examples"
+    )
     assert "nothing fits; the leanest plan: gpu:1 lacks" in reason
 
 
@@ -248,10 +266,19 @@ def model(batch=8):
 """
 
 
-def test_a_loss_over_pairs_is_refused_on_the_command_line(tmp_path, monkeypatch, capsys):
+def test_a_loss_over_pairs_is_refused_on_the_command_line(
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "pairing.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    arguments = ["plan", "pairing:model", "--cluster", "nvlink-a100-8", "--given", "dp=2"]
+    arguments = [
+        "plan",
+        "pairing:model",
+        "--cluster",
+        "nvlink-a100-8",
+        "--given",
+        "dp=2",
+    ]
     assert run(arguments) == 2
     assert "the batch cannot be cut" in capsys.readouterr().err
     assert run([*arguments, "--accept-other-loss"]) == 0
@@ -272,14 +299,17 @@ class Adapted(nn.Module):
 def test_frozen_parameters_take_their_own_bytes_alone():
     model, x = Adapted(), torch.randn(4, 64)
     found = chain_of(
-        TrainingJob(model, (x, x), loss=nn.functional.mse_loss, optimizer="adamw"), CLUSTER
+        TrainingJob(model, (x, x), loss=nn.functional.mse_loss, optimizer="adamw"),
+        CLUSTER,
     )
     plan = given_plan(found, CLUSTER, "dp=2,microbatch_size=2")
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     nn.functional.mse_loss(model(x), x).backward()
     optimizer.step()
     kept = [t for p in model.parameters() for t in (p, p.grad) if t is not None]
-    kept += [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
+    kept += [
+        t for state in optimizer.state.values() for t in state.values() if t.numel() > 1
+    ]
     state = next(iter(plan.file.memory.values())).state
     assert state == 4 * sum(t.numel() for t in kept)
 
@@ -295,13 +325,21 @@ def odd_ops(batch: int = 8):
         def forward(self, x):
             return torch.linalg.householder_product(self.layer(x), x[:, 0])
 
-    return Model(), (torch.rand(batch, 4, 4), torch.rand(batch, 4, 4)), nn.functional.mse_loss
+    return (
+        Model(),
+        (torch.rand(batch, 4, 4), torch.rand(batch, 4, 4)),
+        nn.functional.mse_loss,
+    )
 
 
 def mixing_ops(batch: int = 8):
     """The same over pairs of examples."""
     model, inputs, _ = odd_ops(batch)
-    return model, inputs, lambda out, target: (out.flatten(1) @ out.flatten(1).t()).mean() ** 2
+    return (
+        model,
+        inputs,
+        lambda out, target: (out.flatten(1) @ out.flatten(1).t()).mean() ** 2,
+    )
 
 
 def test_numbers_decide_where_rules_do_not_by_name_and_in_python_alike():
@@ -332,8 +370,16 @@ class Penalised(nn.Module):
 
 
 def test_a_gradient_within_the_forward_pass_is_refused():
-    with pytest.raises(CaptureError, match="a gradient within the forward pass has no part"):
-        plan_model(Penalised(), cpus(1), (torch.ones(8, 4),), batch=8, given="microbatch_size=8")
+    with pytest.raises(
+        CaptureError, match="a gradient within the forward pass has no part"
+    ):
+        plan_model(
+            Penalised(),
+            cpus(1),
+            (torch.ones(8, 4),),
+            batch=8,
+            given="microbatch_size=8",
+        )
 
 
 class Counted(nn.Sequential):
@@ -357,7 +403,9 @@ class Counted(nn.Sequential):
         (lambda table: operator.setitem(table, 0, 1.0) or table[:1], 1),
     ],
 )
-def test_buffers_that_are_changed_are_stored_and_those_that_are_read_are_not(change, count):
+def test_buffers_that_are_changed_are_stored_and_those_that_are_read_are_not(
+    change, count
+):
     inputs = torch.randn(8, 8), torch.randn(8, 8)
     source = chain_of(
         TrainingJob(Counted(change), inputs, loss=nn.functional.mse_loss), cpus(2)

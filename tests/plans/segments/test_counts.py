@@ -64,7 +64,9 @@ def shifted(scores, targets):
 
 def masked(scores, targets):
     mask = (targets >= 0).float()
-    each = functional.cross_entropy(scores.transpose(1, 2), targets.clamp(min=0), reduction="none")
+    each = functional.cross_entropy(
+        scores.transpose(1, 2), targets.clamp(min=0), reduction="none"
+    )
     return (each * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -105,13 +107,19 @@ def written(scores, targets):
     """Its mask is written in place; the batch stays as it was."""
     kept = targets.clone().clamp_(max=0) + 1.0
     kept[:, 1] = 0.5
-    return (scores.square().mean(-1) * kept.clamp(min=0)).sum() / kept.clamp(min=0).sum()
+    return (scores.square().mean(-1) * kept.clamp(min=0)).sum() / kept.clamp(
+        min=0
+    ).sum()
 
 
 def two_of_one_count(scores, targets):
     kept = (targets >= 0).float()
     squares = (scores.square().mean(-1) * kept).sum() / kept.sum().clamp(min=1)
-    return token_mean(scores, targets) + 0.1 * squares - token_mean(scores.tanh(), targets) / 2
+    return (
+        token_mean(scores, targets)
+        + 0.1 * squares
+        - token_mean(scores.tanh(), targets) / 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +170,9 @@ NOT_PLANNED = {"two counts and a sum", "l2 beside a sum", "rare ones weigh more"
 def test_a_loss_is_that_of_the_whole_batch_or_refused(name):
     work = losses.REPAIRED[name]()
     with pytest.raises(InputError) if name in NOT_PLANNED else nullcontext():
-        for found, expected in steps(work.model, work.inputs, work.loss, "pp=1,microbatch_size=4"):
+        for found, expected in steps(
+            work.model, work.inputs, work.loss, "pp=1,microbatch_size=4"
+        ):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -201,7 +211,9 @@ def test_a_micro_batch_that_counts_nothing_is_refused():
 def test_inputs_of_another_length_are_refused():
     inputs = batch()
     workload = Workload("words", Words(), inputs, token_mean)
-    runner = plan_for(workload, "pp=1,microbatch_size=2", 1).apply(Words(), inputs, loss=token_mean)
+    runner = plan_for(workload, "pp=1,microbatch_size=2", 1).apply(
+        Words(), inputs, loss=token_mean
+    )
     with pytest.raises(InputError, match=r"input \[0\] has shape \[4, 4\]"):
         runner.step(tuple(x[:, 1:] for x in inputs))
 
@@ -217,7 +229,10 @@ def test_an_input_that_all_examples_share_stays_whole(size):
             return self.layer(x) @ mixing
 
     torch.manual_seed(0)
-    model, inputs = Mixing(), (torch.randn(8, 3), torch.randn(size, size), torch.randn(8, size))
+    model, inputs = (
+        Mixing(),
+        (torch.randn(8, 3), torch.randn(size, size), torch.randn(8, size)),
+    )
     expected = functional.mse_loss(copy.deepcopy(model)(*inputs[:2]), inputs[2])
     workload = Workload("mixing", model, inputs, functional.mse_loss)
     plan = plan_for(workload, "pp=1,microbatch_size=2", 1)

@@ -20,7 +20,13 @@ def test_corners_are_divisors_and_small():
     assert example_corners(15) == (3, 5)
     assert example_corners(7) == (1, 7)
     assert example_corners(1) == (1,)
-    assert [shard_corners(t) for t in (2, 3, 4, 8, 16)] == [(2,), (3,), (4,), (2, 4), (2, 4)]
+    assert [shard_corners(t) for t in (2, 3, 4, 8, 16)] == [
+        (2,),
+        (3,),
+        (4,),
+        (2, 4),
+        (2, 4),
+    ]
 
 
 SIZES = ((1, 8), (2, 8), (8, 8), (4, 2))
@@ -39,7 +45,9 @@ ALWAYS = {GPT2: ((8, 8), (4, 2)), **SELDOM}
 def test_sizes_are_those_of_a_recording(spec, shards, examples):
     source = chain_of(TrainingJob(spec, precision="bf16-mixed"), CLUSTER).source.parts
     for call, op in enumerate(source.layers.operations.ops):
-        labels = [n for n, size in op.shape.extents if size % shards == 0 and n != op.batch]
+        labels = [
+            n for n, size in op.shape.extents if size % shards == 0 and n != op.batch
+        ]
         for label in (labels or [None])[:2] if shards > 1 else [None]:
             split = (call, () if label is None else ((label, shards),), examples)
             made = source.recorded(split)
@@ -49,14 +57,23 @@ def test_sizes_are_those_of_a_recording(spec, shards, examples):
             for name in PASSES:
                 assert not kernels(own, name) - kernels(made, name)
                 more = kernels(made, name) - kernels(own, name)
-                assert {kernel[0] for kernel in more} <= {"sum", "clone"}  # of what is one
+                assert {kernel[0] for kernel in more} <= {
+                    "sum",
+                    "clone",
+                }  # of what is one
 
 
 def kernels(recorded, name):
     """How often each kernel of a pass comes."""
     rows = getattr(recorded, name).rows
     return Counter(
-        zip(rows.op, rows.dtype, map(tuple, rows.sizes.tolist()), rows.bytes, strict=True)
+        zip(
+            rows.op,
+            rows.dtype,
+            map(tuple, rows.sizes.tolist()),
+            rows.bytes,
+            strict=True,
+        )
     )
 
 
@@ -78,5 +95,6 @@ def test_recordings_with_other_ops_are_not_mixed():
     linear, norm = (source.recorded((kinds[k], (), 2)) for k in ("addmm", "layer_norm"))
     assert between(linear, norm, 0.5) is None
     assert (
-        between(linear, linear, 3.0).whole.rows.bytes.tolist() == linear.whole.rows.bytes.tolist()
+        between(linear, linear, 3.0).whole.rows.bytes.tolist()
+        == linear.whole.rows.bytes.tolist()
     )

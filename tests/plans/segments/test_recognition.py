@@ -67,7 +67,9 @@ class GatedLayer(nn.Module):
             mixed = torch.softmax(scores, -1) @ value
         else:
             is_causal = not self.options.get("both_ways", False)
-            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, is_causal=is_causal
+            )
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         y = self.second(x)
         x = x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -147,9 +149,18 @@ def test_a_llama_of_one_s_own_has_the_sizes_of_its_configuration():
 def test_a_gpt_of_one_s_own_has_its_positions_biases_and_ties(tied):
     sizes = recognised(plain(tied=tied))
     assert isinstance(sizes, DecoderSizes)
-    assert (sizes.layers, sizes.hidden, sizes.heads, sizes.kv_heads) == (LAYERS, WIDTH, HEADS, 4)
+    assert (sizes.layers, sizes.hidden, sizes.heads, sizes.kv_heads) == (
+        LAYERS,
+        WIDTH,
+        HEADS,
+        4,
+    )
     assert (sizes.gated, sizes.tied, sizes.biases) == (False, tied, True)
-    assert (sizes.positions, sizes.vocabulary, sizes.feed_forward) == (LENGTH, WORDS, 4 * WIDTH)
+    assert (sizes.positions, sizes.vocabulary, sizes.feed_forward) == (
+        LENGTH,
+        WORDS,
+        4 * WIDTH,
+    )
     assert sizes.joins_queries
     assert sizes.parameters == sum(p.numel() for p in plain(tied=tied).parameters())
 
@@ -177,7 +188,10 @@ def unlike() -> Decoder:
         (gated(extra=True), "4 products beside attention"),
         (frozen(), "words.weight is not trained"),
         (unlike(), "blocks.1 has other sizes than blocks.0"),
-        (nn.Sequential(nn.Linear(WIDTH, WIDTH)), "one call of attention|calls of attention"),
+        (
+            nn.Sequential(nn.Linear(WIDTH, WIDTH)),
+            "one call of attention|calls of attention",
+        ),
     ],
 )
 def test_other_models_are_none_and_the_reason_is_said(model, reason):
@@ -190,7 +204,9 @@ def test_other_models_are_none_and_the_reason_is_said(model, reason):
 
 def test_what_is_recognised_is_priced_by_its_sizes_and_searched_for_launchers():
     devices = plan_devices("nvswitch-h100-8", None, None)
-    job = TrainingJob(gated(), inputs=inputs(), precision="bf16-mixed", accept_other_loss=True)
+    job = TrainingJob(
+        gated(), inputs=inputs(), precision="bf16-mixed", accept_other_loss=True
+    )
     chain = chain_of(job, devices)
     assert isinstance(chain.source, SizedModelCosts)
     assert "recognised by its calls: 2 gated decoder layers" in chain.notices[-1]

@@ -47,7 +47,9 @@ def llama():
 
 def feed_forward():
     inputs = (torch.randn(4, 8, 32), torch.randn(4, 8, 32))
-    return captured_chain(TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER)
+    return captured_chain(
+        TrainingJob(FeedForward(), inputs, loss=functional.mse_loss), CLUSTER
+    )
 
 
 def total(problem, chosen):
@@ -69,7 +71,9 @@ def test_no_split_of_a_block_weighs_less(style, border, price):
 )
 @pytest.mark.parametrize("price", [0.0, 1e-6])
 def test_no_split_over_two_axes_weighs_less(outer, border, price):
-    weighs_no_less((2, 2), SplitChoice("weights", outer, border, price, 2 * price, 0.25))
+    weighs_no_less(
+        (2, 2), SplitChoice("weights", outer, border, price, 2 * price, 0.25)
+    )
 
 
 def weighs_no_less(axes, choice):
@@ -81,7 +85,9 @@ def weighs_no_less(axes, choice):
     problem = problem.weighted(choice)
     found = total(problem, best_strategy(problem).configuration)
     every = itertools.product(*(range(len(cost)) for cost in problem.cost))
-    assert found == pytest.approx(min(total(problem, chosen) for chosen in every), rel=1e-9)
+    assert found == pytest.approx(
+        min(total(problem, chosen) for chosen in every), rel=1e-9
+    )
 
 
 def test_a_dearer_byte_never_keeps_more_bytes(llama):
@@ -108,14 +114,20 @@ def test_tensor_parallelism_divides_all_matrices_and_their_state(llama):
     assert plan.file.memory["gpu:0"].state == pytest.approx(16 * (cut + whole))
     assert stage.border == "tokens"
     parted = given_plan(llama, CLUSTER, "tp=4,microbatch_size=1,zero=1").file
-    least = 16 * cut + (4 + 12 / 4) * whole  # if gradients of all norms are sums over shards
+    least = (
+        16 * cut + (4 + 12 / 4) * whole
+    )  # if gradients of all norms are sums over shards
     assert least <= parted.memory["gpu:0"].state < 16 * (cut + whole)
     apart = given_plan(llama, CLUSTER, "tp=4,sp=off,microbatch_size=1")
     assert apart.file.stages[0].border == "whole"
 
 
 def chain_parameters(chain):
-    return {v.name: v.shape for v in chain.source.layers.calls.values if v.source == "parameter"}
+    return {
+        v.name: v.shape
+        for v in chain.source.layers.calls.values
+        if v.source == "parameter"
+    }
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,9 @@ def test_a_stage_that_lacks_memory_takes_the_split_that_fits(llama):
     assert tight.step_time >= roomy.step_time
 
 
-WIDE = LLAMA.replace("=64&", "=1024&").replace("=256&", "=2048&").replace("h=16", "h=1024")
+WIDE = (
+    LLAMA.replace("=64&", "=1024&").replace("=256&", "=2048&").replace("h=16", "h=1024")
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +175,9 @@ def wide():
 def test_what_is_gathered_again_is_kept_as_a_part(wide):
     """Inputs of queries, gates and the head at least: tokens by width, of which 3 of 4 parts go."""
     plain, lean = (
-        given_plan(wide, CLUSTER, f"tp=4,microbatch_size=1,regather={word}").file.stages[0]
+        given_plan(
+            wide, CLUSTER, f"tp=4,microbatch_size=1,regather={word}"
+        ).file.stages[0]
         for word in ("off", "on")
     )
     assert lean.placements == plain.placements
@@ -176,7 +192,9 @@ def test_what_is_gathered_again_is_kept_as_a_part(wide):
 
 def test_what_is_computed_again_gathers_once(wide):
     words = "tp=4,microbatch_size=1,recompute=full"
-    one, other = (given_plan(wide, CLUSTER, f"{words},regather={x}").file for x in ("off", "on"))
+    one, other = (
+        given_plan(wide, CLUSTER, f"{words},regather={x}").file for x in ("off", "on")
+    )
     assert one.step_time == pytest.approx(other.step_time, rel=1e-12)
     assert one.memory == other.memory
 
@@ -186,7 +204,9 @@ def test_a_stage_gathers_again_unasked_where_nothing_else_fits(wide):
     entry = given_plan(wide, CLUSTER, words).file.memory["gpu:0"]
     for part in np.linspace(1.0, 0.5, 101):
         devices = tuple(
-            d.model_copy(update={"memory": d.reserve + part * (entry.all - entry.slack)})
+            d.model_copy(
+                update={"memory": d.reserve + part * (entry.all - entry.slack)}
+            )
             for d in CLUSTER.devices
         )
         small = Cluster(devices, CLUSTER.links, CLUSTER.name)
@@ -208,14 +228,20 @@ MIXTRAL = (
 
 @pytest.fixture(scope="module")
 def mixtral():
-    return captured_chain(TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER)
+    return captured_chain(
+        TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw"), CLUSTER
+    )
 
 
 def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
     """16 bytes an element; ZeRO parts what every replica has over all, experts over none."""
     plan = given_plan(mixtral, CLUSTER, "dp=8,ep=8,microbatch_size=1,zero=1")
     (stage,) = plan.file.stages
-    assert (stage.axes, stage.border, plan.file.microbatch_size) == ((8,), "examples", 8)
+    assert (stage.axes, stage.border, plan.file.microbatch_size) == (
+        (8,),
+        "examples",
+        8,
+    )
     shapes = chain_parameters(mixtral)
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     apart = sum(size for name, size in sizes.items() if ".experts." in name) / 8
@@ -231,9 +257,18 @@ def test_experts_of_replicas_have_their_part_of_the_state(mixtral):
 @pytest.mark.campaign
 def test_a_search_is_no_slower_than_words_of_experts(mixtral):
     found = find_plans(mixtral, CLUSTER, SearchOptions(budget=0.0))[0]
-    for words in ("dp=8,ep=8", "dp=4,tp=2,ep=4", "dp=8", "tp=8", "tp=4,cp=2", "dp=2,tp=2,cp=2"):
+    for words in (
+        "dp=8,ep=8",
+        "dp=4,tp=2,ep=4",
+        "dp=8",
+        "tp=8",
+        "tp=4,cp=2",
+        "dp=2,tp=2,cp=2",
+    ):
         for size in (1, 4):
-            given = given_plan(mixtral, CLUSTER, f"{words},microbatch_size={size},zero=1")
+            given = given_plan(
+                mixtral, CLUSTER, f"{words},microbatch_size={size},zero=1"
+            )
             assert found.step_time <= given.step_time * (1 + 1e-9), words
 
 
@@ -247,19 +282,28 @@ def test_experts_that_a_model_does_not_have_are_refused(llama, mixtral):
 def test_an_imbalance_is_priced_where_experts_are_apart(mixtral):
     """Captured twice: six seconds. Twice the rows are twice the flops of the fullest device."""
     uneven = captured_chain(
-        TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw", imbalance=2.0), CLUSTER
+        TrainingJob(MIXTRAL, precision="bf16-master", optimizer="adamw", imbalance=2.0),
+        CLUSTER,
     )
     assert "2 times" in uneven.notices[-1]
-    index = next(i for i, r in enumerate(mixtral.source.layers.rules) if r.kind == "experts")
+    index = next(
+        i for i, r in enumerate(mixtral.source.layers.rules) if r.kind == "experts"
+    )
     for label in ("experts", "dispatch", "spread"):
-        even, full = (c.source.parts.recorded((index, ((label, 4),), 8)) for c in (mixtral, uneven))
+        even, full = (
+            c.source.parts.recorded((index, ((label, 4),), 8))
+            for c in (mixtral, uneven)
+        )
         assert products(full) == pytest.approx(2.0 * products(even), rel=0.01)
         assert full.largest == pytest.approx(2.0 * even.largest, rel=0.01)
     words = "dp=8,ep=8,microbatch_size=1,zero=1"
     even, full = (given_plan(c, CLUSTER, words) for c in (mixtral, uneven))
     assert even.step_time < full.step_time < 2.0 * even.step_time
     assert even.file.memory["gpu:0"].activations < full.file.memory["gpu:0"].activations
-    whole = [given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time for c in (mixtral, uneven)]
+    whole = [
+        given_plan(c, CLUSTER, "dp=8,microbatch_size=1").step_time
+        for c in (mixtral, uneven)
+    ]
     assert whole[0] == whole[1]
     with pytest.raises(InputError, match=r"imbalance 0[.]5: must be from 1"):
         captured_chain(TrainingJob(MIXTRAL, imbalance=0.5), CLUSTER)

@@ -9,7 +9,12 @@ from torch.nn import functional
 
 from gnnplace.errors import MismatchError
 from gnnplace.plans.segments.chains import layers_of
-from gnnplace.plans.segments.stage_calls import drawn_alike, moved_to, pieces_of, seed_of
+from gnnplace.plans.segments.stage_calls import (
+    drawn_alike,
+    moved_to,
+    pieces_of,
+    seed_of,
+)
 from gnnplace.tracing.calls.graph import BUFFER
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for, toy
@@ -33,7 +38,9 @@ def members(graph, *ends):
 
 
 def test_a_skip_is_handed_through_every_stage_between(graph):
-    pieces = pieces_of(graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []])
+    pieces = pieces_of(
+        graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []]
+    )
     (skip,) = graph.calls[pieces[0].calls[0]].results
     assert skip in pieces[0].leaving
     assert skip in pieces[1].entering
@@ -45,7 +52,9 @@ def test_a_skip_is_handed_through_every_stage_between(graph):
 
 def test_a_cut_may_be_inside_of_a_module(graph):
     pieces = pieces_of(graph, members(graph, "blocks.1.up"), [[], []])
-    assert len(pieces[0].leaving) == 3  # what the block adds, its product, and the long skip
+    assert (
+        len(pieces[0].leaving) == 3
+    )  # what the block adds, its product, and the long skip
     assert "blocks.1.up.weight" in pieces[0].parameters
     assert "blocks.1.down.weight" in pieces[1].parameters
 
@@ -56,7 +65,9 @@ def test_tied_parameters_are_read_by_both_stages(graph):
 
 
 def test_counters_go_with_their_layer_and_are_counted_once(graph):
-    pieces = pieces_of(graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []])
+    pieces = pieces_of(
+        graph, members(graph, "blocks.0.add", "blocks.1.add"), [[], [], []]
+    )
     counters = [i for i, c in enumerate(graph.calls) if counts(graph, c)]
     assert len(counters) == 3
     for piece, counter in zip(pieces, counters, strict=True):
@@ -73,7 +84,9 @@ def test_what_is_recomputed_is_a_run_of_the_stage(graph):
 
 def test_other_calls_than_the_models_are_refused(graph):
     names = members(graph, "blocks.0.add")
-    with pytest.raises(MismatchError, match=r"stages\[1\].members: the model has no call 'odd'"):
+    with pytest.raises(
+        MismatchError, match=r"stages\[1\].members: the model has no call 'odd'"
+    ):
         pieces_of(graph, [names[0], [*names[1], "odd"]], [[], []])
     with pytest.raises(MismatchError, match="not in the order"):
         pieces_of(graph, names[::-1], [[], []])
@@ -114,8 +127,13 @@ def test_calls_name_the_device_that_they_are_moved_to():
 def masks(step, example, attention=True):
     model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
     heads = torch.ones(1, 2, 8, 4)
-    with torch.random.fork_rng(devices=[]), drawn_alike(1, step, example, attention=attention):
-        mixed = functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.5)
+    with (
+        torch.random.fork_rng(devices=[]),
+        drawn_alike(1, step, example, attention=attention),
+    ):
+        mixed = functional.scaled_dot_product_attention(
+            heads, heads, heads, dropout_p=0.5
+        )
         return mixed, model[0](torch.ones(64)), model[1](torch.ones(64))
 
 

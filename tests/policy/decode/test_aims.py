@@ -30,7 +30,9 @@ def problem_on(devices, microbatches=1):
     return random_problem(
         "layered",
         3,
-        RandomDraws(ops=(30, 40), devices=(devices, devices), microbatches=(microbatches,)),
+        RandomDraws(
+            ops=(30, 40), devices=(devices, devices), microbatches=(microbatches,)
+        ),
     )
 
 
@@ -66,7 +68,9 @@ def test_one_order_alone():
     assert set(aims) == {Aim("topological", limit) for limit in (1, 2, 4)}
 
 
-@pytest.mark.parametrize(("count", "limits"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
+@pytest.mark.parametrize(
+    ("count", "limits"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])]
+)
 def test_device_limits_are_powers_of_two_and_all(count, limits):
     assert device_limits(count) == limits
 
@@ -87,7 +91,9 @@ def test_cuts_have_the_least_bottleneck_or_sum(seed, summed):
     rng = np.random.default_rng(seed)
     cuts, devices = int(rng.integers(2, 8)), int(rng.integers(1, 4))
     chunks = devices * int(rng.integers(1, 3))
-    done = np.concatenate((np.zeros((1, devices)), rng.random((cuts - 1, devices)).cumsum(axis=0)))
+    done = np.concatenate(
+        (np.zeros((1, devices)), rng.random((cuts - 1, devices)).cumsum(axis=0))
+    )
     crossing = np.concatenate(([0.0], rng.random(max(0, cuts - 2)), [0.0]))[:cuts]
     free = (np.zeros(cuts), np.ones(devices))
     found = bottleneck_cuts(done, crossing, *free, chunks, summed)
@@ -99,7 +105,9 @@ def test_cuts_have_the_least_bottleneck_or_sum(seed, summed):
 @settings(max_examples=12, deadline=None)
 @given(seed=seeds)
 def test_crossing_counts_each_tensor_once_each_way(seed):
-    problem = random_problem("layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,)))
+    problem = random_problem(
+        "layered", seed % 1000, RandomDraws(ops=(20, 60), microbatches=(1,))
+    )
     graph = WalkGraph(SearchSpace(problem))
     crossing = crossing_seconds(graph)
     rank = np.empty(problem.num_units, int)
@@ -130,7 +138,9 @@ def test_a_plan_shares_the_work_of_a_chain():
 
 def test_thinned_cuts_still_share_the_work():
     problem = random_problem(
-        "transformer", 1, RandomDraws(ops=(1500, 1600), devices=(4, 4), microbatches=(1,))
+        "transformer",
+        1,
+        RandomDraws(ops=(1500, 1600), devices=(4, 4), microbatches=(1,)),
     )
     graph = WalkGraph(SearchSpace(problem))
     plan = chunk_plan(graph, 4, 2)

@@ -33,7 +33,9 @@ def test_a_unit_always_has_a_device_that_can_run_it(seed):
     for op in order:
         unit = walk.unit[op]
         if state.device[unit] < 0:
-            devices = open_to(walk, state, unit, int(rng.integers(1, 5)), float(rng.uniform(0, 3)))
+            devices = open_to(
+                walk, state, unit, int(rng.integers(1, 5)), float(rng.uniform(0, 3))
+            )
             able = set(np.flatnonzero(np.isfinite(walk.unit_time[unit])).tolist())
             assert devices
             assert devices <= able
@@ -65,7 +67,9 @@ def test_bookings_wait_for_inputs_and_never_overlap(seed):
 
 def test_once_the_limit_is_reached_used_devices_alone_are_open():
     walk, _, _ = walk_of(3)
-    free = [u for u in range(len(walk.unit_work)) if np.isfinite(walk.unit_time[u]).all()]
+    free = [
+        u for u in range(len(walk.unit_work)) if np.isfinite(walk.unit_time[u]).all()
+    ]
     state = start_state(walk)
     decide(walk, state, free[0], 1)
     loose = walk._replace(memory=np.full_like(walk.memory, np.inf))
@@ -75,10 +79,15 @@ def test_once_the_limit_is_reached_used_devices_alone_are_open():
 
 def test_memory_closes_a_device_until_no_other_is_left():
     walk, _, _ = walk_of(3)
-    free = [u for u in range(len(walk.unit_work)) if np.isfinite(walk.unit_time[u]).all()]
+    free = [
+        u for u in range(len(walk.unit_work)) if np.isfinite(walk.unit_time[u]).all()
+    ]
     state = start_state(walk)
     room = np.full_like(walk.memory, np.inf)
     room[0] = -1.0
     devices = set(range(walk.time.shape[1]))
     assert open_to(walk._replace(memory=room), state, free[0], 9) == devices - {0}
-    assert open_to(walk._replace(memory=np.full_like(room, -1.0)), state, free[0], 9) == devices
+    assert (
+        open_to(walk._replace(memory=np.full_like(room, -1.0)), state, free[0], 9)
+        == devices
+    )

@@ -25,7 +25,13 @@ from gnnplace.policy.decode.improving import (
     ImprovingRollouts,
     improve,
 )
-from gnnplace.policy.decode.kernels import DYNAMIC, NUM_DYNAMIC, SCRATCH, Decoding, observe
+from gnnplace.policy.decode.kernels import (
+    DYNAMIC,
+    NUM_DYNAMIC,
+    SCRATCH,
+    Decoding,
+    observe,
+)
 from gnnplace.policy.placing import make_placer, place
 from gnnplace.problem import build_problem
 from gnnplace.problem.cluster.presets import preset
@@ -37,7 +43,9 @@ ORDERS = (*FIXED_ORDERS, COORDINATE)
 
 
 def rollouts_of(problem, walks=1, stay=0.0, orders=IMPROVED):
-    return ImprovingRollouts(SearchSpace(problem), POLICY, Improvement(walks, stay), orders)
+    return ImprovingRollouts(
+        SearchSpace(problem), POLICY, Improvement(walks, stay), orders
+    )
 
 
 def recorded_walk(rollouts, aim, present):
@@ -73,7 +81,8 @@ def random_placement(rollouts, rng):
     """Return a device for each unit that it may be on, or the first where there is none."""
     allowed = np.isfinite(rollouts.space.work)
     return np.array(
-        [rng.choice(np.flatnonzero(row)) if row.any() else 0 for row in allowed], np.int32
+        [rng.choice(np.flatnonzero(row)) if row.any() else 0 for row in allowed],
+        np.int32,
     )
 
 
@@ -99,7 +108,10 @@ def test_a_visit_sees_the_present_devices_of_all_other_units(seed):
             if walk.unit[op] == unit:
                 break
             book(walk, state, op)
-        features, allowed = np.zeros_like(record.features[0]), np.zeros_like(record.masks[0])
+        features, allowed = (
+            np.zeros_like(record.features[0]),
+            np.zeros_like(record.masks[0]),
+        )
         candidates(walk, state, unit, aim.limit, decoding.margin, allowed)
         scratch = np.zeros((SCRATCH, len(allowed)))
         observe(walk, state, op, decoding.goal, allowed, scratch, features)
@@ -108,9 +120,14 @@ def test_a_visit_sees_the_present_devices_of_all_other_units(seed):
         # How long the walk has stayed on a device is no part of the placement.
         same = ["work since the device changed" not in name for name in DYNAMIC]
         if aim.order == COORDINATE:
-            same = [keep and "chunk's share" not in DYNAMIC[k] for k, keep in enumerate(same)]
+            same = [
+                keep and "chunk's share" not in DYNAMIC[k]
+                for k, keep in enumerate(same)
+            ]
         seen = record.features[count]
-        np.testing.assert_allclose(seen[:, same], features[:, same], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            seen[:, same], features[:, same], rtol=1e-4, atol=1e-5
+        )
         placement[unit] = previous = device[unit]
     assert placement.tolist() == device.tolist()
 
@@ -154,7 +171,9 @@ def branches(num_branches=4, num_devices=2):
     return build_problem("branches", graph, cluster, {"a100": np.ones(num_branches)})
 
 
-@pytest.mark.parametrize("order", ["alpha", "breadth-first-sources", "reverse-topological"])
+@pytest.mark.parametrize(
+    "order", ["alpha", "breadth-first-sources", "reverse-topological"]
+)
 def test_equal_branches_are_shared_from_one_device(order):
     problem = branches()
     result = place(problem, placer="learned", budget=0, order=order, improve=5)
@@ -169,13 +188,18 @@ def test_an_improvement_is_never_worse_than_where_it_began():
     best = np.array([0, 1, 0, 1], np.int32)
     space.starts = (Found(best, np.arange(4, dtype=np.int32), "given"),)
     assert rollouts.get_start().tolist() == best.tolist()
-    assert rollouts.decode(Aim("alpha", 2)).score <= space.score(best, np.arange(4, dtype=np.int32))
+    assert rollouts.decode(Aim("alpha", 2)).score <= space.score(
+        best, np.arange(4, dtype=np.int32)
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"order": "in-time", "improve": 2}, "is found while a placement is constructed"),
+        (
+            {"order": "in-time", "improve": 2},
+            "is found while a placement is constructed",
+        ),
         ({"improve": -1}, "improve -1: must be at least 0"),
     ],
 )

@@ -30,7 +30,9 @@ def test_torch_and_numba_score_and_decide_alike(seed):
     seen = rollouts.watch(aim, np.full(problem.num_units, -1, np.int32))
     features, allowed = torch.from_numpy(seen.features), torch.from_numpy(seen.allowed)
     scores = torch_walk.scored(POLICY.decoder, features, allowed)
-    chosen = scores[torch.arange(len(seen.device)), torch.from_numpy(seen.device).long()]
+    chosen = scores[
+        torch.arange(len(seen.device)), torch.from_numpy(seen.device).long()
+    ]
     assert torch.allclose(chosen, scores.max(dim=1).values, atol=1e-4, rtol=1e-4)
     by_torch = torch_walk.decode(
         POLICY.decoder,

@@ -19,10 +19,14 @@ def placed(request):
     return space, space.spread(space.allow(units))
 
 
-def test_the_order_has_its_score_and_is_no_worse_than_the_schedules_it_starts_from(placed):
+def test_the_order_has_its_score_and_is_no_worse_than_the_schedules_it_starts_from(
+    placed,
+):
     space, device = placed
     by_rank = list_schedule(space.compiled, device, space.priorities[0])
-    score, order = order_by_justification(space, device, priorities=space.priorities[:1])
+    score, order = order_by_justification(
+        space, device, priorities=space.priorities[:1]
+    )
     assert score == space.score(device, order)
     assert sorted(order) == list(range(space.problem.num_ops))
     assert score <= space.score(device, by_rank)
@@ -35,8 +39,12 @@ def test_justification_shortens_pipelines():
     ratios = []
     for seed in range(6):
         space = SearchSpace(random_problem("transformer", seed, shape))
-        device = Contiguous(moves=False).search(space, np.random.default_rng(0), 0.0).device
-        justified = order_by_justification(space, device, priorities=space.priorities[:1])[0]
+        device = (
+            Contiguous(moves=False).search(space, np.random.default_rng(0), 0.0).device
+        )
+        justified = order_by_justification(
+            space, device, priorities=space.priorities[:1]
+        )[0]
         ratios.append(justified / space.sequence(device)[0])
     assert max(ratios) < 1.0
     assert np.mean(ratios) < 0.99

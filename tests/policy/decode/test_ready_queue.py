@@ -34,7 +34,10 @@ def steps(seed, rule):
     walk, order = rollouts.graph.forward, rollouts.order("upward-rank")
     state, queue = decoder_state.start_state(walk), start_queue(walk, order, True)
     left, done = set(range(len(order))), set()
-    inputs = [set(walk.before_op[walk.before_offset[i] : walk.before_offset[i + 1]]) for i in left]
+    inputs = [
+        set(walk.before_op[walk.before_offset[i] : walk.before_offset[i + 1]])
+        for i in left
+    ]
     rank = np.argsort(order)
     while left:
         ready = sorted(i for i in left if inputs[i] <= done)
@@ -64,9 +67,13 @@ def test_early_takes_the_ready_op_that_can_start_first(seed):
 def test_in_time_takes_the_op_whose_inputs_are_finished_first(seed):
     for walk, state, rank, ready, op in steps(seed, IN_TIME):
         inputs = {
-            i: walk.before_op[walk.before_offset[i] : walk.before_offset[i + 1]] for i in ready
+            i: walk.before_op[walk.before_offset[i] : walk.before_offset[i + 1]]
+            for i in ready
         }
-        known = {i: (max(state.booked.finish[inputs[i]], default=0.0), rank[i]) for i in ready}
+        known = {
+            i: (max(state.booked.finish[inputs[i]], default=0.0), rank[i])
+            for i in ready
+        }
         assert known[op] == min(known.values())
 
 

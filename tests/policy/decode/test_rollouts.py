@@ -18,7 +18,9 @@ POLICY = trained_like()
 
 
 def rollouts_of(family="inception", seed=3, **shape):
-    return Rollouts(SearchSpace(family_problem(family, seed, RandomDraws(**shape))), POLICY)
+    return Rollouts(
+        SearchSpace(family_problem(family, seed, RandomDraws(**shape))), POLICY
+    )
 
 
 @settings(max_examples=12, deadline=None)
@@ -39,7 +41,9 @@ def test_booked_orders_agree_with_the_graph(seed):
 def test_following_decisions_sees_what_making_them_saw():
     rollouts = rollouts_of()
     for aim in rollouts.aims:
-        free = rollouts.watch(aim, np.full(rollouts.space.problem.num_units, -1, np.int32))
+        free = rollouts.watch(
+            aim, np.full(rollouts.space.problem.num_units, -1, np.int32)
+        )
         followed = rollouts.watch(aim, rollouts.walk(aim).unit_device)
         np.testing.assert_array_equal(free.features, followed.features)
         np.testing.assert_array_equal(free.device, followed.device)
@@ -81,7 +85,8 @@ def test_noise_draws_other_placements():
     rollouts, rng = rollouts_of(), np.random.default_rng(0)
     aim = rollouts.aims[-1]
     drawn = {
-        rollouts.walk(aim, noise=rollouts.noise(rng, 2.0)).unit_device.tobytes() for _ in "abc"
+        rollouts.walk(aim, noise=rollouts.noise(rng, 2.0)).unit_device.tobytes()
+        for _ in "abc"
     }
     assert len(drawn) > 1
 
@@ -93,7 +98,9 @@ def test_after_the_deadline_one_aim_is_decoded():
 
 def test_a_long_budget_tries_all_aims_and_none_the_first_ones():
     rollouts = rollouts_of()
-    assert {one.aim for one in rollouts.greedy(time.perf_counter() + 1e4)} == set(rollouts.aims)
+    assert {one.aim for one in rollouts.greedy(time.perf_counter() + 1e4)} == set(
+        rollouts.aims
+    )
     assert {one.aim for one in rollouts.greedy()} == set(rollouts.aims[:MOST_AIMS])
 
 

@@ -56,7 +56,9 @@ def decode(
         if state.device[unit] < 0:
             decoder_state.candidates(walk, state, unit, goal.limit, margin, allowed)
             kernels.observe(walk, state, i, goal, allowed, scratch, features)
-            scores = scored(weights, torch.from_numpy(features), torch.from_numpy(allowed))
+            scores = scored(
+                weights, torch.from_numpy(features), torch.from_numpy(allowed)
+            )
             decoder_state.decide(walk, state, unit, _first_best(scores))
         decoder_state.book(walk, state, i)
         if by_time:

@@ -48,10 +48,14 @@ def test_levels_are_nested_and_numbered_one_after_the_other(seed):
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_no_cluster_outgrows_its_share_but_one_that_is_a_single_unit(seed):
-    problem = family_problem("layered", seed % 1000, RandomDraws(ops=(30, 90), microbatches=(1,)))
+    problem = family_problem(
+        "layered", seed % 1000, RandomDraws(ops=(30, 90), microbatches=(1,))
+    )
     graph, clusters = found(problem)
     work = graph.forward.unit_work
-    for level, aim in enumerate([*(max(2, aim * problem.num_devices) for aim in AIMS), 2]):
+    for level, aim in enumerate(
+        [*(max(2, aim * problem.num_devices) for aim in AIMS), 2]
+    ):
         of = clusters.of[level]
         for one in np.unique(of):
             mine = work[of == one]
@@ -62,7 +66,10 @@ def test_no_cluster_outgrows_its_share_but_one_that_is_a_single_unit(seed):
 @given(seed=seeds)
 def test_work_and_transfers_are_those_of_the_units(seed):
     graph, clusters = found(constrained_problem(seed))
-    walk, (offset, other) = graph.forward, (graph.forward.flow_offset, graph.forward.flow_unit)
+    walk, (offset, other) = (
+        graph.forward,
+        (graph.forward.flow_offset, graph.forward.flow_unit),
+    )
     least = 1e-6 * walk.work / len(walk.unit_work)
     for of in clusters.of:
         for one in np.unique(of):
@@ -75,12 +82,16 @@ def test_work_and_transfers_are_those_of_the_units(seed):
                 if of[other[k]] != one
             )
             np.testing.assert_allclose(clusters.work[one], work, rtol=1e-9)
-            np.testing.assert_allclose(clusters.outside[one], outside, rtol=1e-9, atol=1e-15)
+            np.testing.assert_allclose(
+                clusters.outside[one], outside, rtol=1e-9, atol=1e-15
+            )
 
 
 def test_a_new_listing_of_ops_does_not_change_them():
     for seed in range(4):
-        problem = family_problem("inception", seed, RandomDraws(ops=(40, 80), microbatches=(1,)))
+        problem = family_problem(
+            "inception", seed, RandomDraws(ops=(40, 80), microbatches=(1,))
+        )
         order = np.random.default_rng(seed).permutation(problem.num_ops)
         moved = permuted_ops(problem, order)
         mine = together(found(problem)[1].of[:, problem.unit_of])
@@ -122,7 +133,9 @@ def by_definition(episodes, unit, decided, num_devices):
                     near[device] += clusters.flow[k]
         for d in range(num_devices):
             there = sum(
-                walk.unit_work[v] for v, device in decided.items() if mine[v] and device == d
+                walk.unit_work[v]
+                for v, device in decided.items()
+                if mine[v] and device == d
             )
             every = sum(walk.unit_work[v] for v in decided if mine[v])
             out[d, 4 * level : 4 * level + 4] = (

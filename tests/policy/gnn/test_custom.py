@@ -20,7 +20,9 @@ from gnnplace.policy.gnn.pyg import BothWays
 from gnnplace.policy.gnn.rollouts import Episodes
 from gnnplace.train.data.random_families import random_problem
 
-GAT = partial(BothWays, conv=partial(GATv2Conv, edge_dim=1, heads=2, concat=False), hidden=12)
+GAT = partial(
+    BothWays, conv=partial(GATv2Conv, edge_dim=1, heads=2, concat=False), hidden=12
+)
 MINE = """
 import torch
 from torch import nn
@@ -64,7 +66,11 @@ def test_an_encoder_is_kept_in_the_checkpoint_and_placed_with(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     arguments = config["encoder"]["init_args"]
     assert config["encoder"]["class_path"] == "gnnplace.policy.gnn.pyg.BothWays"
-    assert arguments["conv"]["init_args"] == {"edge_dim": 1, "heads": 2, "concat": False}
+    assert arguments["conv"]["init_args"] == {
+        "edge_dim": 1,
+        "heads": 2,
+        "concat": False,
+    }
     again = read_gnn(tmp_path)
     assert isinstance(again.encoder.forth[0], GATv2Conv)
     episodes = Episodes(SearchSpace(random_problem("inception", 1)), policy.order)
@@ -81,20 +87,29 @@ def test_the_width_of_states_is_found_by_trying():
 @pytest.mark.parametrize(
     ("description", "said"),
     [
-        (described(partial(BothWays, conv=GATv2Conv)), "fails on a graph of 5 ops: .*edge_dim: 1"),
+        (
+            described(partial(BothWays, conv=GATv2Conv)),
+            "fails on a graph of 5 ops: .*edge_dim: 1",
+        ),
         (
             described(partial(BothWays, conv=partial(GATv2Conv, edge_dim=1, heads=2))),
             "fails on a graph of 5 ops: RuntimeError: mat1 and mat2",
         ),
         (described(partial(BothWays, conv=GCNConv)), "edge_attr"),
         ({"class_path": "mine_encoders.Mean"}, "depend on the others of its batch"),
-        ({"class_path": "mine_encoders.Fails"}, "cannot be made: OSError: no disk at .*:1"),
+        (
+            {"class_path": "mine_encoders.Fails"},
+            "cannot be made: OSError: no disk at .*:1",
+        ),
         ({"class_path": "mine_encoders.OneState"}, r"gives \(5,\) for 8 ops"),
         ({"class_path": "mine_encoders.Missing"}, "has no callable 'Missing'"),
         ({"class_path": "mine_encoders.function"}, "no subclass of torch.nn.Module"),
         ({"class_path": "nowhere.Mine"}, "cannot import 'nowhere'"),
         ({"class_path": 3}, "must have class_path and init_args"),
-        ({"class_path": "torch.nn.Linear", "init_args": {"width": 3}}, "cannot be made: TypeError"),
+        (
+            {"class_path": "torch.nn.Linear", "init_args": {"width": 3}},
+            "cannot be made: TypeError",
+        ),
         ({"class_path": "optuna.Study"}, "code outside of this folder.*--trust"),
         ({"class_path": "posix.system"}, "code outside of this folder"),
         (
@@ -126,7 +141,10 @@ def test_strangers_code_is_imported_where_it_is_trusted(folder):
     [
         (lambda inputs: nn.Linear(inputs, 3), "give a class"),
         (partial(BothWays, conv=nn.Linear(3, 3)), "conv is a Linear"),
-        (type("Local", (nn.Module,), {"__module__": "__main__"}), "to a file of its own"),
+        (
+            type("Local", (nn.Module,), {"__module__": "__main__"}),
+            "to a file of its own",
+        ),
     ],
 )
 def test_what_a_checkpoint_cannot_say_is_refused(encoder, said):

@@ -17,7 +17,13 @@ from tests.policy.problems import constrained_problem
 from tests.random_problems import random_problem, seeds
 
 torch.set_num_threads(1)
-ORDERS = ("topological", "upward-rank", "reverse-topological", "depth-first-pre", "random")
+ORDERS = (
+    "topological",
+    "upward-rank",
+    "reverse-topological",
+    "depth-first-pre",
+    "random",
+)
 CLOSE = 1e-3
 torch.set_num_threads(1)
 
@@ -126,7 +132,9 @@ def test_draws_follow_the_softmax(order):
     network = episodes.network(POLICY)
     drawn = episodes.samples(network, 4000, np.random.default_rng(1)).unit_device
     seen = episodes.seen(network, Drawn(drawn[:1], episodes.order[None], network.limit))
-    wanted = torch.softmax(torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0).numpy()
+    wanted = torch.softmax(
+        torch.from_numpy(torch_scores(episodes, seen)[0, 0]), 0
+    ).numpy()
     shares = np.bincount(drawn[1:, 0], minlength=3) / 4000
     np.testing.assert_allclose(shares, wanted, atol=0.03)
     assert drawn[0, 0] == wanted.argmax()
@@ -162,7 +170,9 @@ def test_numbers_do_not_depend_on_how_ops_are_listed():
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_walk_uses_no_more_devices_than_that(limit):
-    problem = family_problem("nas", 4, RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(1,)))
+    problem = family_problem(
+        "nas", 4, RandomDraws(ops=(40, 60), devices=(4, 4), microbatches=(1,))
+    )
     assert not SearchSpace(problem).memory_matters
     episodes = Episodes(SearchSpace(problem), "upward-rank")
     network = episodes.network(random_network(4))

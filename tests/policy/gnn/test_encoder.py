@@ -39,7 +39,9 @@ def test_what_is_multiplied_once_a_bucket_is_the_same():
     along = torch.relu(layer.along(pooled.T[None]))[0].T
     before = layer.producers(y, data.edge_index, data.edge_attr)
     behind = layer.consumers(y, data.edge_index.flip(0), data.edge_attr)
-    means = [scatter(y, of, dim=0, dim_size=6, reduce="mean")[of] for of in data.clusters]
+    means = [
+        scatter(y, of, dim=0, dim_size=6, reduce="mean")[of] for of in data.clusters
+    ]
     mean = scatter(y, whole, dim=0, reduce="mean")[whole]
     parts = torch.cat([y, before, behind, along[data.bucket], mean, *means], dim=1)
     assert torch.allclose(layer(data.x, data), data.x + layer.update(parts), atol=1e-5)
@@ -58,7 +60,9 @@ def test_groups_are_aggregated_as_pyg_does(how):
 @torch.no_grad()
 def test_the_null_encoder_sees_no_graph():
     encoder, data = NullEncoder(6), random_graph(9)
-    other = data._replace(edge_index=data.edge_index.flip(0), bucket=data.bucket.flip(0))
+    other = data._replace(
+        edge_index=data.edge_index.flip(0), bucket=data.bucket.flip(0)
+    )
     assert torch.equal(encoder(data), encoder(other))
     assert not torch.allclose(Encoder(6, 8, 1)(data), Encoder(6, 8, 1)(other))
 

@@ -11,7 +11,11 @@ from gnnplace.train.data.random_families import RandomDraws, random_problem
 
 
 def problem_of(devices):
-    sizes = {"devices": (devices, devices), "clusters": ("mixed",), "microbatches": (1,)}
+    sizes = {
+        "devices": (devices, devices),
+        "clusters": ("mixed",),
+        "microbatches": (1,),
+    }
     return random_problem("inception", 3, RandomDraws(**sizes))
 
 

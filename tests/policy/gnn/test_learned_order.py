@@ -11,7 +11,11 @@ from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
 from gnnplace.graph.orders import COORDINATE, LEARNED
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.policy.gnn.learned_order import drawn_order, order_gradient, priority_order
+from gnnplace.policy.gnn.learned_order import (
+    drawn_order,
+    order_gradient,
+    priority_order,
+)
 from gnnplace.policy.gnn.network import GnnPolicy
 from gnnplace.policy.gnn.placer import GnnPlacer
 from gnnplace.policy.gnn.rollouts import Episodes
@@ -23,7 +27,9 @@ torch.set_num_threads(1)
 POLICY = random_network(2, order=LEARNED)
 
 
-def log_probability(graph: ComputationGraph, order, priority: torch.Tensor) -> torch.Tensor:
+def log_probability(
+    graph: ComputationGraph, order, priority: torch.Tensor
+) -> torch.Tensor:
     """Log-probability of an order, step by step over the ready ops."""
     source, target, _ = graph.edges
     done, total = set(), torch.zeros((), dtype=priority.dtype)
@@ -82,7 +88,10 @@ def test_it_begins_as_its_base_as_far_as_producers_come_first(seed):
         name = f"{LEARNED}+{base}"
         episodes = Episodes(space, name)
         found = episodes.orders(episodes.network(GnnPolicy(order=name)))[0]
-        listed, (source, target, _) = episodes.graph.order(base), episodes.graph.graph.edges
+        listed, (source, target, _) = (
+            episodes.graph.order(base),
+            episodes.graph.graph.edges,
+        )
         done: list[int] = []
         while len(done) < len(listed):
             done += [next(op for op in listed.tolist() if op not in done
@@ -92,14 +101,18 @@ def test_it_begins_as_its_base_as_far_as_producers_come_first(seed):
             assert found.tolist() == listed.tolist()
 
 
-@pytest.mark.parametrize("name", ["in-time", f"{LEARNED}+in-time", f"{LEARNED}+{LEARNED}"])
+@pytest.mark.parametrize(
+    "name", ["in-time", f"{LEARNED}+in-time", f"{LEARNED}+{LEARNED}"]
+)
 def test_what_is_found_while_placing_is_refused_with_its_reason(name):
     with pytest.raises(InputError, match="it is of the placer"):
         GnnPolicy(order=name)
 
 
 def test_a_network_that_learned_no_order_is_told_so():
-    with pytest.raises(InputError, match=r"learned none; train one with --model\.order=learned"):
+    with pytest.raises(
+        InputError, match=r"learned none; train one with --model\.order=learned"
+    ):
         GnnPlacer(None, LEARNED).place(contract.training_chain())
 
 
@@ -115,7 +128,9 @@ def test_orders_are_drawn_as_often_as_their_probability_says():
 
 
 def test_decodes_walk_in_the_order_that_was_drawn():
-    episodes = Episodes(SearchSpace(random_problem(np.random.default_rng(3), 30, 3)), LEARNED)
+    episodes = Episodes(
+        SearchSpace(random_problem(np.random.default_rng(3), 30, 3)), LEARNED
+    )
     network = episodes.network(POLICY)
     drawn = episodes.samples(network, 3, np.random.default_rng(0), shared=2)
     assert len(drawn.order) == len(drawn.unit_device) == 6

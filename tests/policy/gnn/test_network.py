@@ -21,7 +21,9 @@ def test_checkpoint_round_trip(tmp_path):
     policy.save_pretrained(tmp_path)
     episodes = Episodes(SearchSpace(random_problem("inception", 1)), policy.order)
     for again in (read_gnn(tmp_path), GnnPolicy.from_pretrained(tmp_path)):
-        for mine, other in zip(episodes.network(policy), episodes.network(again), strict=True):
+        for mine, other in zip(
+            episodes.network(policy), episodes.network(again), strict=True
+        ):
             np.testing.assert_array_equal(mine, other)
 
 
@@ -29,7 +31,11 @@ def test_checkpoint_round_trip(tmp_path):
     ("change", "error", "message"),
     [
         ({"feature_version": "99"}, MismatchError, "feature_version 99"),
-        ({"order": "sideways"}, InputError, "order 'sideways': unknown; orders: coordinate"),
+        (
+            {"order": "sideways"},
+            InputError,
+            "order 'sideways': unknown; orders: coordinate",
+        ),
         ({"order": "posix:getcwd"}, InputError, "code outside of this folder"),
         ({"hidden": 8}, MismatchError, "do not fit"),
         ({"memory": 0}, FormatError, "config.json: memory"),

@@ -26,7 +26,9 @@ def spaces(count):
     return [
         SearchSpace(
             random_problem(
-                FAMILIES[i % len(FAMILIES)], i, RandomDraws(devices=(4, 4), microbatches=(1,))
+                FAMILIES[i % len(FAMILIES)],
+                i,
+                RandomDraws(devices=(4, 4), microbatches=(1,)),
             )
         )
         for i in range(count)
@@ -77,7 +79,9 @@ def test_the_devices_do_not_depend_on_how_devices_are_listed():
     space, policy = spaces(1)[0], random_network()
     permutation = np.array([2, 0, 3, 1])
     other = SearchSpace(permuted_devices(space.problem, permutation))
-    mine, theirs = (GnnPlacer(policy).place(s.problem, space=s).step_time for s in (space, other))
+    mine, theirs = (
+        GnnPlacer(policy).place(s.problem, space=s).step_time for s in (space, other)
+    )
     assert theirs == pytest.approx(mine, rel=0.2)
 
 
@@ -108,7 +112,9 @@ def test_the_first_answer_has_a_decode_for_each_number_of_devices_and_draws():
     rollouts = Rollouts(space, load_policy())
     episodes = Episodes(space, policy.order, rollouts.graph)
     network = episodes.network(policy)
-    decodes = NetworkDecodes(rollouts, episodes, network, Aim(episodes.name, network.limit))
+    decodes = NetworkDecodes(
+        rollouts, episodes, network, Aim(episodes.name, network.limit)
+    )
     answers = decodes.first_answers(np.inf)
     limits = {network.limit, 2, 4}
     assert len(answers) == len(limits) + FIRST_DRAWS

@@ -28,7 +28,10 @@ class Fresh(MessagePassing):
 @pytest.fixture(scope="module")
 def inputs():
     """What the shipped encoder takes of four problems."""
-    problems = [random_problem(family, 1) for family in ("nas", "inception", "mixture", "layered")]
+    problems = [
+        random_problem(family, 1)
+        for family in ("nas", "inception", "mixture", "layered")
+    ]
     return [Episodes(SearchSpace(one), "upward-rank").inputs for one in problems]
 
 
@@ -74,11 +77,19 @@ def test_a_batch_numbers_buckets_and_clusters_over_all_graphs():
 @pytest.mark.parametrize(
     ("make", "close"),
     [
-        (lambda: BothWays(6, lambda i, o: GATv2Conv(i, o, edge_dim=1), hidden=8, layers=2), 1e-5),
+        (
+            lambda: BothWays(
+                6, lambda i, o: GATv2Conv(i, o, edge_dim=1), hidden=8, layers=2
+            ),
+            1e-5,
+        ),
         (lambda: BothWays(6, Gine, hidden=8, layers=2), 1e-5),
         (lambda: BothWays(6, SAGEConv, hidden=8, layers=2, edges=False), 1e-5),
         (lambda: Gps(6, hidden=8), 1e-5),
-        (lambda: Gps(6, hidden=8, attn_type="performer"), 1e-3),  # sums the padding's kernel
+        (
+            lambda: Gps(6, hidden=8, attn_type="performer"),
+            1e-3,
+        ),  # sums the padding's kernel
     ],
 )
 def test_layers_of_others_see_producers_and_consumers_of_their_graph_alone(make, close):
@@ -95,13 +106,17 @@ def test_layers_of_others_see_producers_and_consumers_of_their_graph_alone(make,
         for end in (0, 2):
             x = chain.x.clone()
             x[end] += 1.0
-            assert not torch.allclose(encoder(batch_of([chain._replace(x=x)]))[1], alone[1])
+            assert not torch.allclose(
+                encoder(batch_of([chain._replace(x=x)]))[1], alone[1]
+            )
 
 
 def test_full_attention_refuses_what_is_too_large(monkeypatch):
     monkeypatch.setattr(pyg, "MOST_ATTENDED", 8)
     Gps(6, hidden=8)(batch_of([random_graph(8), random_graph(8)]))
-    with pytest.raises(InputError, match="a graph of 9 ops, full attention takes at most 8"):
+    with pytest.raises(
+        InputError, match="a graph of 9 ops, full attention takes at most 8"
+    ):
         Gps(6, hidden=8)(batch_of([random_graph(9)]))
 
 

@@ -5,7 +5,13 @@ import torch
 from hypothesis import given, settings
 
 from gnnplace.placers import SearchSpace, contract
-from gnnplace.policy.gnn.rollouts import OWN, SHARED, Episodes, gumbel_noise, shared_noise
+from gnnplace.policy.gnn.rollouts import (
+    OWN,
+    SHARED,
+    Episodes,
+    gumbel_noise,
+    shared_noise,
+)
 from tests.policy.gnn.test_decoder import greedily_seen, random_network
 from tests.random_problems import random_problem, seeds
 
@@ -29,7 +35,9 @@ def test_every_draw_puts_units_where_kinds_and_pins_allow(seed):
 def test_state_never_exceeds_the_memory_while_there_is_room():
     problem = contract.training_chain(memory=48.0)
     episodes = Episodes(SearchSpace(problem), "topological")
-    draws = episodes.samples(episodes.network(POLICY), 20, np.random.default_rng(0), shared=10)
+    draws = episodes.samples(
+        episodes.network(POLICY), 20, np.random.default_rng(0), shared=10
+    )
     for drawn in draws.unit_device:
         state = np.bincount(drawn, problem.unit_state, problem.num_devices)
         assert (state <= problem.cluster.memory).all()
@@ -40,7 +48,10 @@ def test_each_unit_is_decided_once_when_its_first_op_comes():
     episodes = Episodes(SearchSpace(problem), "topological")
     network = episodes.network(POLICY)
     seen = greedily_seen(episodes, network)
-    first = [int(np.flatnonzero(episodes.graph.unit[episodes.order] == u)[0]) for u in range(3)]
+    first = [
+        int(np.flatnonzero(episodes.graph.unit[episodes.order] == u)[0])
+        for u in range(3)
+    ]
     steps = [int(np.flatnonzero(episodes.order == i)[0]) for i in seen.step[0]]
     assert problem.num_units < problem.num_ops
     assert steps == sorted(steps)
@@ -64,7 +75,9 @@ def test_the_same_seed_draws_the_same():
     problem = random_problem(np.random.default_rng(2), 20, 3)
     episodes = Episodes(SearchSpace(problem), "upward-rank")
     network = episodes.network(POLICY)
-    draws = [episodes.samples(network, 3, np.random.default_rng(5), 2)[0] for _ in range(2)]
+    draws = [
+        episodes.samples(network, 3, np.random.default_rng(5), 2)[0] for _ in range(2)
+    ]
     assert (draws[0] == draws[1]).all()
     assert (draws[0][0] == episodes.greedy(network)).all()
 
@@ -84,7 +97,10 @@ def test_units_of_a_cluster_share_most_of_their_noise():
 def test_within_a_cluster_units_differ_by_their_own_noise():
     found = shared_noise(np.random.default_rng(1), 4000, CLUSTERS, 3)
     gumbel = np.pi / np.sqrt(6.0)  # standard deviation
-    assert abs((found[:, 0] - found[:, 1]).std() / (np.sqrt(2.0) * OWN * gumbel) - 1.0) < 0.05
+    assert (
+        abs((found[:, 0] - found[:, 1]).std() / (np.sqrt(2.0) * OWN * gumbel) - 1.0)
+        < 0.05
+    )
     assert SHARED[0] * gumbel < found.std() < SHARED[1] * gumbel
 
 

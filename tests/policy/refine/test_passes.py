@@ -32,7 +32,9 @@ def test_passes_never_make_a_placement_worse(seed):
     passes = RefiningPasses(rollouts)
     best = passes.best(ranked)
     assert best.score <= ranked[0].score
-    assert best.score <= min(passes.refined(d, rounds=1).score for d in starts(ranked, STARTS))
+    assert best.score <= min(
+        passes.refined(d, rounds=1).score for d in starts(ranked, STARTS)
+    )
     device = rollouts.space.spread(best.unit_device)
     assert np.isclose(rollouts.space.score(device, best.order), best.score)
 
@@ -60,6 +62,8 @@ def test_a_placement_that_cannot_run_is_left_alone():
 def test_starts_differ_and_one_may_not_fit():
     _, ranked = decoded(2)
     first = ranked[0]
-    others = [replace(first, score=first.score * k, fits=k != 2) for k in (1, 1, 2, 3, 4)]
+    others = [
+        replace(first, score=first.score * k, fits=k != 2) for k in (1, 1, 2, 3, 4)
+    ]
     assert [d.score / first.score for d in starts(others, 3)] == [1, 3, 2]
     assert len(starts(others[:1], 3)) == 1

@@ -29,7 +29,9 @@ def given_placement(seed, policy=POLICY, problem=None):
     rollouts = Rollouts(space, policy)
     decoded = rollouts.greedy()[0]
     device = space.spread(decoded.unit_device)
-    return RefiningPasses(rollouts), Placed(device, decoded.order.copy(), np.array([decoded.score]))
+    return RefiningPasses(rollouts), Placed(
+        device, decoded.order.copy(), np.array([decoded.score])
+    )
 
 
 def read(passes, placed, back):
@@ -77,7 +79,9 @@ def test_what_a_pass_leaves_is_what_it_says_and_is_allowed(seed):
     for back in (0, 1):
         after = passes.tried(placed, read(passes, placed, back), 0.1)
         assert after.score[0] <= placed.score[0]
-        assert after.score[0] == pytest.approx(space.score(after.device, after.order), rel=1e-9)
+        assert after.score[0] == pytest.approx(
+            space.score(after.device, after.order), rel=1e-9
+        )
         units = passes.space.device_of_units(after.device)
         np.testing.assert_array_equal(space.spread(units), after.device)
         assert space.problem.unit_allowed[np.arange(len(units)), units].all()
@@ -89,7 +93,9 @@ def test_it_takes_the_candidate_of_the_greatest_weighted_sum(seed):
     passes, placed = given_placement(seed)
     rollouts = passes.rollouts
     previous = read(passes, placed, seed % 2)
-    s, features, masks, decided = walked(passes, previous, rows=passes.space.problem.num_units)
+    s, features, masks, decided = walked(
+        passes, previous, rows=passes.space.problem.num_units
+    )
     if not len(decided):
         return
     weights = rollouts.policy.refiner.detach().numpy()
@@ -108,7 +114,9 @@ def test_untrained_passes_do_not_depend_on_how_devices_are_listed():
     permutation = np.array([2, 0, 1])
     other, there = given_placement(0, policy, permuted_devices(problem, permutation))
     place = np.argsort(permutation)
-    there = Placed(place[placed.device].astype(np.int32), placed.order.copy(), placed.score.copy())
+    there = Placed(
+        place[placed.device].astype(np.int32), placed.order.copy(), placed.score.copy()
+    )
     mine = passes.tried(placed, read(passes, placed, 0), 1.0)
     others = other.tried(there, read(other, there, 0), 1.0)
     assert mine.score[0] == pytest.approx(others.score[0], rel=1e-9)

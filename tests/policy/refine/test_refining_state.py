@@ -5,7 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from gnnplace.policy.refine.refining_state import next_distance, read_previous, settle, start_pass
+from gnnplace.policy.refine.refining_state import (
+    next_distance,
+    read_previous,
+    settle,
+    start_pass,
+)
 from tests.policy.refine.test_refining import given_placement
 from tests.random_problems import seeds
 

@@ -134,14 +134,35 @@ def test_round_trip(tmp_path):
     [
         (TWO.replace("1e-6", "-1"), r"links\[0\].latency"),
         (TWO.replace("bandwidth: 1e9", "bandwidth: 0"), r"links\[0\].bandwidth"),
-        (TWO.replace("memory: 3e9", "memory: .nan"), r"devices\[2\].memory: must be a finite"),
+        (
+            TWO.replace("memory: 3e9", "memory: .nan"),
+            r"devices\[2\].memory: must be a finite",
+        ),
         (TWO.replace("channel", "chanel"), r"links\[0\].chanel: unknown key"),
-        (TWO.replace("channel: x", "channel: []"), r"links\[0\].channel: an empty list"),
-        (TWO.replace("channel: x", "channel: [x, y, x]"), r"links\[0\].channel: 'x' is repeated"),
-        (TWO.replace("channel: x", "channel: [x, 3]"), r"links\[0\].channel: must be .* not 3"),
-        (TWO.replace("channel: x", "channel: 3"), r"links\[0\].channel: must be a name or a list"),
-        (TWO.replace("channel: x", "channel: ''"), r"links\[0\].channel: must be a name or a list"),
-        (TWO.replace("target: b", "target: z"), r"links\[0\].target: no device is named 'z'"),
+        (
+            TWO.replace("channel: x", "channel: []"),
+            r"links\[0\].channel: an empty list",
+        ),
+        (
+            TWO.replace("channel: x", "channel: [x, y, x]"),
+            r"links\[0\].channel: 'x' is repeated",
+        ),
+        (
+            TWO.replace("channel: x", "channel: [x, 3]"),
+            r"links\[0\].channel: must be .* not 3",
+        ),
+        (
+            TWO.replace("channel: x", "channel: 3"),
+            r"links\[0\].channel: must be a name or a list",
+        ),
+        (
+            TWO.replace("channel: x", "channel: ''"),
+            r"links\[0\].channel: must be a name or a list",
+        ),
+        (
+            TWO.replace("target: b", "target: z"),
+            r"links\[0\].target: no device is named 'z'",
+        ),
         ("devices: [", "line .* not YAML"),
         ("just text", "top level"),
     ],
@@ -174,7 +195,12 @@ def test_sizes_are_written_as_people_write_them(tmp_path):
     for text, bandwidth in (("12 GB/s", 12e9), ("400Gb/s", 50e9), ("200Gbps", 25e9)):
         path.write_text(TWO.replace("bandwidth: 5e9", f"bandwidth: {text}"))
         assert read_cluster(path).bandwidth[1, 0] == bandwidth
-    for text, latency in (("5us", 5e-6), ("0.2 ms", 2e-4), ("300ns", 3e-7), ("1e-3s", 1e-3)):
+    for text, latency in (
+        ("5us", 5e-6),
+        ("0.2 ms", 2e-4),
+        ("300ns", 3e-7),
+        ("1e-3s", 1e-3),
+    ):
         path.write_text(TWO.replace("latency: 1e-6", f"latency: {text}"))
         assert read_cluster(path).latency[0, 1] == pytest.approx(latency)
 
@@ -182,9 +208,21 @@ def test_sizes_are_written_as_people_write_them(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("memory: 3e9", "memory: 80", r"devices\[2\].memory: 80 means 80 bytes; write 80GB"),
-        ("bandwidth: 5e9", "bandwidth: 400", r"connect.bandwidth: 400 means 400 bytes a second"),
-        ("latency: 1e-6", "latency: 5", r"links\[0\].latency: 5 means 5 seconds; write 5us"),
+        (
+            "memory: 3e9",
+            "memory: 80",
+            r"devices\[2\].memory: 80 means 80 bytes; write 80GB",
+        ),
+        (
+            "bandwidth: 5e9",
+            "bandwidth: 400",
+            r"connect.bandwidth: 400 means 400 bytes a second",
+        ),
+        (
+            "latency: 1e-6",
+            "latency: 5",
+            r"links\[0\].latency: 5 means 5 seconds; write 5us",
+        ),
     ],
 )
 def test_figures_that_no_machine_has_name_the_unit_that_they_may_lack(
@@ -207,7 +245,11 @@ def test_figures_that_no_machine_has_name_the_unit_that_they_may_lack(
 def test_a_size_that_may_mean_two_things_is_refused(tmp_path, given, message):
     key = given.partition(":")[0]
     path = tmp_path / "c.yaml"
-    replaced = {"memory": "memory: 3e9", "bandwidth": "bandwidth: 5e9", "latency": "latency: 0.0"}
+    replaced = {
+        "memory": "memory: 3e9",
+        "bandwidth": "bandwidth: 5e9",
+        "latency": "latency: 0.0",
+    }
     path.write_text(TWO.replace(replaced[key], given))
     with pytest.raises(FormatError, match=message):
         read_cluster(path)
@@ -221,7 +263,9 @@ def test_all_faults_are_told_at_once(tmp_path):
     assert [line.split(": ")[1] for line in schema.value.faults] == [
         *("devices[2].memory", "devices[2].memroy", "links[0].latency")
     ]
-    path.write_text(TWO.replace("name: c", "name: b").replace("target: b", "target: bb"))
+    path.write_text(
+        TWO.replace("name: c", "name: b").replace("target: b", "target: bb")
+    )
     with pytest.raises(FormatError) as names:
         read_cluster(path)
     told = [line.removeprefix(f"{path}: ") for line in names.value.faults]
@@ -249,7 +293,9 @@ def measured(fabric):
                         ("all_reduce 1x2", 1), ("all_reduce 1x4", 1.5)):  # fmt: skip
         if name in series:
             points = series[name]
-            return share * points["bytes"][-1] / points["us"][-1] * 1e6, points["us"][0] / 1e6
+            return share * points["bytes"][-1] / points["us"][-1] * 1e6, points["us"][
+                0
+            ] / 1e6
     raise AssertionError(fabric)
 
 
@@ -260,7 +306,9 @@ ASSUMED = ("infiniband-dgx-a100",)  # from a datasheet: no messages of it were m
 def test_figures_are_the_sources(name):
     fabric = FABRICS[name]
     bandwidth, smallest = measured("nvswitch-h100" if name == "nvswitch-h200" else name)
-    rel = 0.06 if name == "infiniband-dgx-h100" else 0.02  # tables keep medians of half octaves
+    rel = (
+        0.06 if name == "infiniband-dgx-h100" else 0.02
+    )  # tables keep medians of half octaves
     assert fabric.bandwidth == pytest.approx(bandwidth, rel=rel)
     assert 0 < fabric.latency <= max(smallest, 50e-6)
     assert fabric.bandwidth < RAW[name] * 1e9  # nothing attains more than its wires
@@ -279,11 +327,17 @@ def test_links_of_measured_presets(name):
     for link in cluster.links:
         fabric = FABRICS[link.fabric]
         assert link.latency == fabric.latency
-        if name not in ("nvlink-v100-8", "nvlink-pairs-a100-80-4", "nvlink-pairs-h100-4"):
+        if name not in (
+            "nvlink-v100-8",
+            "nvlink-pairs-a100-80-4",
+            "nvlink-pairs-h100-4",
+        ):
             assert link.bandwidth == fabric.bandwidth
     assert cluster.linked.sum() == cluster.num_devices * (cluster.num_devices - 1)
     for device in cluster.devices:
-        assert GPUS[device.kind].memory - 1e9 <= device.memory <= GPUS[device.kind].memory
+        assert (
+            GPUS[device.kind].memory - 1e9 <= device.memory <= GPUS[device.kind].memory
+        )
 
 
 def test_a_port_is_one_channel_each_way_that_all_peers_share():
@@ -298,7 +352,9 @@ def test_a_port_is_one_channel_each_way_that_all_peers_share():
 
 
 def test_a_dgx_1_has_six_nvlinks_a_gpu():
-    links = Counter(g for pairs, n in ((ONE_LINK, 1), (TWO_LINKS, 2)) for p in pairs for g in p * n)
+    links = Counter(
+        g for pairs, n in ((ONE_LINK, 1), (TWO_LINKS, 2)) for p in pairs for g in p * n
+    )
     assert set(links.values()) == {6}
     assert len(links) == 8
     rates = Counter(round(k.bandwidth / 1e9, 2) for k in preset("nvlink-v100-8").links)
@@ -341,18 +397,24 @@ def test_a_fabric_in_a_file(tmp_path):
     write_cluster(path, preset("pcie-l40s-2"))
     assert load_cluster(str(path)).links[0].fabric == "pcie-l40s"
     path.write_text(path.read_text().replace("fabric: pcie-l40s", "fabric: pcie-l4", 1))
-    with pytest.raises(FormatError, match=r"links\[0\].fabric: fabric 'pcie-l4': unknown; known: "):
+    with pytest.raises(
+        FormatError, match=r"links\[0\].fabric: fabric 'pcie-l4': unknown; known: "
+    ):
         load_cluster(str(path))
-    assert "fabric" not in Link(source="a", target="b", latency=0.0, bandwidth=1.0).model_dump(
-        exclude_defaults=True
-    )
+    assert "fabric" not in Link(
+        source="a", target="b", latency=0.0, bandwidth=1.0
+    ).model_dump(exclude_defaults=True)
 
 
 def test_the_docs_have_every_preset_and_its_figures():
-    page = (Path(__file__).parents[3] / "docs/howto/cluster.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/howto/cluster.md").read_text(
+        encoding="utf-8"
+    )
     for name in preset_names():
         assert f"`{name}`" in page
-    for name in {link.fabric for make in MEASURED_PRESETS.values() for link in make().links}:
+    for name in {
+        link.fabric for make in MEASURED_PRESETS.values() for link in make().links
+    }:
         figures = FABRICS[name]
         told = f"`{name}`: {figures.latency * 1e6:.3g} µs, {figures.bandwidth / 1e9:.4g} GB/s"
         assert told in page

@@ -12,7 +12,10 @@ from gnnplace.problem.cluster.headroom import read_headroom, with_headroom
 
 def pair(**about: float) -> Cluster:
     return Cluster(
-        (Device(name="a", kind="x", memory=100.0, **about), Device(name="b", kind="x", memory=50.0))
+        (
+            Device(name="a", kind="x", memory=100.0, **about),
+            Device(name="b", kind="x", memory=50.0),
+        )
     )
 
 
@@ -48,7 +51,9 @@ def test_what_is_left_is_what_placers_may_use():
     assert with_headroom(pair(), "10%").memory.tolist() == [90.0, 45.0]
     assert with_headroom(pair(), 20).memory.tolist() == [80.0, 30.0]
     assert pair(reserve=30.0).memory.tolist() == [70.0, 50.0]
-    np.testing.assert_array_equal(with_headroom(pair(reserve=30.0), "0%").memory, [100.0, 50.0])
+    np.testing.assert_array_equal(
+        with_headroom(pair(reserve=30.0), "0%").memory, [100.0, 50.0]
+    )
 
 
 def test_more_than_a_device_has_is_refused():

@@ -9,7 +9,9 @@ from gnnplace.problem.cluster import machine
 
 def test_the_first_processor_names_the_machine(tmp_path, monkeypatch):
     info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: A CPU: fast\nmodel name\t: another\n")
+    info.write_text(
+        "processor\t: 0\nmodel name\t: A CPU: fast\nmodel name\t: another\n"
+    )
     monkeypatch.setattr(machine, "INFO", info)
     assert machine.processor_name() == "A CPU: fast"
 

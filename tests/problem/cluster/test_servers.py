@@ -41,7 +41,9 @@ def network(cluster):
         ("16xRTX-4090", "rtx-4090", 8, 12.5e9 / 8),
     ],
 )
-def test_a_number_of_gpus_is_a_cluster_of_their_usual_servers(name, kind, servers_of, card):
+def test_a_number_of_gpus_is_a_cluster_of_their_usual_servers(
+    name, kind, servers_of, card
+):
     cluster = load_cluster(name)
     assert cluster.kinds == (kind,)
     assert cluster.name == name
@@ -79,7 +81,11 @@ def test_a_file_of_servers_is_the_preset_with_its_figures(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(FILE)
     cluster = load_cluster(str(path))
-    assert (cluster.name, cluster.num_devices, cluster.devices[0].memory) == ("mine", 16, 80e9)
+    assert (cluster.name, cluster.num_devices, cluster.devices[0].memory) == (
+        "mine",
+        16,
+        80e9,
+    )
     assert network(cluster).card == pytest.approx(50e9)
     assert network(cluster).fabric == "nvswitch-h100"
     path.write_text(FILE.replace("per: gpu", "per: server"))
@@ -88,7 +94,9 @@ def test_a_file_of_servers_is_the_preset_with_its_figures(tmp_path):
 
 def test_a_kind_of_ones_own_is_priced_by_its_peaks(tmp_path):
     path = tmp_path / "mine.yaml"
-    kinds = "kinds: {my-card: {flops: {bf16: 200T}, bandwidth: 1008GB/s, memory: 24GB}}\n"
+    kinds = (
+        "kinds: {my-card: {flops: {bf16: 200T}, bandwidth: 1008GB/s, memory: 24GB}}\n"
+    )
     path.write_text(FILE.replace("kind: h100, memory: 80GB", "kind: my-card") + kinds)
     cluster = load_cluster(str(path))
     assert cluster.devices[0].memory == 23e9
@@ -122,7 +130,10 @@ def test_faults_of_a_file_name_the_key(tmp_path, before, after, words):
 @pytest.mark.parametrize(
     ("kinds", "words"),
     [
-        ("{h100: {flops: {bf16: 1T}, bandwidth: 1TB/s, memory: 24GB}}", "is known already"),
+        (
+            "{h100: {flops: {bf16: 1T}, bandwidth: 1TB/s, memory: 24GB}}",
+            "is known already",
+        ),
         ("{q: {flops: {bf16: 165}, bandwidth: 1TB/s, memory: 24GB}}", "such as 165T"),
         ("{q: {flops: {}, bandwidth: 1TB/s, memory: 24GB}}", "kinds.q.flops: is empty"),
     ],

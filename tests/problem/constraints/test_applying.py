@@ -18,8 +18,18 @@ from gnnplace.placers.contract import training_chain
 from gnnplace.policy.placing import place
 from gnnplace.problem import problem_from_data, problem_to_data
 from gnnplace.problem.cluster import Cluster, Device
-from gnnplace.problem.constraints import Constraints, ConstraintWords, constrained, limited
-from gnnplace.problem.constraints.applying import Names, devices_matched, resolve, with_max_memory
+from gnnplace.problem.constraints import (
+    Constraints,
+    ConstraintWords,
+    constrained,
+    limited,
+)
+from gnnplace.problem.constraints.applying import (
+    Names,
+    devices_matched,
+    resolve,
+    with_max_memory,
+)
 from gnnplace.problem.microbatching import with_microbatches
 from gnnplace.tracing.models import capture_model
 from gnnplace.tracing.options import CaptureOptions
@@ -29,7 +39,9 @@ from tests.random_problems import random_problem, seeds
 def named():
     """The chain of six layers with modules ``layers.0`` to ``layers.5``."""
     problem = training_chain()
-    return replace(problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names))
+    return replace(
+        problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names)
+    )
 
 
 def test_what_is_asked_is_what_is_placed():
@@ -41,7 +53,9 @@ def test_what_is_asked_is_what_is_placed():
         together=["layers.3,layers.5"],
     ).constraints()
     result = place(problem, placer="portfolio", constraints=asked)
-    device = {name: int(result.placement.device[i]) for name, i in problem.graph.index.items()}
+    device = {
+        name: int(result.placement.device[i]) for name, i in problem.graph.index.items()
+    }
     assert device["f0"] == device["b0"] == device["u0"] == 1
     assert {device["f1"], device["f2"]} <= {0, 2}
     assert device["f4"] != 0
@@ -77,7 +91,9 @@ def test_constraints_are_in_the_file_and_in_every_copy(seed):
 )
 def test_a_contradiction_names_both_constraints(words):
     """The error says which constraints leave no device."""
-    with pytest.raises(InfeasibleError, match=r"'pin layers.0=d0' and .* leave no device"):
+    with pytest.raises(
+        InfeasibleError, match=r"'pin layers.0=d0' and .* leave no device"
+    ):
         constrained(named(), ConstraintWords(**words).constraints())
 
 
@@ -90,13 +106,17 @@ def test_headroom_is_kept_free():
 def test_patterns_are_borders_of_groups():
     """No group of a captured model has ops on both sides of a pattern, but groups have several."""
     program = capture_model("mlp?depth=4", options=CaptureOptions(), fake=True)
-    asked = ConstraintWords(pin=["blocks.1=gpu:0"], together=["blocks.2,head"]).constraints()
+    asked = ConstraintWords(
+        pin=["blocks.1=gpu:0"], together=["blocks.2,head"]
+    ).constraints()
     options = CaptureOptions(groups=30, constraints=asked)
     groups = profile_model(program, "nvlink-a100-2", options=options).members
     modules, names = [op.module for op in program.ops], [op.name for op in program.ops]
     for matched in resolve(asked, modules, names).matched:
         inside = {name for name, own in zip(names, matched.ops, strict=True) if own}
-        assert all(inside.issuperset(group) or not inside & {*group} for group in groups)
+        assert all(
+            inside.issuperset(group) or not inside & {*group} for group in groups
+        )
     assert len(groups) < len(program.ops) / 3
 
 
@@ -128,7 +148,9 @@ def test_headroom_is_of_what_is_left():
 
 def test_a_device_that_is_not_there_is_refused():
     """With those that are."""
-    with pytest.raises(InputError, match="max-memory '2': no device is called so; devices: cpu:0"):
+    with pytest.raises(
+        InputError, match="max-memory '2': no device is called so; devices: cpu:0"
+    ):
         with_max_memory(problem(), (("2", 1.0),))
 
 
@@ -162,7 +184,9 @@ def test_names_of_ops_stand_in_for_modules():
 
 def test_what_matches_nothing_is_refused_with_what_is_near():
     """A slip of the pen shows what was meant."""
-    with pytest.raises(InputError, match=r"no module matches 'encodr.\*'; near: 'encoder'"):
+    with pytest.raises(
+        InputError, match=r"no module matches 'encodr.\*'; near: 'encoder'"
+    ):
         Names(MODULES, ["a"] * 5).matched("encodr.*", "pin encodr.*=gpu:0")
     with pytest.raises(InputError, match="no device is named 'gpu:9'; devices: gpu:"):
         devices_matched(["gpu:9"], ["gpu:0", "gpu:1"], "pin")

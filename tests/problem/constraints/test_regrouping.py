@@ -26,12 +26,16 @@ def test_the_file_of_a_placement_says_how_to_group(tmp_path):
     placement = gnnplace.place(problem, placer="heft", budget=0.0).placement
     program = capture_model("mlp?depth=4", options=options, fake=True)
     path = tmp_path / "placement.json"
-    write_json(path, placement_to_data(placement, problem) | {OPTIONS_KEY: options.to_data()})
+    write_json(
+        path, placement_to_data(placement, problem) | {OPTIONS_KEY: options.to_data()}
+    )
     again, same = read_unbound_placement(path, None).bind(program, None, anywhere=True)
     assert again.fingerprint == problem.fingerprint
     assert same.device.tolist() == placement.device.tolist()
     plain = gnnplace.CaptureOptions(groups=60)
-    write_json(path, placement_to_data(placement, problem) | {OPTIONS_KEY: plain.to_data()})
+    write_json(
+        path, placement_to_data(placement, problem) | {OPTIONS_KEY: plain.to_data()}
+    )
     with pytest.raises(MismatchError):
         read_unbound_placement(path, None).bind(program, None, anywhere=True)
 
@@ -70,6 +74,10 @@ def test_limits_of_devices_given_with_capture_options_are_obeyed():
     assert problem.cluster.memory.tolist() == [peak, peak]
     placed = gnnplace.place(problem, placer="contiguous", budget=0.0).placement
     assert len(set(placed.device.tolist())) == 1
-    tight = gnnplace.CaptureOptions(forward_only=True, constraints=asked | {"headroom": "50%"})
+    tight = gnnplace.CaptureOptions(
+        forward_only=True, constraints=asked | {"headroom": "50%"}
+    )
     with pytest.raises(InfeasibleError):
-        gnnplace.place(gnnplace.profile(model, "nvlink-a100-2", options=tight), budget=0.0)
+        gnnplace.place(
+            gnnplace.profile(model, "nvlink-a100-2", options=tight), budget=0.0
+        )

@@ -23,7 +23,11 @@ ONNX = {
         "name": (3, "string"),
         "op_type": (4, "string"),
     },
-    "TensorProto": {"dims": (1, "*int64"), "data_type": (2, "int32"), "name": (8, "string")},
+    "TensorProto": {
+        "dims": (1, "*int64"),
+        "data_type": (2, "int32"),
+        "name": (8, "string"),
+    },
     "ValueInfoProto": {"name": (1, "string"), "type": (2, "TypeProto")},
     "TypeProto": {"tensor_type": (1, "TensorType")},
     "TensorType": {"elem_type": (1, "int32"), "shape": (2, "TensorShapeProto")},
@@ -38,7 +42,11 @@ CHAKRA = {
         "int64_val": (9, "int64"),
         "string_val": (29, "string"),
     },
-    "IOInfo": {"values": (1, "string"), "shapes": (2, "string"), "types": (3, "string")},
+    "IOInfo": {
+        "values": (1, "string"),
+        "shapes": (2, "string"),
+        "types": (3, "string"),
+    },
     "Node": {
         "id": (1, "uint64"),
         "name": (2, "string"),
@@ -52,7 +60,9 @@ CHAKRA = {
 }
 
 
-def classes(package: str, schema: dict[str, dict[str, tuple[int, str]]]) -> dict[str, Any]:
+def classes(
+    package: str, schema: dict[str, dict[str, tuple[int, str]]]
+) -> dict[str, Any]:
     """A class for each message of a schema."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package}.proto", package=package, syntax="proto3"

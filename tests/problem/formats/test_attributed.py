@@ -38,7 +38,11 @@ def check(problem):
         assert problem.time[kind][3] == 14e12 / GPUS[kind].rates["float32"]
     assert problem.estimated.tolist() == [False, False, False, True]
     assert problem.state.tolist() == [8.0, 0.0, 0.0, 0.0]
-    assert (problem.phase[1], problem.colocate[1], problem.module[2]) == (1, "w", "head")
+    assert (problem.phase[1], problem.colocate[1], problem.module[2]) == (
+        1,
+        "w",
+        "head",
+    )
 
 
 @pytest.mark.parametrize("key", ["edges", "links"])
@@ -48,7 +52,10 @@ def test_networkx_node_link_and_graphml_say_the_same(tmp_path, key, monkeypatch)
     path = tmp_path / "diamond.json"
     path.write_text(json.dumps(nx.node_link_data(diamond(), edges=key)))
     monkeypatch.chdir(tmp_path)
-    for name, format_name in (("diamond.json", "networkx"), ("diamond.graphml", "graphml")):
+    for name, format_name in (
+        ("diamond.json", "networkx"),
+        ("diamond.graphml", "graphml"),
+    ):
         nx.write_graphml(diamond(), tmp_path / "diamond.graphml")
         command = ["convert", name, "--from", format_name, "--cluster", cluster]
         assert run([*command, "-o", "problem.json"]) == 0
@@ -68,7 +75,10 @@ def test_a_problem_s_graph_comes_back_from_networkx(seed):
         graph.add_node(name, **times, state=problem.state[k])
     for t, size in enumerate(problem.graph.size):
         for c in problem.graph.consumers(t):
-            ends = problem.graph.names[problem.graph.producer[t]], problem.graph.names[c]
+            ends = (
+                problem.graph.names[problem.graph.producer[t]],
+                problem.graph.names[c],
+            )
             graph.add_edge(*ends, bytes=size, tensor=t)
     if any(not np.isfinite(problem.time[kind]).all() for kind in kinds):
         with pytest.raises(InputError, match="finite"):
@@ -91,9 +101,15 @@ def test_a_problem_s_graph_comes_back_from_networkx(seed):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda g: g.nodes["b"].pop("time"), r"nodes\['b'\].time: missing; give time or time.v100"),
+        (
+            lambda g: g.nodes["b"].pop("time"),
+            r"nodes\['b'\].time: missing; give time or time.v100",
+        ),
         (lambda g: g.nodes["d"].pop("flops"), r"nodes\['d'\].flops: missing"),
-        (lambda g: g.nodes["d"].update(bytes=-1), r"nodes\['d'\].bytes: -1: must be a finite"),
+        (
+            lambda g: g.nodes["d"].update(bytes=-1),
+            r"nodes\['d'\].bytes: -1: must be a finite",
+        ),
         (lambda g: g.nodes["a"].update(state="much"), r"nodes\['a'\].state: 'much'"),
         (lambda g: g.nodes["b"].update(phase="later"), r"nodes\['b'\].phase: 'later'"),
         (lambda g: g.edges["b", "d"].clear(), r"edges\['b', 'd'\].bytes: missing"),
@@ -114,10 +130,20 @@ def test_what_a_graph_lacks_is_named_by_its_key(change, said):
         ({"nodes": [], "edges": []}, "directed: must be true"),
         ({"directed": True, "edges": []}, "nodes: missing"),
         ({"directed": True, "nodes": [{"id": "a"}]}, "edges: missing"),
-        ({"directed": True, "nodes": [{"name": "a"}], "edges": []}, r"nodes\[0\].id: missing"),
-        ({"directed": True, "nodes": [{"id": 1}, {"id": 1}], "edges": []}, "1 is repeated"),
         (
-            {"directed": True, "nodes": [{"id": 1}], "edges": [{"source": 1, "target": 2}]},
+            {"directed": True, "nodes": [{"name": "a"}], "edges": []},
+            r"nodes\[0\].id: missing",
+        ),
+        (
+            {"directed": True, "nodes": [{"id": 1}, {"id": 1}], "edges": []},
+            "1 is repeated",
+        ),
+        (
+            {
+                "directed": True,
+                "nodes": [{"id": 1}],
+                "edges": [{"source": 1, "target": 2}],
+            },
             r"edges\[0\].target: no node has the id 2",
         ),
     ],

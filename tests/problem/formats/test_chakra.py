@@ -51,10 +51,16 @@ def nodes():
 
 
 def binary(given):
-    written = [PROTO["GlobalMetadata"](version="0.0.4"), *(PROTO["Node"](**one) for one in given)]
+    written = [
+        PROTO["GlobalMetadata"](version="0.0.4"),
+        *(PROTO["Node"](**one) for one in given),
+    ]
     parts = [one.SerializeToString() for one in written]
     assert all(len(one) < 128 * 128 for one in parts)
-    sizes = [bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7]) for p in parts]
+    sizes = [
+        bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7])
+        for p in parts
+    ]
     return b"".join(size + part for size, part in zip(sizes, parts, strict=True))
 
 
@@ -64,15 +70,22 @@ def lines(given):
         text = json_format.MessageToJson(
             PROTO["Node"](**one), preserving_proto_field_name=True, indent=None
         )
-        out.append(text.replace(f'"type": {one["type"]}', f'"type": "{NAMES[one["type"]]}"'))
+        out.append(
+            text.replace(f'"type": {one["type"]}', f'"type": "{NAMES[one["type"]]}"')
+        )
     return "\n".join(out).encode()
 
 
 def indented(given):
     """As Chakra's jsonizer writes traces: keys in camel case, messages behind each other."""
-    messages = [PROTO["GlobalMetadata"](version="0.0.4"), *(PROTO["Node"](**one) for one in given)]
+    messages = [
+        PROTO["GlobalMetadata"](version="0.0.4"),
+        *(PROTO["Node"](**one) for one in given),
+    ]
     text = "".join(json_format.MessageToJson(message) for message in messages)
-    return re.sub(r'"type": (\d)', lambda match: f'"type": "{NAMES[int(match[1])]}"', text).encode()
+    return re.sub(
+        r'"type": (\d)', lambda match: f'"type": "{NAMES[int(match[1])]}"', text
+    ).encode()
 
 
 def as_numbers(given):
@@ -81,7 +94,9 @@ def as_numbers(given):
     for one in given:
         row = dict(one)
         if "outputs" in row:
-            row["outputs"] = {key: str(json.loads(text)) for key, text in row["outputs"].items()}
+            row["outputs"] = {
+                key: str(json.loads(text)) for key, text in row["outputs"].items()
+            }
         rows.append(row)
     return "\n".join(map(json.dumps, rows)).encode()
 
@@ -107,12 +122,25 @@ def test_ranks_of_a_folder_are_one_graph(tmp_path):
 
     def message(number, kind, deps):
         told = [
-            {"name": f"comm_{k}", "int64_val": v} for k, v in {"src": 0, "dst": 1, "tag": 4}.items()
+            {"name": f"comm_{k}", "int64_val": v}
+            for k, v in {"src": 0, "dst": 1, "tag": 4}.items()
         ]
-        return {"id": number, "name": "p2p", "type": kind, "data_deps": deps, "attr": told}
+        return {
+            "id": number,
+            "name": "p2p",
+            "type": kind,
+            "data_deps": deps,
+            "attr": told,
+        }
 
     def op(number, deps):
-        mine = {"id": number, "name": "op", "type": 4, "data_deps": deps, "duration_micros": 3}
+        mine = {
+            "id": number,
+            "name": "op",
+            "type": 4,
+            "data_deps": deps,
+            "duration_micros": 3,
+        }
         return mine | {"attr": size_of(number)}
 
     (tmp_path / "et").mkdir()
@@ -121,7 +149,9 @@ def test_ranks_of_a_folder_are_one_graph(tmp_path):
         (tmp_path / "et" / f"rank.{rank}.et").write_bytes(binary(given))
     graph = convert(tmp_path / "et", "chakra").graph
     assert graph.names == ("op 1", "op 2 of rank 1", "op 3 of rank 1")
-    found = [(p, graph.consumers(t).tolist()) for t, p in enumerate(graph.producer.tolist())]
+    found = [
+        (p, graph.consumers(t).tolist()) for t, p in enumerate(graph.producer.tolist())
+    ]
     assert found == [(0, [1]), (1, [2])]
     assert graph.size.tolist() == [1.0, 2.0]
     with pytest.raises(FormatError, match="holds no trace"):
@@ -139,9 +169,15 @@ def test_ranks_of_a_folder_are_one_graph(tmp_path):
             {"attr": [{"name": "tensors", "string_val": "[[-1, 2]]"}]},
             "tensors: -1: must be a whole",
         ),
-        ({"attr": [{"name": "reads", "string_val": "{"}]}, "reads: must be a list in JSON"),
+        (
+            {"attr": [{"name": "reads", "string_val": "{"}]},
+            "reads: must be a list in JSON",
+        ),
         ({"data_deps": [99]}, r"node\[id=9\].data_deps: there is no node 99"),
-        ({"attr": size_of(3)}, r"node\[id=9\].attr.time: missing; give time or time.v100"),
+        (
+            {"attr": size_of(3)},
+            r"node\[id=9\].attr.time: missing; give time or time.v100",
+        ),
         ({"attr": [], "duration_micros": 4}, r"node\[id=9\].attr.tensor_size: missing"),
     ],
 )
@@ -171,7 +207,9 @@ def test_a_malformed_message_is_named_by_its_key(tmp_path, change, said):
         convert(path, "chakra")
 
 
-@pytest.mark.parametrize("data", [b"\x05abc", b'{"version": "1"}\nnothing', b"", b'{"a": 1}'])
+@pytest.mark.parametrize(
+    "data", [b"\x05abc", b'{"version": "1"}\nnothing', b"", b'{"a": 1}']
+)
 def test_what_is_no_trace_is_one_line(tmp_path, data):
     path = tmp_path / "rank.0.et"
     path.write_bytes(data)
@@ -207,9 +245,14 @@ def test_a_binary_trace_may_begin_like_json(tmp_path):
         PROTO["Node"](**one) for one in nodes()
     ]
     parts = [one.SerializeToString() for one in (metadata, *messages)]
-    sizes = [bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7]) for p in parts]
+    sizes = [
+        bytes([len(p)] if len(p) < 128 else [len(p) & 127 | 128, len(p) >> 7])
+        for p in parts
+    ]
     path = tmp_path / "rank.0.et"
-    path.write_bytes(b"".join(size + part for size, part in zip(sizes, parts, strict=True)))
+    path.write_bytes(
+        b"".join(size + part for size, part in zip(sizes, parts, strict=True))
+    )
     assert path.read_bytes()[:1] == b"{"
     assert convert(path, "chakra").num_ops == 3
 

@@ -40,7 +40,11 @@ def read(tmp_path, data, cluster=None):
 
 def test_its_own_cluster_takes_what_the_file_says(tmp_path):
     problem = read(tmp_path, SMALL)
-    assert [device.name for device in problem.cluster.devices] == ["acc:0", "acc:1", "cpu:0"]
+    assert [device.name for device in problem.cluster.devices] == [
+        "acc:0",
+        "acc:1",
+        "cpu:0",
+    ]
     assert problem.graph.num_tensors == 2
     result = simulate(problem, Placement(np.array([0, 2, 0])))
     assert result.step_time == pytest.approx((2 + 3 + 1 + 1 + 4) * 1e-3)

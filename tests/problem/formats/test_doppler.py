@@ -35,7 +35,11 @@ def read(folder: Path, text: str, name: str = "small.txt") -> Problem:
 
 def test_costs_are_seconds_and_a_result_is_sent_once_to_each_device(tmp_path):
     problem = read(tmp_path, SMALL)
-    assert (problem.num_ops, problem.num_devices, problem.graph.num_tensors) == (4, 4, 3)
+    assert (problem.num_ops, problem.num_devices, problem.graph.num_tensors) == (
+        4,
+        4,
+        3,
+    )
     together = simulate(problem, Placement(np.zeros(4, dtype=np.int32)))
     assert together.step_time == pytest.approx(1 + 2 + 3 + 1)
     # Node 2 waits two seconds for the result of 0; its own result travels one second to 3.
@@ -54,7 +58,11 @@ def test_a_name_says_how_many_devices_there_are(tmp_path):
         ("0, 1,\n", "0, x,\n", "line 2: must be whole numbers"),
         ("1, 1, 2, 3, 3,", "1, 1, 2, 3,", "line 4: 4 edges end, and 5 begin"),
         ("1, 1, 2, 3, 3,", "1, 1, 2, 3, 4,", "an edge names node 4, and there are 4"),
-        ("20000000000,0\n", "20000000000,0,1,matmul\n", "line 6: must be two whole numbers"),
+        (
+            "20000000000,0\n",
+            "20000000000,0,1,matmul\n",
+            "line 6: must be two whole numbers",
+        ),
         ("10000000000,0\n", "", "has costs of 3 nodes"),
         (SMALL, "6\n", "has 1 lines"),
         ("0, 0, 0, 1, 2,", "0, 0, 3, 1, 2,", "cycle"),
@@ -72,4 +80,6 @@ def test_the_suite_has_the_six_graphs_as_they_are():
     problems = [entry.load(path.parent) for entry in read_suite(path).problems]
     assert [problem.num_ops for problem in problems] == [76, 180, 182, 229, 302, 367]
     assert [problem.num_devices for problem in problems] == [4, 4, 4, 4, 8, 8]
-    assert {problem.name for problem in problems} == {file.stem for file in GRAPHS.glob("*.txt")}
+    assert {problem.name for problem in problems} == {
+        file.stem for file in GRAPHS.glob("*.txt")
+    }

@@ -53,7 +53,9 @@ def test_a_new_version_says_everything(tmp_path):
 
 
 def test_runs_after_each_other_and_servers(tmp_path):
-    text = new() + "\n" + new("sendrecv_perf", 4, ("a", "b"), ROWS.replace("sum", "sum"))
+    text = (
+        new() + "\n" + new("sendrecv_perf", 4, ("a", "b"), ROWS.replace("sum", "sum"))
+    )
     one, two = read(tmp_path, text)
     assert (one.op, two.op, two.servers, two.each) == ("all_reduce", "p2p", 2, 2)
 
@@ -78,8 +80,12 @@ def test_an_old_version_is_known_by_its_formula(tmp_path):
         "     1048576        262144     float     sum    45.65   22.97   40.20  0e+00    45.40   "
         "23.10   40.42  0e+00\n"
     ).replace("0e+00", "0")
-    text = "# nThread 1 nGpus 8\n" + ranks(8, group="") + "node1:99 [0] NCCL INFO Ring 0\n"
-    tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in (text + heading + rows).splitlines())
+    text = (
+        "# nThread 1 nGpus 8\n" + ranks(8, group="") + "node1:99 [0] NCCL INFO Ring 0\n"
+    )
+    tagged = "".join(
+        f"[1,0]<stdout>:{line}\n" for line in (text + heading + rows).splitlines()
+    )
     (run,) = read(tmp_path, tagged)
     assert (run.op, run.each, run.rows) == ("all_reduce", 8, [(1048576.0, 45.65e-6)])
 
@@ -95,7 +101,11 @@ def test_what_nothing_has_a_use_for_is_passed_over(tmp_path):
         (("45.65", "4x.65"), 19, "must be numbers"),
         (("    45.65   22.97", "    45.65"), 19, "are not 40.20 GB/s"),
         (("22.97", "99.97"), 19, "1048576 bytes in 45.65 us are not 99.97 GB/s"),
-        (("45.65   22.97   40.20      0", "45.65   22.97   40.20     17"), 19, "17 wrong elements"),
+        (
+            ("45.65   22.97   40.20      0", "45.65   22.97   40.20     17"),
+            19,
+            "17 wrong elements",
+        ),
         (("8194.2  131.04", "-8194.2  131.04"), 20, "must be positive"),
         ((HEADING, ""), 14, "before the heading"),
         (("#  Rank  1", "#  Rank  0"), 7, "rank 0 is there twice"),
@@ -122,7 +132,14 @@ def test_faults_of_whole_runs(tmp_path):
     with pytest.raises(FormatError, match="two GPUs at least"):
         read(tmp_path, new(count=1))
     with pytest.raises(FormatError, match="different numbers of GPUs"):
-        read(tmp_path, new().replace("on      node1 device  7", "on      node2 device  0"))
-    unnamed = new("").replace("# Collective test starting: \n", "").replace("     sum", "    none")
+        read(
+            tmp_path,
+            new().replace("on      node1 device  7", "on      node2 device  0"),
+        )
+    unnamed = (
+        new("")
+        .replace("# Collective test starting: \n", "")
+        .replace("     sum", "    none")
+    )
     with pytest.raises(FormatError, match="does not name its program"):
         read(tmp_path, unnamed)

@@ -13,7 +13,9 @@ from gnnplace.problem.formats import convert
 from tests.problem.formats.schemas import ONNX, classes
 
 PROTO = classes("onnx_subset", ONNX)
-MODEL = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 5))
+MODEL = nn.Sequential(
+    nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 5)
+)
 NODES = [
     ("Conv", ["x", "0.weight", "0.bias"], "conv"),
     ("Relu", ["conv"], "relu"),
@@ -81,7 +83,10 @@ def test_what_nobody_reads_needs_no_shape(tmp_path):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (model(batch="batch"), r"graph.input\[x\].type.tensor_type.shape.dim\[0\]: is 'batch'"),
+        (
+            model(batch="batch"),
+            r"graph.input\[x\].type.tensor_type.shape.dim\[0\]: is 'batch'",
+        ),
         (model(without=("relu",)), r"graph.value_info\[relu\]: missing"),
         (b"", "graph.node: missing"),
         (model()[:-3], "cut off"),
@@ -93,5 +98,8 @@ def test_what_a_file_lacks_is_named_by_its_key(tmp_path, data, said, capsys):
     path.write_bytes(data)
     with pytest.raises(FormatError, match=said):
         convert(path, "onnx")
-    assert run(["convert", str(path), "--from", "onnx", "-o", str(tmp_path / "p.json")]) == 2
+    assert (
+        run(["convert", str(path), "--from", "onnx", "-o", str(tmp_path / "p.json")])
+        == 2
+    )
     assert "Traceback" not in capsys.readouterr().err

@@ -25,8 +25,24 @@ from gnnplace.problem.formats import convert
 NODE_TESTS = "onnx.backend.test.case.node"
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 PREPARING = (
-    *("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast", "CastLike"),
-    *("Concat", "ConstantOfShape", "DequantizeLinear", "Expand", "QuantizeLinear", "Slice"),
+    *(
+        "Identity",
+        "Transpose",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Cast",
+        "CastLike",
+    ),
+    *(
+        "Concat",
+        "ConstantOfShape",
+        "DequantizeLinear",
+        "Expand",
+        "QuantizeLinear",
+        "Slice",
+    ),
 )
 SAMPLE_OF_FILES, SAMPLE_OF_MODULES, SEED = 20, 8, 59
 
@@ -94,7 +110,9 @@ def reads(node):
 
 def state_of(graph):
     """Bytes of constants that are read, in all subgraphs."""
-    read = set().union(*(reads(node) for node in graph.node)) | {one.name for one in graph.output}
+    read = set().union(*(reads(node) for node in graph.node)) | {
+        one.name for one in graph.output
+    }
     total = 0
     for name, weight in weights_of(graph).items():
         if name in read and isinstance(weight, TensorProto):
@@ -114,7 +132,9 @@ def expected_reading(graph):
     constants, ops = {*weights_of(graph)}, []
     for number, node in enumerate(graph.node):
         inputs = [name for name in node.input if name]
-        is_prepared = node.op_type in PREPARING and inputs and constants.issuperset(inputs)
+        is_prepared = (
+            node.op_type in PREPARING and inputs and constants.issuperset(inputs)
+        )
         is_constant = node.op_type == "Constant" or is_prepared
         outputs = {name for name in node.output if name}
         if is_constant and not outputs & leaving and outputs & read:
@@ -129,7 +149,9 @@ def expected_reading(graph):
         tensor = kind.tensor_type
         is_known = kind.HasField("tensor_type") and tensor.HasField("shape")
         if is_known and all(one.HasField("dim_value") for one in tensor.shape.dim):
-            sizes[info.name] = size(tensor.elem_type, [one.dim_value for one in tensor.shape.dim])
+            sizes[info.name] = size(
+                tensor.elem_type, [one.dim_value for one in tensor.shape.dim]
+            )
     tensors = defaultdict(list)
     for number in ops:
         for name in filter(None, graph.node[number].output):
@@ -141,7 +163,9 @@ def expected_reading(graph):
 
 def check(name, data, folder):
     """Compare a model's problem with the reading by `onnx`; return the refusal, if it is one."""
-    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(data), data_prop=True)
+    model = onnx.shape_inference.infer_shapes(
+        onnx.load_from_string(data), data_prop=True
+    )
     assert not model.functions
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
@@ -156,13 +180,19 @@ def check(name, data, folder):
     assert labels == ops, name
     actual = defaultdict(list)
     for t, producer in enumerate(problem.graph.producer.tolist()):
-        consumers = tuple(sorted(labels[k] for k in problem.graph.consumers(t).tolist()))
+        consumers = tuple(
+            sorted(labels[k] for k in problem.graph.consumers(t).tolist())
+        )
         actual[labels[producer]].append((float(problem.graph.size[t]), consumers))
     assert actual.keys() == tensors.keys(), name
     for number, wanted in tensors.items():
-        assert sorted(c for _, c in actual[number]) == sorted(c for _, c in wanted), name
+        assert sorted(c for _, c in actual[number]) == sorted(c for _, c in wanted), (
+            name
+        )
         for size_in_file, consumers in wanted:
-            assert size_in_file is None or (size_in_file, consumers) in actual[number], name
+            assert (
+                size_in_file is None or (size_in_file, consumers) in actual[number]
+            ), name
     assert problem.state.sum() == state_of(model.graph), name
     assert all(np.isfinite(seconds).all() for seconds in problem.time.values()), name
     return None
@@ -190,12 +220,16 @@ def test_a_sample_of_public_models_is_read_as_onnx_reads_it(tmp_path):
     rng = random.Random(SEED)
     importlib.import_module(NODE_TESTS)
     names = sorted(
-        m.name for m in pkgutil.iter_modules(importlib.import_module(NODE_TESTS).__path__)
+        m.name
+        for m in pkgutil.iter_modules(importlib.import_module(NODE_TESTS).__path__)
     )
     models = node_models(rng.sample(names, SAMPLE_OF_MODULES))
     models = [(name, model.SerializeToString()) for name, model in models]
     models = rng.sample(models, min(len(models), 60))
-    models += [(f.parent.name, f.read_bytes()) for f in rng.sample(data_files(), SAMPLE_OF_FILES)]
+    models += [
+        (f.parent.name, f.read_bytes())
+        for f in rng.sample(data_files(), SAMPLE_OF_FILES)
+    ]
     reasons = {name: check(name, data, tmp_path) for name, data in models}
     refused = {name: reason for name, reason in reasons.items() if reason}
     assert "\n" not in "".join(refused.values())
@@ -213,8 +247,14 @@ def test_all_public_models_are_read_as_onnx_reads_them(tmp_path):
         if reason:
             refused[name] = reason
     assert len(refused) < 0.06 * len(models), refused
-    reasons = ("is a sequence", "export the model with fixed sizes", "missing; write shapes")
+    reasons = (
+        "is a sequence",
+        "export the model with fixed sizes",
+        "missing; write shapes",
+    )
     unlike = {
-        name: reason for name, reason in refused.items() if not any(r in reason for r in reasons)
+        name: reason
+        for name, reason in refused.items()
+        if not any(r in reason for r in reasons)
     }
     assert not unlike

@@ -20,7 +20,9 @@ CACHE = [2, 8, 512, 64]
 
 def graph_of(nodes, inputs, outputs, **parts):
     def values(sizes):
-        return [helper.make_tensor_value_info(name, 1, size) for name, size in sizes.items()]
+        return [
+            helper.make_tensor_value_info(name, 1, size) for name, size in sizes.items()
+        ]
 
     return helper.make_graph(nodes, "g", values(inputs), values(outputs), **parts)
 
@@ -33,16 +35,27 @@ def read(tmp_path, graph, functions=()):
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", ChangedWarning)
         problem = convert(path, "onnx")
-    return problem, [str(note.message) for note in notes if note.category is ChangedWarning]
+    return problem, [
+        str(note.message) for note in notes if note.category is ChangedWarning
+    ]
 
 
 def case(kind, inputs, outputs, flops, domain="", **attributes):
-    return pytest.param(kind, domain, inputs, outputs, attributes, flops, id=f"{domain}:{kind}")
+    return pytest.param(
+        kind, domain, inputs, outputs, attributes, flops, id=f"{domain}:{kind}"
+    )
 
 
 CASES = [
-    case("MatMul", [[4, 256, 512], [512, 1024]], [[4, 256, 1024]], 2 * 4 * 256 * 512 * 1024),
-    case("MatMulInteger", [[256, 512], [512, 4096]], [[256, 4096]], 2 * 256 * 512 * 4096),
+    case(
+        "MatMul",
+        [[4, 256, 512], [512, 1024]],
+        [[4, 256, 1024]],
+        2 * 4 * 256 * 512 * 1024,
+    ),
+    case(
+        "MatMulInteger", [[256, 512], [512, 4096]], [[256, 4096]], 2 * 256 * 512 * 4096
+    ),
     case(
         "QLinearMatMul",
         [[512, 512], [], [], [512, 4096], [], [], [], []],
@@ -50,7 +63,12 @@ CASES = [
         2 * 512 * 512 * 4096,
     ),
     case(
-        "Gemm", [[512, 256], [4096, 512]], [[256, 4096]], 2 * 256 * 512 * 4096, transA=1, transB=1
+        "Gemm",
+        [[512, 256], [4096, 512]],
+        [[256, 4096]],
+        2 * 256 * 512 * 4096,
+        transA=1,
+        transB=1,
     ),
     case(
         "FusedMatMul",
@@ -218,7 +236,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "domain", "inputs", "outputs", "attributes", "flops"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "domain", "inputs", "outputs", "attributes", "flops"), CASES
+)
 def test_heavy_operators_are_within_a_tenth_of_a_count_by_hand(
     tmp_path, kind, domain, inputs, outputs, attributes, flops
 ):
@@ -268,7 +288,9 @@ def loop(count):
         {"step": [], "go": [], "h": SQUARE},
         {"on": [], "next": SQUARE},
     )
-    node = helper.make_node("Loop", ["trips" if count else "", "", "x"], ["y"], body=body)
+    node = helper.make_node(
+        "Loop", ["trips" if count else "", "", "x"], ["y"], body=body
+    )
     weights = [weight("w"), *([trips(count)] if count else [])]
     return graph_of([node], {"x": SQUARE}, {"y": SQUARE}, initializer=weights)
 
@@ -282,7 +304,10 @@ def test_a_loop_takes_what_its_passes_take(tmp_path):
     problem, notes = read(tmp_path, loop(None))
     assert problem.time["v100"][0] == pytest.approx(2 * PRODUCT, rel=0.05)
     assert len(notes) == 1
-    assert "loops that are priced as one pass, as the file has no trip count: 1" in notes[0]
+    assert (
+        "loops that are priced as one pass, as the file has no trip count: 1"
+        in notes[0]
+    )
 
 
 def test_a_scan_runs_along_its_axis(tmp_path):
@@ -312,7 +337,9 @@ def test_an_if_takes_its_dearest_branch_and_waits_for_what_both_read(tmp_path):
     )
     problem, _ = read(tmp_path, graph)
     assert problem.graph.names == ("0 Relu", "1 Tanh", "2 If")
-    assert {(int(s), int(t)) for s, t in zip(*problem.graph.edges[:2], strict=True)} == {
+    assert {
+        (int(s), int(t)) for s, t in zip(*problem.graph.edges[:2], strict=True)
+    } == {
         (0, 2),
         (1, 2),
     }
@@ -343,7 +370,11 @@ def test_functions_are_their_bodies_also_within_functions(tmp_path):
         value_info=[helper.make_tensor_value_info("h", 10, SQUARE)],
     )
     problem, notes = read(tmp_path, graph, [outer, inner])
-    names = [f"{k}.{part}" for k in range(2) for part in ("0.0 MatMul", "0.1 MatMul", "1 Cast")]
+    names = [
+        f"{k}.{part}"
+        for k in range(2)
+        for part in ("0.0 MatMul", "0.1 MatMul", "1 Cast")
+    ]
     assert list(problem.graph.names) == names
     # "h" is the float16 result of the cast: half of the bytes of the others.
     sizes = [4.0 * 1024**2, 4.0 * 1024**2, 2.0 * 1024**2, 2.0 * 1024**2, 2.0 * 1024**2]
@@ -384,21 +415,41 @@ def test_weights_stay_whichever_way_they_are_written(tmp_path, form):
 def test_scalars_that_ops_share_do_not_tie_them(tmp_path):
     nodes = [helper.make_node("Mul", ["x", "two"], [name]) for name in ("y", "z")]
     two = helper.make_tensor("two", 1, [], [2.0])
-    graph = graph_of(nodes, {"x": SQUARE}, {"y": SQUARE, "z": SQUARE}, initializer=[two])
+    graph = graph_of(
+        nodes, {"x": SQUARE}, {"y": SQUARE, "z": SQUARE}, initializer=[two]
+    )
     problem, _ = read(tmp_path, graph)
     assert problem.colocate == (None, None)
 
 
 BITS = {
     **{"FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8},
-    **{"FLOAT8E8M0": 8, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2, "BOOL": 8},
+    **{
+        "FLOAT8E8M0": 8,
+        "INT4": 4,
+        "UINT4": 4,
+        "FLOAT4E2M1": 4,
+        "INT2": 2,
+        "UINT2": 2,
+        "BOOL": 8,
+    },
     **{"FLOAT16": 16, "BFLOAT16": 16, "DOUBLE": 64, "COMPLEX64": 64, "COMPLEX128": 128},
-    **{"FLOAT": 32, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32},
+    **{
+        "FLOAT": 32,
+        "INT8": 8,
+        "UINT8": 8,
+        "INT16": 16,
+        "UINT16": 16,
+        "INT32": 32,
+        "UINT32": 32,
+    },
     **{"INT64": 64, "UINT64": 64, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6},
 }
 
 
-@pytest.mark.parametrize("kind", [name for name, number in TensorProto.DataType.items() if number])
+@pytest.mark.parametrize(
+    "kind", [name for name, number in TensorProto.DataType.items() if number]
+)
 def test_every_element_type_has_its_bytes(tmp_path, kind):
     """Of 33 x 31 elements; those below a byte are packed."""
     number = TensorProto.DataType.Value(kind)
@@ -452,14 +503,26 @@ def test_operators_that_are_not_known_are_named_with_their_count(tmp_path):
     [
         (matmul("x", "w", "y"), {"x": [2, "batch"], "w": SQUARE}, "dim_param batch"),
         (helper.make_node("Constant", [], ["y"]), {}, "value: missing of a Constant"),
-        (helper.make_node("Conv", ["x"], ["y"]), {"x": SQUARE}, r"input\[1\]: missing of Conv"),
+        (
+            helper.make_node("Conv", ["x"], ["y"]),
+            {"x": SQUARE},
+            r"input\[1\]: missing of Conv",
+        ),
         (
             helper.make_node("Attention", ["x", "x", "x"], ["y"]),
             {"x": [3]},
             r"Attention cannot have inputs of sizes \[3\]",
         ),
-        (helper.make_node("Relu", ["x"], ["y"]), {"x": [2, -1]}, "is -1; export the model"),
-        (helper.make_node("Relu", ["x\n2"], ["y"]), {"x": [2, 2]}, r"value_info\[x\\n2\]: missing"),
+        (
+            helper.make_node("Relu", ["x"], ["y"]),
+            {"x": [2, -1]},
+            "is -1; export the model",
+        ),
+        (
+            helper.make_node("Relu", ["x\n2"], ["y"]),
+            {"x": [2, 2]},
+            r"value_info\[x\\n2\]: missing",
+        ),
     ],
 )
 def test_what_a_node_lacks_is_said_in_one_line(tmp_path, node, sizes, said):
@@ -470,9 +533,13 @@ def test_what_a_node_lacks_is_said_in_one_line(tmp_path, node, sizes, said):
 
 
 def test_an_element_type_from_the_future_is_refused(tmp_path):
-    graph = graph_of([helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 2]}, {"y": [2, 2]})
+    graph = graph_of(
+        [helper.make_node("Relu", ["x"], ["y"])], {"x": [2, 2]}, {"y": [2, 2]}
+    )
     graph.input[0].type.tensor_type.elem_type = 99
-    with pytest.raises(FormatError, match=r"value_info\[x\]: element type 99 is not in onnx.proto"):
+    with pytest.raises(
+        FormatError, match=r"value_info\[x\]: element type 99 is not in onnx.proto"
+    ):
         read(tmp_path, graph)
 
 
@@ -496,10 +563,16 @@ def test_sizes_that_a_model_computes_are_followed(tmp_path):
         helper.make_node("Relu", ["flat"], ["y"]),
     ]
     names = {"shape": [3], "a": [], "b": [], "c": [], "d": [1], "e": [2]}
-    infos = [helper.make_tensor_value_info(name, 7, shape) for name, shape in names.items()]
+    infos = [
+        helper.make_tensor_value_info(name, 7, shape) for name, shape in names.items()
+    ]
     infos.append(helper.make_tensor_value_info("flat", 1, ["unk__0", "unk__1"]))
     graph = graph_of(
-        nodes, {"x": [8, 16, 64]}, {"y": [128, 64]}, initializer=weights, value_info=infos
+        nodes,
+        {"x": [8, 16, 64]},
+        {"y": [128, 64]},
+        initializer=weights,
+        value_info=infos,
     )
     problem, _ = read(tmp_path, graph)
     last = problem.graph.producer.tolist().index(6)
@@ -517,7 +590,9 @@ def test_weights_that_a_branch_dequantizes_stay(tmp_path):
     other = graph_of([helper.make_node("Identity", ["x"], ["v"])], {}, {"v": SQUARE})
     node = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
     weights = [weight("w", SQUARE, TensorProto.INT8), weight("s", [], 1)]
-    graph = graph_of([node], {"x": SQUARE, "flag": []}, {"y": SQUARE}, initializer=weights)
+    graph = graph_of(
+        [node], {"x": SQUARE, "flag": []}, {"y": SQUARE}, initializer=weights
+    )
     problem, _ = read(tmp_path, graph)
     assert problem.state.tolist() == [1024**2 + 4]
     assert problem.time["v100"][0] == pytest.approx(PRODUCT, rel=0.1)

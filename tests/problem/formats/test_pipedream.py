@@ -53,9 +53,18 @@ def test_a_small_profile(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SMALL.replace("activation_size=16.0", "activation_size=big"), "line 3: activation_size"),
-        (SMALL.replace("activation_size=16.0, ", ""), "line 3: activation_size is missing"),
-        (SMALL.replace("backward_compute_time=4.0", "backward_compute_time=nan"), "line 2"),
+        (
+            SMALL.replace("activation_size=16.0", "activation_size=big"),
+            "line 3: activation_size",
+        ),
+        (
+            SMALL.replace("activation_size=16.0, ", ""),
+            "line 3: activation_size is missing",
+        ),
+        (
+            SMALL.replace("backward_compute_time=4.0", "backward_compute_time=nan"),
+            "line 2",
+        ),
         (SMALL + "\tnode3 -- node9\n", "line 6: no node is named 'node9'"),
         (SMALL + "\tnode3 -- node2\n", "cycle"),
         (SMALL + SMALL, "line 6: node 'node1' is repeated"),
@@ -68,7 +77,9 @@ def test_faults_name_the_line(tmp_path, text, message):
         read(tmp_path, text)
 
 
-@pytest.mark.skipif(not PROFILES.is_dir(), reason="the public profiles are not beside the project")
+@pytest.mark.skipif(
+    not PROFILES.is_dir(), reason="the public profiles are not beside the project"
+)
 @pytest.mark.parametrize("name", ["vgg16", "gnmt", "inception_v3", "nasnetamobile"])
 def test_public_profiles(name):
     text = (PROFILES / f"{name}.txt").read_text()

@@ -46,7 +46,12 @@ def stats(name, micros, requested=None):
 
 SMALL = {
     "optim_mg": {"graph_def": {"node": NODES, "versions": {"producer": 24}}},
-    "ungrouped_mapping": {"split": "split", "left": "sum", "right": "right", "sum": "sum"},
+    "ungrouped_mapping": {
+        "split": "split",
+        "left": "sum",
+        "right": "right",
+        "sum": "sum",
+    },
     "step_stats": {
         "dev_stats": [
             {
@@ -103,7 +108,10 @@ def test_costs_outputs_and_groups_are_what_their_simulator_has(tmp_path, spelled
     np.testing.assert_allclose(problem.time["gpu"], expected)
     graph = problem.graph
     tensors = {
-        (graph.names[graph.producer[k]], tuple(graph.names[c] for c in graph.consumers(k))): size
+        (
+            graph.names[graph.producer[k]],
+            tuple(graph.names[c] for c in graph.consumers(k)),
+        ): size
         for k, size in enumerate(graph.size)
     }
     assert tensors == {
@@ -152,10 +160,18 @@ def changed(change):
     [
         (lambda d: d.pop("optim_mg"), r"graph.json: optim_mg: required key is missing"),
         (lambda d: d["ungrouped_mapping"].pop("sum"), "no group of the op 'sum'"),
-        (lambda d: d.pop("step_stats"), "step_stats: missing; give it with op_perf, or cost_d"),
-        (lambda d: d["step_stats"]["dev_stats"].pop(0), "none is of a device with 'all'"),
         (
-            lambda d: d["step_stats"]["dev_stats"][0]["node_stats"][1].update(all_end_rel_micros=4),
+            lambda d: d.pop("step_stats"),
+            "step_stats: missing; give it with op_perf, or cost_d",
+        ),
+        (
+            lambda d: d["step_stats"]["dev_stats"].pop(0),
+            "none is of a device with 'all'",
+        ),
+        (
+            lambda d: d["step_stats"]["dev_stats"][0]["node_stats"][1].update(
+                all_end_rel_micros=4
+            ),
             r"node_stats\[1\]: ends 6 microseconds before it starts",
         ),
         (
@@ -166,7 +182,10 @@ def changed(change):
             lambda d: d["optim_mg"]["graph_def"]["node"][1].update(input=["split:x"]),
             "'split:x': must be OP",
         ),
-        (lambda d: d["optim_mg"]["graph_def"]["node"][0].update(input=["sum"]), "cycle"),
+        (
+            lambda d: d["optim_mg"]["graph_def"]["node"][0].update(input=["sum"]),
+            "cycle",
+        ),
         (
             lambda d: d["op_perf"][0]["op_memory"].update(output_memory=[-1]),
             r"op_perf\[0\]\.op_memory\.output_memory\[0\]",
@@ -210,11 +229,17 @@ def as_messages(data):
 def test_the_page_s_script_writes_what_is_read(tmp_path, monkeypatch):
     """The script of docs/howto/graphs.md, on a pickle that has the shape of theirs."""
     pytest.importorskip("tensorboard.compat.proto")
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "howto/graphs.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (DOCS / "howto/graphs.md").read_text(), re.DOTALL
+    )
     (script,) = [block for block in blocks if block.startswith("# pickle_to_json.py")]
     (tmp_path / "pickle_to_json.py").write_text(script)
     (tmp_path / "input.pkl").write_bytes(pickle.dumps(as_messages(SMALL)))
-    arguments = ["pickle_to_json.py", str(tmp_path / "input.pkl"), str(tmp_path / "written.json")]
+    arguments = [
+        "pickle_to_json.py",
+        str(tmp_path / "input.pkl"),
+        str(tmp_path / "written.json"),
+    ]
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(tmp_path / "pickle_to_json.py"), run_name="__main__")
     written = convert(tmp_path / "written.json", "placeto", None)

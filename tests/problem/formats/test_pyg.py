@@ -72,8 +72,14 @@ def test_a_saved_data_is_read_without_running_its_code(tmp_path):
         ({"time": torch.ones(2)}, r"time: has shape \(2,\), must have 3"),
         ({"time": torch.tensor([1.0, -1.0, 1.0])}, r"data\[1\].time: -1.0: must be"),
         ({"time": None, "flops": torch.ones(3)}, r"data\[0\].bytes: missing"),
-        ({"edge_index": torch.tensor([[0, 1], [1, 5]])}, "edge_index: 5 is outside of 3 ops"),
-        ({"edge_tensor": torch.tensor([0, 0])}, r"edge_tensor\[1\]: 0 has another producer"),
+        (
+            {"edge_index": torch.tensor([[0, 1], [1, 5]])},
+            "edge_index: 5 is outside of 3 ops",
+        ),
+        (
+            {"edge_tensor": torch.tensor([0, 0])},
+            r"edge_tensor\[1\]: 0 has another producer",
+        ),
         ({"names": ["a"]}, "names: 1 of 3 ops"),
         ({"phase": torch.tensor([0, 9, 0])}, r"data\[1\].phase: 9"),
     ],
@@ -107,7 +113,10 @@ def test_numbers_of_every_type_are_read(change):
             r"edge_index\[0, 1\]: 1.5: must be whole",
         ),
         ({"edge_index": torch.tensor([[0, -1], [1, 2]])}, "edge_index: -1 is outside"),
-        ({"unit": torch.tensor([float("nan"), 0, 0])}, r"unit\[0\]: nan: must be whole"),
+        (
+            {"unit": torch.tensor([float("nan"), 0, 0])},
+            r"unit\[0\]: nan: must be whole",
+        ),
         ({"phase": torch.tensor([0.0, 0.5, 1.0])}, r"phase\[1\]: 0.5: must be whole"),
         ({"time": torch.ones(3, device="meta")}, "time: on the meta device"),
         ({"time": [[1.0], [2.0, 3.0], [1.0]]}, "time: no tensor of numbers"),

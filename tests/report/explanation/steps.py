@@ -9,7 +9,9 @@ from gnnplace.simulation import Simulation, Simulator
 from tests.random_problems import random_order, random_problem
 
 
-def random_step(seed: int, num_ops: int = 10, plain: bool = False) -> tuple[Problem, Simulation]:
+def random_step(
+    seed: int, num_ops: int = 10, plain: bool = False
+) -> tuple[Problem, Simulation]:
     """A random placement of a random problem, in a random order."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, num_ops, 3, plain=plain)

@@ -49,8 +49,12 @@ def test_idle_devices_have_reasons():
     """Each reason is told once for devices that are alike, and no idle device is left out."""
     problem = branches()
     _, lines = told(problem, constraints=Constraints(max_devices=2), max_devices=2)
-    assert "idle: d2, d3: max-devices is 2" in lines or any("max-devices is 2" in x for x in lines)
-    kept = ConstraintWords(forbid=[f"{name}=d3" for name in problem.graph.names]).constraints()
+    assert "idle: d2, d3: max-devices is 2" in lines or any(
+        "max-devices is 2" in x for x in lines
+    )
+    kept = ConstraintWords(
+        forbid=[f"{name}=d3" for name in problem.graph.names]
+    ).constraints()
     result = place(problem, placer="heft", constraints=kept)
     advice = advise(constrained(problem, kept), result, placer="heft")
     assert ("d3",) in [idle.devices for idle in advice.idle]

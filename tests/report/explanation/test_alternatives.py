@@ -31,7 +31,9 @@ def test_the_step_is_that_of_a_simulation_from_scratch(seed):
         same_order = simulate(problem, finished_placement(problem, moved, order))
         if not problem.unit_allowed[problem.unit_of[op], other.device]:
             assert other.fault == faults(problem, moved)[0]
-        again = simulate(problem, finished_placement(problem, other.placed, other.order))
+        again = simulate(
+            problem, finished_placement(problem, other.placed, other.order)
+        )
         assert other.placed.tolist() == moved.tolist()
         assert again.step_time == other.step_time <= same_order.step_time
         assert bool(other.fault) == (not again.feasible)
@@ -40,9 +42,13 @@ def test_the_step_is_that_of_a_simulation_from_scratch(seed):
 def test_ops_are_found_by_name_and_by_module():
     """An op by its exact name, all copies of it, or the ops of a module; else what is near."""
     problem = training_chain()
-    named = replace(problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names))
+    named = replace(
+        problem, module=tuple(f"layers.{name[1]}" for name in problem.graph.names)
+    )
     space = SearchSpace(named)
     assert ops_named(space, op="f2").tolist() == [problem.graph.index["f2"]]
     assert len(ops_named(space, module="layers.2")) == 3
-    with pytest.raises(InputError, match=r"no module matches 'layer.2'; near: 'layers.2'"):
+    with pytest.raises(
+        InputError, match=r"no module matches 'layer.2'; near: 'layers.2'"
+    ):
         ops_named(space, module="layer.2")

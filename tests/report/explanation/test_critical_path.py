@@ -35,7 +35,10 @@ def test_pieces_lie_end_to_end(seed):
     }
     for piece in pieces:
         if piece.kind == COMPUTING:
-            assert (piece.begin, piece.end) == (step.start[piece.op], step.finish[piece.op])
+            assert (piece.begin, piece.end) == (
+                step.start[piece.op],
+                step.finish[piece.op],
+            )
         if piece.kind == TRANSFER:
             assert (piece.op, piece.device, piece.target, piece.begin) in sent
 
@@ -46,7 +49,10 @@ def test_no_chain_is_longer(seed):
     """With links that never queue it is as long as the longest of all chains, tried one by one."""
     problem, step = random_step(seed, num_ops=8, plain=True)
     graph, moved = problem.graph, step.transfers
-    if len(moved.start) and (moved.start > step.finish[graph.producer[moved.tensor]]).any():
+    if (
+        len(moved.start)
+        and (moved.start > step.finish[graph.producer[moved.tensor]]).any()
+    ):
         return  # some message waits for a link
     seconds = step.finish - step.start
     placed = step.device[step.order]
@@ -62,10 +68,13 @@ def test_no_chain_is_longer(seed):
                 ends = step.device[source], step.device[op]
                 apart = ends[0] != ends[1]
                 carried = (
-                    problem.cluster.latency[ends] + graph.size[k] / problem.cluster.bandwidth[ends]
+                    problem.cluster.latency[ends]
+                    + graph.size[k] / problem.cluster.bandwidth[ends]
                 )
                 ways.append(longest(source) + (carried if apart else 0.0))
         return max(ways) + seconds[op]
 
     pieces = critical_path(Causes(problem, step))
-    assert np.isclose(sum(p.seconds for p in pieces), max(map(longest, range(graph.num_ops))))
+    assert np.isclose(
+        sum(p.seconds for p in pieces), max(map(longest, range(graph.num_ops)))
+    )

@@ -17,11 +17,17 @@ from tests.random_problems import random_order
 def test_what_moved_and_what_came_of_it():
     """One branch goes to another device: its three ops, its seconds, and both steps."""
     problem = branches()
-    problem = replace(problem, module=tuple(n.partition(".")[0] for n in problem.graph.names))
+    problem = replace(
+        problem, module=tuple(n.partition(".")[0] for n in problem.graph.names)
+    )
     order = random_order(problem, np.random.default_rng(0))
     simulator, before = Simulator(problem), np.zeros(problem.num_ops, dtype=np.int32)
-    after = np.where([name.startswith("x2.") for name in problem.graph.names], 1, before)
-    found = steps_differ(problem, simulator.run(before, order), simulator.run(after, order))
+    after = np.where(
+        [name.startswith("x2.") for name in problem.graph.names], 1, before
+    )
+    found = steps_differ(
+        problem, simulator.run(before, order), simulator.run(after, order)
+    )
     (move,) = found.moves
     assert (move.module, move.source, move.target, move.ops) == ("x2", "d0", "d1", 3)
     assert move.seconds == 12.0
@@ -39,18 +45,31 @@ def test_groups_that_differ_are_compared_by_what_they_hold():
     problem = replace(problem, members=members)
     index = problem.graph.index
     swapped = list(members)
-    swapped[index["x0.0"]], swapped[index["x1.0"]] = members[index["x1.0"]], members[index["x0.0"]]
+    swapped[index["x0.0"]], swapped[index["x1.0"]] = (
+        members[index["x1.0"]],
+        members[index["x0.0"]],
+    )
     names = tuple(f"other{i}" for i in range(problem.num_ops))
-    other = replace(problem, members=tuple(swapped), graph=replace(problem.graph, names=names))
+    other = replace(
+        problem, members=tuple(swapped), graph=replace(problem.graph, names=names)
+    )
     order = random_order(problem, np.random.default_rng(1))
     device = np.zeros(problem.num_ops, dtype=np.int32)
     device[index["x0.0"]] = 1
     step = Simulator(problem).run(device, order)
     found = steps_differ(problem, step, Simulator(other).run(device, order), other)
-    assert {(m.source, m.target, m.ops) for m in found.moves} == {("d1", "d0", 2), ("d0", "d1", 2)}
+    assert {(m.source, m.target, m.ops) for m in found.moves} == {
+        ("d1", "d0", 2),
+        ("d0", "d1", 2),
+    }
     assert steps_differ(problem, step, step).moves == ()
     with pytest.raises(MismatchError, match="in one of the placements alone"):
-        steps_differ(problem, step, Simulator(training_chain(num_devices=4)).run(*_any()), _chain())
+        steps_differ(
+            problem,
+            step,
+            Simulator(training_chain(num_devices=4)).run(*_any()),
+            _chain(),
+        )
 
 
 def _chain():

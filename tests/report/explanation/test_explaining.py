@@ -23,7 +23,9 @@ from tests.report.explanation.steps import random_step
 def named():
     """Four branches of 12 seconds each on four devices, modules by branch."""
     problem = branches()
-    return replace(problem, module=tuple(name.partition(".")[0] for name in problem.graph.names))
+    return replace(
+        problem, module=tuple(name.partition(".")[0] for name in problem.graph.names)
+    )
 
 
 def prices(problem, asked: Constraints) -> dict[str, float]:
@@ -31,7 +33,9 @@ def prices(problem, asked: Constraints) -> dict[str, float]:
     made = constrained(problem, asked)
     few = Constraints(max_devices=asked.max_devices)
     placement = place(made, placer="heft", constraints=few).placement
-    found = explain(problem, placement, constraints=asked, loosen=PlaceOptions("heft", 0.0))
+    found = explain(
+        problem, placement, constraints=asked, loosen=PlaceOptions("heft", 0.0)
+    )
     assert found.prices is not None
     return {price.what: price.gain for price in found.prices}
 
@@ -83,7 +87,9 @@ def test_causes_are_those_of_every_instant(seed):
     found = device_times(Causes(problem, step))
     moved = step.transfers
     events = np.unique(
-        np.concatenate([[0.0], step.start, step.finish, moved.start, moved.end, moved.arrival])
+        np.concatenate(
+            [[0.0], step.start, step.finish, moved.start, moved.end, moved.arrival]
+        )
     )
     events = events[events <= step.step_time]
     expected = [dict.fromkeys(KEYS, 0.0) for _ in range(3)]
@@ -91,7 +97,9 @@ def test_causes_are_those_of_every_instant(seed):
         for d in range(3):
             expected[d][_cause(problem, step, d, (begin + end) / 2)] += end - begin
     for device, own in zip(found, expected, strict=True):
-        assert np.allclose([getattr(device, key) for key in KEYS], [own[key] for key in KEYS])
+        assert np.allclose(
+            [getattr(device, key) for key in KEYS], [own[key] for key in KEYS]
+        )
         assert np.isclose(device.computing + device.idle, step.step_time)
 
 
@@ -111,8 +119,11 @@ def _cause(problem, step, device, instant):
     coming = [
         k
         for k in range(len(moved.start))
-        if moved.target[k] == device and following in problem.graph.consumers(int(moved.tensor[k]))
+        if moved.target[k] == device
+        and following in problem.graph.consumers(int(moved.tensor[k]))
     ]
-    if any(step.finish[problem.graph.producer[moved.tensor[k]]] > instant for k in coming):
+    if any(
+        step.finish[problem.graph.producer[moved.tensor[k]]] > instant for k in coming
+    ):
         return "other_device"
     return "transfer" if any(moved.arrival[k] > instant for k in coming) else "messages"

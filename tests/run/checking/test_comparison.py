@@ -35,8 +35,12 @@ def test_bits_and_numbers(found, expected, bits, numbers) -> None:
 def test_what_is_nothing_beside_the_largest_is_measured_against_it() -> None:
     expected = vectors(loss=[1e6], large=[100.0], none=[1e-12])
     found = vectors(loss=[1e6], large=[100.0], none=[3e-12])
-    assert differences(found, expected, 1e-3, nothing=1e-6)[0].relative == pytest.approx(2e-8)
-    assert differences(found, expected, {torch.float32: 1e-3})[0].relative == pytest.approx(2.0)
+    assert differences(found, expected, 1e-3, nothing=1e-6)[
+        0
+    ].relative == pytest.approx(2e-8)
+    assert differences(found, expected, {torch.float32: 1e-3})[
+        0
+    ].relative == pytest.approx(2.0)
 
 
 def test_the_worst_comes_first_and_is_told() -> None:

@@ -48,7 +48,9 @@ HUGGING_FACE = (
 )
 
 
-def run(program: Program, devices: int = 2, seed: int = 0, standing: bool = False) -> DryRun:
+def run(
+    program: Program, devices: int = 2, seed: int = 0, standing: bool = False
+) -> DryRun:
     problem = problem_of(program, devices)
     return dry_run(program, problem, random_placement(problem, seed), standing=standing)
 
@@ -155,7 +157,9 @@ def told(x: torch.Tensor) -> torch.Tensor:
 
 def of_a_cpu(x: torch.Tensor) -> torch.Tensor:
     image, kernel = x.reshape(1, 1, 4, 4), x.new_ones(1, 1, 1, 1)
-    made = aten.mkldnn_convolution.default(image, kernel, None, (0, 0), (1, 1), (1, 1), 1)
+    made = aten.mkldnn_convolution.default(
+        image, kernel, None, (0, 0), (1, 1), (1, 1), 1
+    )
     return made.reshape(4, 4)
 
 
@@ -170,10 +174,18 @@ def of_a_cpu(x: torch.Tensor) -> torch.Tensor:
             with_op("count", aten.scalar_tensor.default, 2.0, device="cpu"),
             "cuda:0: op 'count': aten.scalar_tensor.default makes a tensor on cpu, not cuda:0",
         ),
-        (with_op("back", on_the_host, "x"), "aten._to_copy.default makes a tensor on cpu"),
-        (with_op("told", told, "x"), "op 'told': aten.item.default reads a number from cuda:0"),
         (
-            with_op("drop", lambda x: aten.native_dropout.default(x, 0.5, True)[0], "x"),
+            with_op("back", on_the_host, "x"),
+            "aten._to_copy.default makes a tensor on cpu",
+        ),
+        (
+            with_op("told", told, "x"),
+            "op 'told': aten.item.default reads a number from cuda:0",
+        ),
+        (
+            with_op(
+                "drop", lambda x: aten.native_dropout.default(x, 0.5, True)[0], "x"
+            ),
             "op 'drop': aten.native_dropout.default draws from the generator of cuda:0, and none",
         ),
         (
@@ -209,7 +221,9 @@ def test_a_tensor_that_is_not_sent_is_named() -> None:
     plan = split_plan()
     assert walk(plan).passed
     (fault,) = walk(without(plan, sends=(), receives=())).faults
-    assert str(fault) == ("cuda:1: op 'loss': value 'half' is neither made there nor sent there")
+    assert str(fault) == (
+        "cuda:1: op 'loss': value 'half' is neither made there nor sent there"
+    )
     (fault,) = walk(without(plan, sends=())).faults
     assert str(fault) == "cuda:1: message 0 is received there but never sent"
 
@@ -218,47 +232,65 @@ def test_state_on_another_device_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     home = ProgramInput.home
 
     def elsewhere(entry: ProgramInput, device: torch.device) -> torch.device:
-        return torch.device("cuda", 3) if entry.source == "w0.0" else home(entry, device)
+        return (
+            torch.device("cuda", 3) if entry.source == "w0.0" else home(entry, device)
+        )
 
     monkeypatch.setattr(ProgramInput, "home", elsewhere)
     said = fault_of(two_towers())
-    assert "op 't0.0': aten.t.default reads a tensor of shape (8, 8) on cuda:3, not cuda:0" in said
+    assert (
+        "op 't0.0': aten.t.default reads a tensor of shape (8, 8) on cuda:3, not cuda:0"
+        in said
+    )
 
 
 def test_a_count_of_steps_on_the_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it was: every update of AdamW waited for the GPU."""
     monkeypatch.setattr(ProgramInput, "home", lambda entry, device: device)
-    program = capture(nn.Linear(4, 4), torch.randn(2, 4), loss=torch.sum, optimizer="adamw")
+    program = capture(
+        nn.Linear(4, 4), torch.randn(2, 4), loss=torch.sum, optimizer="adamw"
+    )
     assert "op 'update." in (said := fault_of(program))
     assert "reads a number from cuda:0" in said
 
 
-def test_a_view_that_only_a_cpus_strides_allow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_only_a_cpus_strides_allow_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So it was: attention lays its result out otherwise on a GPU."""
     work = zoo.build("gpt2", batch=2, layers=1)
     program = capture(work.model, work.inputs, loss=work.loss)
     assert run(program, 1).passed
     keep = worker.on_device
     monkeypatch.setattr(
-        worker, "on_device", lambda v, device: keep(v, device) if v is not aten.view.default else v
+        worker,
+        "on_device",
+        lambda v, device: keep(v, device) if v is not aten.view.default else v,
     )
     assert "Cannot view a tensor" in fault_of(program)
 
 
-def test_statistics_of_norms_travel_as_the_gpu_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_norms_travel_as_the_gpu_makes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So it was: a message of bfloat16 for a mean that is float32 there."""
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     program = capture(model, torch.randn(4, 8), loss=torch.sum, dtype="bfloat16")
     assert all(run(program, 4, seed).passed for seed in range(3))
     monkeypatch.setattr(dry, "on_cuda", lambda program: program)
     said = fault_of(program)
-    assert "value 'native_layer_norm.1' is float32[4, 1]; bfloat16[4, 1] was captured" in said
+    assert (
+        "value 'native_layer_norm.1' is float32[4, 1]; bfloat16[4, 1] was captured"
+        in said
+    )
 
 
 def test_a_claim_that_does_not_fit_is_refused() -> None:
     program = two_towers()
     problem = problem_of(program, 3)
-    placement = Placement(np.arange(problem.num_units, dtype=np.int32)[problem.unit_of] % 3)
+    placement = Placement(
+        np.arange(problem.num_units, dtype=np.int32)[problem.unit_of] % 3
+    )
     with pytest.raises(InputError, match="the placement uses device 2; claim cuda:3"):
         dry_run(program, problem, placement, claim="cuda:2")
     for claim in ("cuda", "cpu:2", "cuda:0", "4"):
@@ -273,12 +305,15 @@ def gpus() -> Cluster:
     names = [f"gpu:{d}" for d in range(4)]
     devices = tuple(Device(name=name, kind="h100", memory=1e15) for name in names)
     links = tuple(
-        Link(source=a, target=b, latency=1e-5, bandwidth=2e10) for a, b in permutations(names, 2)
+        Link(source=a, target=b, latency=1e-5, bandwidth=2e10)
+        for a, b in permutations(names, 2)
     )
     return Cluster(devices, links)
 
 
-def check(model: str, options: gnnplace.CaptureOptions, placers: tuple[str, ...] = PLACERS) -> None:
+def check(
+    model: str, options: gnnplace.CaptureOptions, placers: tuple[str, ...] = PLACERS
+) -> None:
     """Walks a model placed by each of these, with the workers of `execute` and of `compile`."""
     program = capture_model(model, options=options, fake=True)
     problem = profile(program, gpus(), microbatches=options.microbatches)
@@ -291,9 +326,14 @@ def check(model: str, options: gnnplace.CaptureOptions, placers: tuple[str, ...]
             assert found.ops > len(whole.ops) / 2
 
 
-def options_of(microbatches: int, optimizer: str, dtype: str) -> gnnplace.CaptureOptions:
+def options_of(
+    microbatches: int, optimizer: str, dtype: str
+) -> gnnplace.CaptureOptions:
     return gnnplace.CaptureOptions(
-        optimizer=optimizer, dtype=dtype, microbatches=microbatches, accept_other_loss=True
+        optimizer=optimizer,
+        dtype=dtype,
+        microbatches=microbatches,
+        accept_other_loss=True,
     )
 
 
@@ -305,7 +345,9 @@ def options_of(microbatches: int, optimizer: str, dtype: str) -> gnnplace.Captur
         pytest.param("small_resnet", 1, "sgd", "bfloat16", marks=pytest.mark.campaign),
     ],
 )
-def test_a_slice_of_the_zoo(model: str, microbatches: int, optimizer: str, dtype: str) -> None:
+def test_a_slice_of_the_zoo(
+    model: str, microbatches: int, optimizer: str, dtype: str
+) -> None:
     check(model, options_of(microbatches, optimizer, dtype), ("round-robin",))
 
 
@@ -314,7 +356,9 @@ def test_a_slice_of_the_zoo(model: str, microbatches: int, optimizer: str, dtype
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("model", zoo.names())
-def test_the_whole_zoo(model: str, microbatches: int, optimizer: str, dtype: str) -> None:
+def test_the_whole_zoo(
+    model: str, microbatches: int, optimizer: str, dtype: str
+) -> None:
     batch = max(zoo.default_batch(model), microbatches)
     check(f"{model}?batch={batch}", options_of(microbatches, optimizer, dtype))
 
@@ -324,7 +368,10 @@ def test_the_whole_zoo(model: str, microbatches: int, optimizer: str, dtype: str
     [
         (HUGGING_FACE[0], "bfloat16"),
         (HUGGING_FACE[1], "float32"),
-        *(pytest.param(m, "float32", marks=pytest.mark.campaign) for m in HUGGING_FACE[2:]),
+        *(
+            pytest.param(m, "float32", marks=pytest.mark.campaign)
+            for m in HUGGING_FACE[2:]
+        ),
     ],
 )
 def test_hugging_face(model: str, dtype: str) -> None:
@@ -343,16 +390,22 @@ def test_all_of_hugging_face(model: str, dtype: str, microbatches: int) -> None:
     ("microbatches", "kind"),
     [(1, torch.optim.AdamW), (2, torch.optim.AdamW), (1, torch.optim.RMSprop)],
 )
-def test_what_compile_makes_passes(microbatches: int, kind: type[torch.optim.Optimizer]) -> None:
+def test_what_compile_makes_passes(
+    microbatches: int, kind: type[torch.optim.Optimizer]
+) -> None:
     """With the user's own optimizer, its groups and constants that may change between steps."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = kind(model.parameters(), lr=1e-3)  # type: ignore[call-arg]
     batch = torch.randn(4, 8)
-    share = capture(model, batch[: 4 // microbatches], loss=torch.mean, optimizer="adamw")
+    share = capture(
+        model, batch[: 4 // microbatches], loss=torch.mean, optimizer="adamw"
+    )
     problem = profile(replace(share, initial={}), gpus(), microbatches=microbatches)
     placement = gnnplace.place(problem, placer="round-robin", budget=0).placement
-    step = gnnplace.compile(model, placement, optimizer, loss=torch.mean, problem=problem)
+    step = gnnplace.compile(
+        model, placement, optimizer, loss=torch.mean, problem=problem
+    )
     found = dry_run(*step.placed_program((batch,)), standing=True)
     assert found.passed, found.summary()
     assert len(found.devices) == 4

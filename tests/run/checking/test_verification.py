@@ -53,7 +53,8 @@ def test_equal_runs_are_bitwise_equal():
 
 
 @pytest.mark.parametrize(
-    ("error", "passed"), [(1e-7, True), (1e-2, False), (float("nan"), False), (1e6, False)]
+    ("error", "passed"),
+    [(1e-7, True), (1e-2, False), (float("nan"), False), (1e6, False)],
 )
 def test_the_worst_tensor_is_named(error, passed):
     values = reference()
@@ -106,7 +107,9 @@ def test_an_op_that_fails_is_named():
         raise ValueError("not today")
 
     program = two_towers()
-    ops = [replace(op, target=bad) if op.name == "relu1.0" else op for op in program.ops]
+    ops = [
+        replace(op, target=bad) if op.name == "relu1.0" else op for op in program.ops
+    ]
     with pytest.raises(ExecutionError, match=r"in op 'relu1.0': ValueError: not today"):
         reference_step(replace(program, ops=tuple(ops)))
 
@@ -147,9 +150,14 @@ def test_a_mean_over_shares_of_a_sum_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("between", "reason"),
-    [(nn.Dropout(0.5), "anew for every micro-batch"), (nn.BatchNorm1d(6), "batch norm (1 in all)")],
+    [
+        (nn.Dropout(0.5), "anew for every micro-batch"),
+        (nn.BatchNorm1d(6), "batch norm (1 in all)"),
+    ],
 )
-def test_the_stated_exceptions_are_not_compared(between: nn.Module, reason: str) -> None:
+def test_the_stated_exceptions_are_not_compared(
+    between: nn.Module, reason: str
+) -> None:
     cut = microbatched(capture_workload(work(between), 2), 2)
     found = compare_with_whole_batch(cut, reference_step(cut))
     assert reason in found.reason
@@ -179,15 +187,26 @@ DRAWING = {
     "slopes": (nn.RReLU(), 1),
     "noise": (Calling(lambda x: x + torch.randn_like(x)), 1),
     "order": (Calling(lambda x: x[:, torch.randperm(6)]), 1),
-    "channels": (Calling(lambda x: functional.dropout2d(x.view(8, 6, 1, 1))[:, :, 0, 0]), 1),
-    "columns": (Calling(lambda x: functional.dropout(x.view(2, 4, 6).mT).mT.reshape(8, 6)), 1),
+    "channels": (
+        Calling(lambda x: functional.dropout2d(x.view(8, 6, 1, 1))[:, :, 0, 0]),
+        1,
+    ),
+    "columns": (
+        Calling(lambda x: functional.dropout(x.view(2, 4, 6).mT).mT.reshape(8, 6)),
+        1,
+    ),
     "attention": (nn.TransformerEncoderLayer(6, 2, 8, dropout=0.2), 4),
-    "checkpoint": (Repeating(nn.Linear(6, 6), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3)), 2),
+    "checkpoint": (
+        Repeating(nn.Linear(6, 6), nn.Dropout(0.5), nn.Tanh(), nn.Dropout(0.3)),
+        2,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", DRAWING)
-def test_a_model_that_draws_is_compared_with_eager_on_the_same_numbers(name: str) -> None:
+def test_a_model_that_draws_is_compared_with_eager_on_the_same_numbers(
+    name: str,
+) -> None:
     layer, draws = DRAWING[name]
     program = capture_workload(work(layer))
     values, state = reference_step(program), torch.get_rng_state()
@@ -197,7 +216,9 @@ def test_a_model_that_draws_is_compared_with_eager_on_the_same_numbers(name: str
     assert "whole batch with the same random numbers" in found.summary()
     assert torch.equal(state, torch.get_rng_state())
     wrong = dict(values.gradients) | {"0.bias": values.gradients["0.bias"] * 1.01}
-    assert not compare_with_whole_batch(program, replace(values, gradients=wrong)).passed
+    assert not compare_with_whole_batch(
+        program, replace(values, gradients=wrong)
+    ).passed
 
 
 def test_draws_that_nothing_reads_do_not_keep_a_model_from_being_compared() -> None:
@@ -219,7 +240,11 @@ class Steep(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.low, self.norm, self.high = nn.Linear(4, 16), nn.LayerNorm(16), nn.Linear(16, 3)
+        self.low, self.norm, self.high = (
+            nn.Linear(4, 16),
+            nn.LayerNorm(16),
+            nn.Linear(16, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.high(torch.relu(self.norm(self.low(x) * 1e-3 + 3.0)))

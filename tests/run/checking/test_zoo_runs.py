@@ -45,7 +45,9 @@ def grouped(program: Program, num_devices: int, microbatches: int = 1) -> Proble
 
 def workload(name: str, microbatches: int, **sizes: int) -> Program:
     load = zoo.build(name, batch=8 // microbatches, **sizes)
-    return capture(load.model, load.inputs, loss=load.loss, optimizer="adamw", name=name)
+    return capture(
+        load.model, load.inputs, loss=load.loss, optimizer="adamw", name=name
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,9 @@ def averaging():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_buffers_change_in_the_order_of_the_micro_batches_in_any_placement(averaging, seed):
+def test_buffers_change_in_the_order_of_the_micro_batches_in_any_placement(
+    averaging, seed
+):
     whole, problem, _ = averaging
     execution = execute(
         whole,
@@ -104,13 +108,17 @@ def test_buffers_change_in_the_order_of_the_micro_batches_in_any_placement(avera
     assert result.bitwise, result.summary()
 
 
-def test_shares_out_of_turn_are_a_deadlock_where_a_buffer_changes_and_there_alone(averaging):
+def test_shares_out_of_turn_are_a_deadlock_where_a_buffer_changes_and_there_alone(
+    averaging,
+):
     """The last share first: nothing but the buffer is against it."""
     whole, problem, program = averaging
     device = np.zeros(problem.num_ops, np.int32)
     backwards = (-np.arange(3)).tolist()
     share = [0 if m < 0 else backwards[m] for m in problem.microbatch.tolist()]
-    rank = np.lexsort((problem.graph.position, share, problem.phase == 2)).astype(np.int32)
+    rank = np.lexsort((problem.graph.position, share, problem.phase == 2)).astype(
+        np.int32
+    )
     placement = Placement(device, (rank, np.zeros(0, np.int32)))
     with pytest.raises(DeadlockError):
         execute(whole, problem, placement, ExecutionOptions(steps=1))
@@ -124,7 +132,8 @@ def without_turns(program: Program) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("mlp", {"depth": 1}), ("two_tower", {}), ("gpt2", {"layers": 1})]
+    ("name", "sizes"),
+    [("mlp", {"depth": 1}), ("two_tower", {}), ("gpt2", {"layers": 1})],
 )
 def test_models_without_such_buffers_have_no_turns(name, sizes):
     assert buffer_turns(workload(name, 2, **sizes)) == []

@@ -50,12 +50,16 @@ def build(**options):
     return Small(**options).eval(), torch.arange(8).reshape(2, 4)
 
 
-def captured(forward_only=True, by_module=True, groups=None, cluster="nvlink-a100-4", **options):
+def captured(
+    forward_only=True, by_module=True, groups=None, cluster="nvlink-a100-4", **options
+):
     """Program and problem of the small model; nothing is measured."""
     model, ids = build(**options)
     program = replace(capture(model, ids, forward_only=forward_only), initial={})
     asked = {"by_module": by_module}
-    given = gnnplace.CaptureOptions(forward_only=forward_only, constraints=asked, groups=groups)
+    given = gnnplace.CaptureOptions(
+        forward_only=forward_only, constraints=asked, groups=groups
+    )
     return program, gnnplace.profile(program, load_cluster(cluster), options=given)
 
 
@@ -66,4 +70,6 @@ def placed(problem, where):
         for name, device in where.items():
             if module is not None and (module == name or module.startswith(f"{name}.")):
                 unit.setdefault(problem.unit_of[op], device)
-    return Placement(np.array([unit.get(u, 0) for u in problem.unit_of], dtype=np.int32))
+    return Placement(
+        np.array([unit.get(u, 0) for u in problem.unit_of], dtype=np.int32)
+    )

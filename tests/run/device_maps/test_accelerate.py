@@ -18,8 +18,21 @@ from gnnplace.tracing.models import capture
 from tests.run.device_maps.mapped import build, captured, placed
 
 IDS = build()[1]
-SPREAD = {"words": 1, "places": 1, "blocks.0": 0, "blocks.1": 2, "blocks.2": 1, "head": 3}
-SPLIT = {"words": 0, "places": 0, "blocks.0.norm": 0, "blocks.0.up": 1, "blocks.0.down": 1}
+SPREAD = {
+    "words": 1,
+    "places": 1,
+    "blocks.0": 0,
+    "blocks.1": 2,
+    "blocks.2": 1,
+    "head": 3,
+}
+SPLIT = {
+    "words": 0,
+    "places": 0,
+    "blocks.0.norm": 0,
+    "blocks.0.up": 1,
+    "blocks.0.down": 1,
+}
 REST = {"blocks.1": 1, "blocks.2": 1, "head": 1, "unread": 1}
 
 
@@ -28,9 +41,13 @@ def on_claimed_gpus(devices):
     seen = {}
     model, _ = build()
     for name, module in model.named_modules():
-        module.register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.device}))
+        module.register_forward_hook(
+            lambda _, __, out, name=name: seen.update({name: out.device})
+        )
     with Claims().made(), unguarded(), torch.no_grad():
-        dispatch_model(model, {name: f"cuda:{index}" for name, index in devices.items()})
+        dispatch_model(
+            model, {name: f"cuda:{index}" for name, index in devices.items()}
+        )
         model(IDS)
     return seen
 
@@ -51,13 +68,17 @@ def test_a_residual_that_is_split_fails_there_and_is_refused_here():
     """The classical trap: accelerate's hooks do not move the operands of a bare sum."""
     with pytest.raises(RuntimeError, match="same device"):
         on_claimed_gpus(SPLIT | REST)
-    with pytest.raises(InputError, match=r"the code of module 'blocks.0' itself would mix"):
+    with pytest.raises(
+        InputError, match=r"the code of module 'blocks.0' itself would mix"
+    ):
         check_device_map(build()[0], SPLIT | REST, IDS)
 
 
 def test_a_map_that_leaves_a_parameter_out_is_refused():
     """As accelerate does."""
-    devices = {name: index for name, index in (SPLIT | REST).items() if name != "unread"}
+    devices = {
+        name: index for name, index in (SPLIT | REST).items() if name != "unread"
+    }
     with pytest.raises(InputError, match=r"nothing in it holds 'unread.weight'"):
         check_device_map(build()[0], devices, IDS)
 
@@ -76,7 +97,9 @@ def test_what_cannot_be_checked_is_said():
 
     model = Reads()
     weight = model.layer.weight
-    assert "DataDependent" in (check_device_map(model, {"layer": 0}, torch.ones(1, 2)) or "")
+    assert "DataDependent" in (
+        check_device_map(model, {"layer": 0}, torch.ones(1, 2)) or ""
+    )
     assert model.calls == 0
     assert model.layer.weight is weight
     assert not model.layer._forward_pre_hooks
@@ -108,10 +131,17 @@ def test_from_pretrained_takes_the_map(tmp_path):
     model.save_pretrained(tmp_path / "model")
     inputs = {"input_ids": IDS, "use_cache": False}
     program = capture(model, inputs, forward_only=True)
-    options = gnnplace.CaptureOptions(forward_only=True, constraints={"by_module": True})
+    options = gnnplace.CaptureOptions(
+        forward_only=True, constraints={"by_module": True}
+    )
     problem = gnnplace.profile(program, load_cluster("nvlink-a100-2"), options=options)
     found = device_map(program, problem, placed(problem, {"transformer.h.1": 1}))
-    names = {"transformer.wte": 0, "transformer.wpe": 0, "transformer.drop": 0, "lm_head": 0}
+    names = {
+        "transformer.wte": 0,
+        "transformer.wpe": 0,
+        "transformer.drop": 0,
+        "lm_head": 0,
+    }
     ends = {"transformer.h.0": 0, "transformer.h.1": 1, "transformer.ln_f": 0}
     assert found == names | ends
     assert check_device_map(model, found, inputs) is None

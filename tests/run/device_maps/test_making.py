@@ -13,7 +13,14 @@ from gnnplace.problem.placement import Placement
 from gnnplace.run.device_maps.making import accelerate_names, device_map
 from tests.run.device_maps.mapped import captured, placed
 
-SPREAD = {"words": 0, "places": 0, "blocks.0": 0, "blocks.1": 1, "blocks.2": 3, "head": 3}
+SPREAD = {
+    "words": 0,
+    "places": 0,
+    "blocks.0": 0,
+    "blocks.1": 1,
+    "blocks.2": 3,
+    "head": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +67,15 @@ def test_a_search_by_module_is_exact_with_groups_too():
 @pytest.mark.parametrize(
     ("op", "told"),
     [
-        ("blocks.1", r"the ops of module 'blocks.1' are on gpu:0 and gpu:1 .*--by-module"),
+        (
+            "blocks.1",
+            r"the ops of module 'blocks.1' are on gpu:0 and gpu:1 .*--by-module",
+        ),
         (None, r"op 'add' of the model itself is on gpu:1.*from 'words' is"),
-        ("places", r"'words' is on gpu:0 and 'places' on gpu:1, but the model itself brings"),
+        (
+            "places",
+            r"'words' is on gpu:0 and 'places' on gpu:1, but the model itself brings",
+        ),
     ],
 )
 def test_what_is_not_by_module_is_refused(by_ops, op, told):
@@ -87,15 +100,22 @@ def test_other_problems_are_refused(inference, training):
 
 
 def devices(*named):
-    return [Device(name=name, kind=name.partition(":")[0], memory=1.0) for name in named]
+    return [
+        Device(name=name, kind=name.partition(":")[0], memory=1.0) for name in named
+    ]
 
 
 def test_names_of_devices():
     """Numbers of GPUs from their names, else from their places; one CPU, and none beside GPUs."""
     assert accelerate_names(devices("gpu:3", "gpu:1"), [0, 1]) == {0: 3, 1: 1}
-    assert accelerate_names(devices("cpu:0", "big:a", "small:b"), [1, 2]) == {1: 0, 2: 1}
+    assert accelerate_names(devices("cpu:0", "big:a", "small:b"), [1, 2]) == {
+        1: 0,
+        2: 1,
+    }
     assert accelerate_names(devices("cpu:0", "gpu:0"), [0]) == {0: "cpu"}
     with pytest.raises(InputError, match="knows one CPU"):
         accelerate_names(devices("cpu:0", "cpu:1"), [0, 1])
-    with pytest.raises(InputError, match=r"runs nothing on the CPU.*--forbid '\*=cpu:0'"):
+    with pytest.raises(
+        InputError, match=r"runs nothing on the CPU.*--forbid '\*=cpu:0'"
+    ):
         accelerate_names(devices("cpu:0", "gpu:0"), [0, 1])

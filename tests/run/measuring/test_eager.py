@@ -36,7 +36,11 @@ def test_the_loss_may_take_targets():
 @pytest.mark.parametrize(
     ("method", "kind", "values"),
     [
-        (sgd(0.3, 0.9, 0.1), torch.optim.SGD, {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1}),
+        (
+            sgd(0.3, 0.9, 0.1),
+            torch.optim.SGD,
+            {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.1},
+        ),
         (sgd(0.3), torch.optim.SGD, {"lr": 0.3, "momentum": 0, "weight_decay": 0}),
         (adamw(0.2, (0.5, 0.6)), torch.optim.AdamW, {"lr": 0.2, "betas": (0.5, 0.6)}),
     ],

@@ -15,7 +15,16 @@ from gnnplace.problem.placement import read_placement
 from gnnplace.run.measuring import fidelity
 
 MODEL = "mlp?batch=8&depth=2"
-COMMAND = ["fidelity", MODEL, "--cluster", "cpu:2", "--placements", "9", "--budget", "0"]
+COMMAND = [
+    "fidelity",
+    MODEL,
+    "--cluster",
+    "cpu:2",
+    "--placements",
+    "9",
+    "--budget",
+    "0",
+]
 COMMAND += [
     "--rounds",
     "1",
@@ -76,7 +85,9 @@ def test_every_run_is_in_the_store(folder):
     assert all(r.steps == 3 and r.outcome.verified for r in runs)
 
 
-def test_the_calibrated_problem_can_be_placed_and_is_of_the_same_structure(folder, capsys):
+def test_the_calibrated_problem_can_be_placed_and_is_of_the_same_structure(
+    folder, capsys
+):
     path, output = folder / "out" / "problem.json", folder / "p.json"
     place = ["place", str(path), "--placer", "heft", "--budget", "0", "-o", str(output)]
     assert run(place) == 0

@@ -46,7 +46,12 @@ def test_placed_on_two_workers_it_trains_as_eager_pytorch_bit_for_bit(name):
     placement = random_placement(problem, 0)
     truth = trained(made(CASES[name]), program, 3, nullcontext)
     optimizer = torch.optim.SGD(case.model.parameters(), lr=0.05)
-    options = {"problem": problem, "loss": case.loss, "mode": "emulated", "timeout": 30.0}
+    options = {
+        "problem": problem,
+        "loss": case.loss,
+        "mode": "emulated",
+        "timeout": 30.0,
+    }
     with gnnplace.compile(case.model, placement, optimizer, **options) as step:
         losses = [step(inputs) for _ in range(3)]
         state = step.state_dict()
@@ -64,7 +69,9 @@ class Deep(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             x = checkpoint(
-                lambda y, layer=layer: torch.tanh(layer(y)).exp(), x, use_reentrant=False
+                lambda y, layer=layer: torch.tanh(layer(y)).exp(),
+                x,
+                use_reentrant=False,
             )
         return x
 

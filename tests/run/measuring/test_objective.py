@@ -30,7 +30,9 @@ def store(tmp_path):
 
 def objective(program=PROGRAM, **options):
     names = ("store", "label")
-    record = RecordOptions(**{name: options.pop(name) for name in names if name in options})
+    record = RecordOptions(
+        **{name: options.pop(name) for name in names if name in options}
+    )
     run = ExecutionOptions(steps=2, mode=options.pop("mode", "emulated"))
     return MeasuredObjective(program, run=run, record=record, **options)
 
@@ -58,12 +60,18 @@ def test_after_a_restart_the_store_knows_what_was_run(store, monkeypatch):
 
 @pytest.mark.parametrize(
     ("interrupted", "clock", "seconds"),
-    [((True, True), None, 1.0), ((True, False), None, 3.0), ((True, True), "wall", 3.0)],
+    [
+        ((True, True), None, 1.0),
+        ((True, False), None, 3.0),
+        ((True, True), "wall", 3.0),
+    ],
 )
 def test_a_run_that_others_disturbed_counts_by_the_workers_clock(
     monkeypatch, interrupted, clock, seconds
 ):
-    steps = tuple(StepTiming(3.0 + k, 1.0 + k, each) for k, each in enumerate(interrupted))
+    steps = tuple(
+        StepTiming(3.0 + k, 1.0 + k, each) for k, each in enumerate(interrupted)
+    )
     run = Execution("measured", "shm", ("cpu:0", "cpu:1"), steps, None)
     monkeypatch.setattr(room, "execute", lambda *_, **__: run)
     measure = objective(mode="measured", clock=clock, check=False)
@@ -156,10 +164,16 @@ def test_several_at_a_time_are_the_same_as_one_after_the_other(store):
     assert again.runs == 0
 
 
-@pytest.mark.skipif(len(available_cores()) < 2, reason="one core: measured in this process")
+@pytest.mark.skipif(
+    len(available_cores()) < 2, reason="one core: measured in this process"
+)
 def test_a_measuring_process_that_dies_is_a_failure(monkeypatch):
-    monkeypatch.setattr(room, "execute", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-    found = objective().measure_all(PROBLEM, [random_placement(PROBLEM, s) for s in (0, 1)], 2)
+    monkeypatch.setattr(
+        room, "execute", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    found = objective().measure_all(
+        PROBLEM, [random_placement(PROBLEM, s) for s in (0, 1)], 2
+    )
     assert [m.error for m in found] == ["the process that measured it died"] * 2
 
 

@@ -42,7 +42,11 @@ def test_a_run_is_kept_with_all_its_steps(store, mode):
     assert run.run == kept.id
     assert (kept.model, kept.mode, kept.steps) == ("towers", mode, 3)
     assert kept.step_time == pytest.approx(run.execution.step_time)
-    assert (kept.outcome.status, kept.outcome.verified, kept.outcome.bitwise) == ("ok", True, True)
+    assert (kept.outcome.status, kept.outcome.verified, kept.outcome.bitwise) == (
+        "ok",
+        True,
+        True,
+    )
     for step, timing in zip(store.steps(kept.id), run.execution.steps, strict=True):
         assert step.wall == timing.wall
         assert set(step.ops) == set(problem.graph.names)
@@ -52,7 +56,11 @@ def test_a_run_is_kept_with_all_its_steps(store, mode):
 def test_what_is_kept_predicts_the_same_again(store):
     problem = problem_of(PROGRAM, 2)
     record = run_record(
-        "towers", problem, random_placement(problem, 1), mode="measured", transport="shm"
+        "towers",
+        problem,
+        random_placement(problem, 1),
+        mode="measured",
+        transport="shm",
     )
     Recorder(store, record)
     (kept,) = store.runs()
@@ -104,7 +112,16 @@ def test_a_killed_command_leaves_what_it_measured(tmp_path):
     store, placement = tmp_path / "store.db", tmp_path / "p.json"
     env = os.environ | {"GNNPLACE_STORE": str(store)}
     gnnplace = [sys.executable, "-m", "gnnplace"]
-    place = ["place", "mlp?batch=8", "--cluster", "cpu:2", "--budget", "0", "-o", str(placement)]
+    place = [
+        "place",
+        "mlp?batch=8",
+        "--cluster",
+        "cpu:2",
+        "--budget",
+        "0",
+        "-o",
+        str(placement),
+    ]
     subprocess.run([*gnnplace, *place, "--placer", "contiguous"], env=env, check=True)
     steps = ["--steps", "100000", "--mode", "emulated", "--no-eager"]
     command = [*gnnplace, "execute", "mlp?batch=8", str(placement), *steps]

@@ -13,14 +13,25 @@ import pytest
 from gnnplace.errors import ExecutionError
 from gnnplace.problem.placement import Placement, sequence_from_order
 from gnnplace.run.placed import clock as clocks
-from gnnplace.run.placed.clock import StepClock, emulated_step, measured_step, virtual_step_time
+from gnnplace.run.placed.clock import (
+    StepClock,
+    emulated_step,
+    measured_step,
+    virtual_step_time,
+)
 from gnnplace.run.placed.executor import execute
 from gnnplace.run.placed.options import ExecutionOptions
 from gnnplace.run.placed.plan import plan_execution
 from gnnplace.run.placed.source import TICKS, device_program
 from gnnplace.run.placed.worker import Records
 from gnnplace.simulation import simulate
-from tests.run.programs import ProgramBuilder, aten, problem_of, random_placement, two_towers
+from tests.run.programs import (
+    ProgramBuilder,
+    aten,
+    problem_of,
+    random_placement,
+    two_towers,
+)
 
 MICRO = 1000
 PROGRAM = two_towers(width=16, batch=8, layers=3)
@@ -95,7 +106,8 @@ def test_emulation_is_the_simulation_of_the_cpu_times(seed):
     plan = plan_execution(program, problem, placement)
     rng = np.random.default_rng(seed)
     ticks = [
-        np.cumsum(rng.integers(1, 50, device_program(plan, d).num_ticks)) for d in plan.devices
+        np.cumsum(rng.integers(1, 50, device_program(plan, d).num_ticks))
+        for d in plan.devices
     ]
     clock = clock_of(program, problem, placement, ticks, ticks)
     timed = replace(problem, time={"cpu": clock.op_seconds()})

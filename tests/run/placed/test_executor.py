@@ -17,7 +17,12 @@ import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gnnplace.errors import ExecutionError, InfeasibleError, InputError, UnsupportedError
+from gnnplace.errors import (
+    ExecutionError,
+    InfeasibleError,
+    InputError,
+    UnsupportedError,
+)
 from gnnplace.problem.cluster import Cluster, Device
 from gnnplace.problem.placement import Placement
 from gnnplace.run.checking.verification import verify
@@ -48,7 +53,11 @@ def nothing_left():
     before = psutil.Process().children(recursive=True)
     with nothing_shared():
         yield
-        left = [one for one in psutil.Process().children(recursive=True) if one not in before]
+        left = [
+            one
+            for one in psutil.Process().children(recursive=True)
+            if one not in before
+        ]
         assert left == [], [one.cmdline() for one in left]
 
 
@@ -70,7 +79,9 @@ def test_two_workers_equal_one_process_bit_for_bit(transport, seed):
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), workers=st.integers(3, 4))
-@example(seed=1955, workers=3)  # a slice that begins in mid cache line is sent and multiplied
+@example(
+    seed=1955, workers=3
+)  # a slice that begins in mid cache line is sent and multiplied
 def test_random_programs_never_deadlock_and_equal_one_process(seed, workers):
     program = random_program(seed)
     problem = problem_of(program, workers)
@@ -99,22 +110,33 @@ class Descending:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_updates_go_on_from_step_to_step(frozen):
-    ops = [replace(o, target=Descending()) if o.name == "loss" else o for o in PROGRAM.ops]
+    ops = [
+        replace(o, target=Descending()) if o.name == "loss" else o for o in PROGRAM.ops
+    ]
     if frozen:
-        ops = [replace(o, target=lambda *_: None) if o.phase == "update" else o for o in ops]
+        ops = [
+            replace(o, target=lambda *_: None) if o.phase == "update" else o
+            for o in ops
+        ]
     program = replace(PROGRAM, ops=tuple(ops))
     problem = problem_of(program, 2)
     if frozen:
-        with pytest.raises(ExecutionError, match="step 1: member 'loss': ValueError: no descent"):
+        with pytest.raises(
+            ExecutionError, match="step 1: member 'loss': ValueError: no descent"
+        ):
             execute(program, problem, random_placement(problem, 0))
     else:
-        execute(program, problem, random_placement(problem, 0), ExecutionOptions(steps=4))
+        execute(
+            program, problem, random_placement(problem, 0), ExecutionOptions(steps=4)
+        )
 
 
 def test_without_sequences_the_list_scheduler_gives_them():
     problem = problem_of(PROGRAM, 2)
     placement = Placement(random_placement(problem, 4).device)
-    assert verify(PROGRAM, execute(PROGRAM, problem, placement, ExecutionOptions(steps=1))).bitwise
+    assert verify(
+        PROGRAM, execute(PROGRAM, problem, placement, ExecutionOptions(steps=1))
+    ).bitwise
 
 
 def test_emulation_takes_more_devices_than_cores_and_says_so():
@@ -197,7 +219,11 @@ def bad_shapes():
 @pytest.mark.parametrize(
     ("action", "timeout", "message"),
     [
-        (kill_self, 30, r"worker 'cpu:1' was killed by SIGKILL in op 'relu1.1', step 2"),
+        (
+            kill_self,
+            30,
+            r"worker 'cpu:1' was killed by SIGKILL in op 'relu1.1', step 2",
+        ),
         (
             bad_shapes,
             30,
@@ -211,7 +237,9 @@ def bad_shapes():
     ],
 )
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
-def test_a_worker_that_fails_ends_the_run_and_is_named(action, timeout, message, transport):
+def test_a_worker_that_fails_ends_the_run_and_is_named(
+    action, timeout, message, transport
+):
     program = failing_program(InStep(3, action))
     problem = problem_of(program, 2)
     start = time.monotonic()
@@ -265,10 +293,14 @@ def test_bad_arguments_are_named():
 def test_cuda_devices_need_their_gpu():
     cluster = Cluster((Device(name="cuda:99", kind="h200", memory=1e11),))
     problem = replace(
-        problem_of(PROGRAM, 1), cluster=cluster, time={"h200": np.ones(len(PROGRAM.ops))}
+        problem_of(PROGRAM, 1),
+        cluster=cluster,
+        time={"h200": np.ones(len(PROGRAM.ops))},
     )
     assert torch_device(problem, 0, "emulated") == torch.device("cpu")
-    with pytest.raises(UnsupportedError, match=r"'cuda:99' \(h200\) is not on this machine"):
+    with pytest.raises(
+        UnsupportedError, match=r"'cuda:99' \(h200\) is not on this machine"
+    ):
         torch_device(problem, 0, "measured")
 
 
@@ -288,7 +320,9 @@ def test_an_op_without_readers_and_an_unused_parameter_are_no_trouble():
     )
     assert verify(program, execution).bitwise
     assert execution.first is not None
-    assert torch.equal(execution.first.parameters["unused"], program.initial["parameter.unused"])
+    assert torch.equal(
+        execution.first.parameters["unused"], program.initial["parameter.unused"]
+    )
 
 
 @pytest.fixture
@@ -297,7 +331,9 @@ def pair():
     store, sides = dist.HashStore(), []
     for rank in (0, 1):
         hosts = Hosts(rank, 2, ("here", 1), "run", store)
-        records = [Records(shared_words(STEPS * (2 * TICKS + 1)), TICKS) for _ in HOST_OF]
+        records = [
+            Records(shared_words(STEPS * (2 * TICKS + 1)), TICKS) for _ in HOST_OF
+        ]
         board = Board(2)
         sides.append((board, records, HostExchange(hosts, HOST_OF, records, board)))
     return sides
@@ -354,7 +390,10 @@ def test_a_lost_connection_is_explained_by_the_host_that_was_lost(pair, monkeypa
     other = ExecutionError("no memory")
     assert first[2].cause(other) is other
     second[2].end(ExecutionError("worker 'cpu:1' was killed by SIGKILL"))
-    assert str(first[2].cause(lost)) == "host 1 failed: worker 'cpu:1' was killed by SIGKILL"
+    assert (
+        str(first[2].cause(lost))
+        == "host 1 failed: worker 'cpu:1' was killed by SIGKILL"
+    )
     assert first[2].cause(other) is other
 
 

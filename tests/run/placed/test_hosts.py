@@ -23,7 +23,16 @@ MODEL = "mlp?batch=4&width=32"
 def folder(tmp_path_factory):
     """A placement of the model on two devices."""
     folder = tmp_path_factory.mktemp("hosts")
-    place = ["place", MODEL, "--cluster", "cpu:2", "--placer", "contiguous", "--budget", "0"]
+    place = [
+        "place",
+        MODEL,
+        "--cluster",
+        "cpu:2",
+        "--placer",
+        "contiguous",
+        "--budget",
+        "0",
+    ]
     output = ["-o", str(folder / "p.json")]
     assert run([*place, *output]) == 0
     return folder
@@ -34,7 +43,10 @@ class Pair:
 
     def __init__(self, folder, *options):
         self.store = folder / f"{len(list(folder.iterdir()))}.db"
-        self.environment = os.environ | {"GNNPLACE_STORE": str(self.store), "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | {
+            "GNNPLACE_STORE": str(self.store),
+            "OMP_NUM_THREADS": "1",
+        }
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -93,7 +105,10 @@ def pair(folder):
     for one in made:
         one.stop()
     gone = time.monotonic() + 10
-    while set(psutil.Process().children(recursive=True)) - before and time.monotonic() < gone:
+    while (
+        set(psutil.Process().children(recursive=True)) - before
+        and time.monotonic() < gone
+    ):
         time.sleep(0.1)
     assert set(psutil.Process().children(recursive=True)) <= before
 

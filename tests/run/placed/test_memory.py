@@ -13,7 +13,11 @@ import gnnplace
 CONSTANT = 3e6
 
 
-MODELS = (("mlp?width=256", "adamw"), ("small_resnet?batch=8", "sgd"), ("unet?batch=4", "adamw"))
+MODELS = (
+    ("mlp?width=256", "adamw"),
+    ("small_resnet?batch=8", "sgd"),
+    ("unet?batch=4", "adamw"),
+)
 ALWAYS = (("small_resnet?batch=8", 1),)
 
 
@@ -21,7 +25,10 @@ ALWAYS = (("small_resnet?batch=8", 1),)
     ("model", "optimizer", "microbatches"),
     [
         pytest.param(
-            model, optimizer, m, marks=() if (model, m) in ALWAYS else pytest.mark.campaign
+            model,
+            optimizer,
+            m,
+            marks=() if (model, m) in ALWAYS else pytest.mark.campaign,
         )
         for model, optimizer in MODELS
         for m in (1, 4)
@@ -33,7 +40,11 @@ def test_memory_is_what_was_predicted(model, optimizer, microbatches):
     placed = gnnplace.place(problem, placer="contiguous", budget=0)
     program = gnnplace.capture(model, options=options)
     done = gnnplace.execute(
-        program, problem, placed.placement, options=options, run=gnnplace.ExecutionOptions(steps=1)
+        program,
+        problem,
+        placed.placement,
+        options=options,
+        run=gnnplace.ExecutionOptions(steps=1),
     )
     names = [device.name for device in problem.cluster.devices]
     predicted = dict(zip(names, placed.simulation.peak_memory.tolist(), strict=True))

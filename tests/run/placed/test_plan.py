@@ -33,7 +33,9 @@ GROUPS = (("h", "turned", "again"), ("product", "total", "loss"))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_op_runs_once_on_its_device_and_every_value_is_sent_once_to_each_reader(seed):
+def test_every_op_runs_once_on_its_device_and_every_value_is_sent_once_to_each_reader(
+    seed,
+):
     placement = random_placement(PROBLEM, seed)
     plan = plan_execution(PROGRAM, PROBLEM, placement)
     ran = [i for segments in plan.segments for s in segments for i in s.ops]
@@ -91,7 +93,9 @@ def test_groups_run_their_members_in_program_order():
     members = tuple((name,) for name in PROBLEM.graph.names[:-2])
     grouped = replace(PROBLEM, members=(*members, (PROBLEM.graph.names[-2],), ()))
     plan = plan_execution(PROGRAM, grouped, random_placement(PROBLEM, 1))
-    assert sum(len(s.ops) for segments in plan.segments for s in segments) == len(PROGRAM.ops)
+    assert sum(len(s.ops) for segments in plan.segments for s in segments) == len(
+        PROGRAM.ops
+    )
 
 
 @pytest.mark.parametrize(

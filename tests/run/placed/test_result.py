@@ -42,12 +42,16 @@ def test_measured_steps_without_a_switch_count():
 
 
 def test_if_all_were_disturbed_all_count():
-    run = Execution("measured", "shm", (), steps((9, 1, True), (5, 1, True), (7, 1, True)), None)
+    run = Execution(
+        "measured", "shm", (), steps((9, 1, True), (5, 1, True), (7, 1, True)), None
+    )
     assert run.step_time == 7
 
 
 def test_emulated_steps_go_by_the_virtual_clock():
-    run = Execution("emulated", "shm", (), steps((9, 1, True), (5, 3, True), (7, 2, False)), None)
+    run = Execution(
+        "emulated", "shm", (), steps((9, 1, True), (5, 3, True), (7, 2, False)), None
+    )
     assert run.step_time == run.timeline.virtual == 2
 
 
@@ -95,7 +99,9 @@ def test_micro_batches_are_averaged():
 def test_nothing_is_kept_for_those_who_did_not_ask():
     program = two_towers()
     assert "loss" in computed_values(program)
-    assert all(program.inputs[name].kind == "parameter" for name in state_values(program))
+    assert all(
+        program.inputs[name].kind == "parameter" for name in state_values(program)
+    )
 
 
 def test_a_row_for_each_device_and_the_longest_ops() -> None:
@@ -138,7 +144,9 @@ def test_a_row_for_each_device_and_the_longest_ops() -> None:
     assert lines[5].split() == ["encode", "cpu:0", "3", "ms"]
 
 
-def test_a_step_without_a_timeline_is_one_line_that_says_what_is_wrong_with_it() -> None:
+def test_a_step_without_a_timeline_is_one_line_that_says_what_is_wrong_with_it() -> (
+    None
+):
     told = str(StepTiming(0.01, 0.008, True))
     assert told.endswith("a worker was moved off its core: the wall clock is too long")
     assert "\n" not in told

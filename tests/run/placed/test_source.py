@@ -17,8 +17,13 @@ def run_alone(program, saved):
     plan = plan_execution(program, problem, random_placement(problem, 0, shuffle=False))
     written = device_program(plan, 0, saved)
     found = {}
-    tensors = {name: program.initial[value].clone() for value, name in written.inputs.items()}
-    names = {"save": lambda name, tensor: found.update({name: tensor.clone()}), "seg": [0]}
+    tensors = {
+        name: program.initial[value].clone() for value, name in written.inputs.items()
+    }
+    names = {
+        "save": lambda name, tensor: found.update({name: tensor.clone()}),
+        "seg": [0],
+    }
     names |= DeviceClock().functions()
     ticks = [0] * (TICKS * written.num_ticks)
     written.bind({**tensors, **names})(1, ticks, 0)

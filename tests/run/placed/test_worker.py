@@ -10,7 +10,12 @@ import torch
 from gnnplace.run.placed.plan import plan_execution
 from gnnplace.run.placed.setting import RunSetting
 from gnnplace.run.placed.source import DeviceProgram
-from gnnplace.run.placed.worker import CudaClock, DeviceClock, DeviceWorker, device_clock
+from gnnplace.run.placed.worker import (
+    CudaClock,
+    DeviceClock,
+    DeviceWorker,
+    device_clock,
+)
 from tests.run.programs import ProgramBuilder, aten, problem_of, random_placement
 
 
@@ -21,7 +26,9 @@ def program():
     made = b.op("zeros", aten.zeros.default, [4, 4], device=torch.device("cpu"))
     arange = b.op("arange", aten.arange.default, 4, device=torch.device("cpu"))
     total = b.op("add", aten.add.Tensor, x, made)
-    b.loss = b.op("loss", aten.mean.default, b.op("more", aten.add.Tensor, total, arange))
+    b.loss = b.op(
+        "loss", aten.mean.default, b.op("more", aten.add.Tensor, total, arange)
+    )
     return b.program()
 
 
@@ -37,7 +44,9 @@ def test_ops_make_tensors_on_the_workers_device(monkeypatch):
     monkeypatch.setattr(DeviceProgram, "bind", lambda self, names: bound.update(names))
     worker._bind({}, DeviceClock())
     constants = setting.programs[0].constants
-    devices = [name for name, value in constants.items() if isinstance(value, torch.device)]
+    devices = [
+        name for name, value in constants.items() if isinstance(value, torch.device)
+    ]
     assert len(devices) == 2
     assert all(bound[name] == torch.device("meta") for name in devices)
     setting.transport.dispose()
@@ -83,7 +92,10 @@ def test_events_become_ticks_on_the_hosts_clock(monkeypatch):
         clock.finish(ticks, base, 3)
         times = list(ticks[base : base + 6])
         assert times[0::2] == times[1::2]
-        assert [b - a for a, b in zip(times[0::2], times[2::2], strict=False)] == [10**6, 10**6]
+        assert [b - a for a, b in zip(times[0::2], times[2::2], strict=False)] == [
+            10**6,
+            10**6,
+        ]
         assert before + 10**6 <= times[0] <= time.perf_counter_ns() + 10**6
     assert stream.waited == 4
 

@@ -34,7 +34,9 @@ class Classes(Sentences):
     """Its loss is a mean over labels that are not ignored."""
 
     def forward(self, words, wanted):
-        found = functional.linear(torch.tanh(self.inner(self.embed(words))), self.embed.weight)
+        found = functional.linear(
+            torch.tanh(self.inner(self.embed(words))), self.embed.weight
+        )
         return functional.cross_entropy(found.flatten(0, 1), wanted.flatten())
 
 
@@ -79,10 +81,16 @@ def odd_batches(examples=8):
     yield "different numbers of examples", good | {"wanted": good["wanted"][:2]}
     yield "was applied to ['examples', 5]", batch(examples, 7)
     yield "examples", {k: x[:0] for k, x in good.items()}
-    yield "has an unknown input ['weights']", good | {"weights": torch.ones(examples, 5)}
+    yield (
+        "has an unknown input ['weights']",
+        good | {"weights": torch.ones(examples, 5)},
+    )
     yield "has no input ['wanted']", {"words": good["words"]}
     yield "float64", good | {"wanted": good["wanted"].double()}
-    yield "different numbers of examples", {k: torch.tensor(1).to(x) for k, x in good.items()}
+    yield (
+        "different numbers of examples",
+        {k: torch.tensor(1).to(x) for k, x in good.items()},
+    )
     yield "no input", None
 
 
@@ -93,12 +101,17 @@ PLANS = ["pp=1,microbatch_size=2", "dp=2,microbatch_size=2,zero=3", "pp=2,microb
 @pytest.mark.parametrize(
     ("words", "whose"), [(w, "all") for w in PLANS] + [(w, "last") for w in PLANS[1:]]
 )
-def test_what_is_no_batch_is_one_line_on_every_process_and_training_goes_on(words, whose):
+def test_what_is_no_batch_is_one_line_on_every_process_and_training_goes_on(
+    words, whose
+):
     """On the last process alone too. Takes two seconds: four processes load the package."""
     plan = plan_for(made(), words, 4)
 
     def work(runner, place):
-        share, last = runner.share(batch()), place == runner.parameters_here.seat.seats.count - 1
+        share, last = (
+            runner.share(batch()),
+            place == runner.parameters_here.seat.seats.count - 1,
+        )
         before, said = runner.step(share), []
         for _, odd in odd_batches(runner.examples):
             given = odd if whose == "all" or last else share
@@ -113,7 +126,11 @@ def test_what_is_no_batch_is_one_line_on_every_process_and_training_goes_on(word
         assert all(said)
         assert not any("\n" in line for line in said)
         for (wanted, _), line in zip(odd_batches(), said, strict=False):
-            asked = wanted if last or whose == "all" else "another process refuses its batch"
+            asked = (
+                wanted
+                if last or whose == "all"
+                else "another process refuses its batch"
+            )
             assert asked in line
         if whose == "last":
             assert "some processes train while others evaluate" in said[-1]
@@ -134,7 +151,9 @@ def test_evaluation_of_any_number_of_examples_is_that_of_the_model(words, kind):
                 found.append(float(runner.evaluate(runner.share(whole))))
             except InputError as error:
                 found.append(str(error))
-        return found, refusal(runner.evaluate, runner.share(batch(0, 5, kind is Classes)))
+        return found, refusal(
+            runner.evaluate, runner.share(batch(0, 5, kind is Classes))
+        )
 
     model = made(kind).model.eval()
     for found, empty in everywhere(plan, work, kind):
@@ -166,8 +185,12 @@ def test_names_may_come_in_any_order_and_lists_stand_for_tuples():
     assert all(map(torch.equal, given, (x, y, y)))
     (loaded,) = DataLoader(TensorDataset(x, y), 4)
     assert isinstance(loaded, list)
-    assert all(map(torch.equal, BatchForm.of((x, y), 4, "32-true").tensors(loaded), (x, y)))
-    assert all(map(torch.equal, BatchForm.of(([x, y],), 4, "32-true").tensors(loaded), (x, y)))
+    assert all(
+        map(torch.equal, BatchForm.of((x, y), 4, "32-true").tensors(loaded), (x, y))
+    )
+    assert all(
+        map(torch.equal, BatchForm.of(([x, y],), 4, "32-true").tensors(loaded), (x, y))
+    )
 
 
 def test_what_is_no_tensor_is_what_the_plan_was_applied_to():

@@ -120,10 +120,15 @@ def test_microbatches_in_flight_have_their_own_buffers(recompute):
 
     def work(number):
         losses, state = trained(plan)
-        return [x.tolist() for x in losses], {name: x.tolist() for name, x in state.items()}
+        return [x.tolist() for x in losses], {
+            name: x.tolist() for name, x in state.items()
+        }
 
     for losses, state in run_group(work, ["cpu:0", "cpu:1"], timeout=60.0):
-        tensors = [torch.tensor(x) for x in losses], {n: torch.tensor(x) for n, x in state.items()}
+        tensors = (
+            [torch.tensor(x) for x in losses],
+            {n: torch.tensor(x) for n, x in state.items()},
+        )
         check(tensors, expected)
 
 
@@ -131,11 +136,15 @@ def test_a_buffer_that_two_layers_share_keeps_them_in_one_stage():
     """Also where a view of it is read; stages that share it are refused by its name."""
     made = workload(Looped)
     check(
-        trained(plan_for(made, "pp=1,microbatch_size=2", 1, accept_other_loss=True), Looped),
+        trained(
+            plan_for(made, "pp=1,microbatch_size=2", 1, accept_other_loss=True), Looped
+        ),
         eager(Looped),
     )
     layers = layers_of(copy.copy(made), "32-true")
     assert len(cuts_of(layers.calls, layers.rules).segments) == 1
     names = [call.name for call in layers.calls.calls if call.name in ("first", "last")]
-    with pytest.raises(InputError, match="buffer 'memory' is changed by the forward pass"):
+    with pytest.raises(
+        InputError, match="buffer 'memory' is changed by the forward pass"
+    ):
         pieces_of(layers.calls, [names[:1], names[1:]], [[], []])

@@ -132,7 +132,9 @@ def test_threads_of_a_backward_pass_are_named_before_anything_is_forked() -> Non
     thread.start()
     ready.wait()
     try:
-        with pytest.raises(UnsupportedError, match=r"threads of a backward pass .*fresh process"):
+        with pytest.raises(
+            UnsupportedError, match=r"threads of a backward pass .*fresh process"
+        ):
             run_group(lambda rank: rank, ["a", "b"], timeout=30.0)
     finally:
         over.set()

@@ -41,7 +41,10 @@ class Model(nn.Module):
     def forward(self, ids, *, bias=None):
         rows, length = ids.shape
         x = self.table(ids) + self.position[:, :length]
-        heads = [f(x).view(rows, length, 4, 4).transpose(1, 2) for f in (self.q, self.k, self.v)]
+        heads = [
+            f(x).view(rows, length, 4, 4).transpose(1, 2)
+            for f in (self.q, self.k, self.v)
+        ]
         y = functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + y.transpose(1, 2).reshape(rows, length, 16)
         x += 1.0
@@ -53,7 +56,12 @@ class Model(nn.Module):
 def pair(dropout=0.0):
     torch.manual_seed(0)
     model = Model(dropout)
-    return model, copy.deepcopy(model), torch.randint(32, (4, 8)), torch.randint(32, (4, 8))
+    return (
+        model,
+        copy.deepcopy(model),
+        torch.randint(32, (4, 8)),
+        torch.randint(32, (4, 8)),
+    )
 
 
 def loss_of(output, target):
@@ -64,7 +72,9 @@ def worst(split, whole):
     """Largest error of a gradient, relative to the largest gradient."""
     largest = max(p.grad.abs().max() for p in whole.parameters())
     pairs = zip(split.parameters(), whole.parameters(), strict=True)
-    return float(max((a.grad.full_tensor() - b.grad).abs().max() for a, b in pairs) / largest)
+    return float(
+        max((a.grad.full_tensor() - b.grad).abs().max() for a, b in pairs) / largest
+    )
 
 
 def words_of(plan):
@@ -116,9 +126,13 @@ def variations(rank):
     gnnplace.shard(split, ids, 2, machine=SLOW).apply(split)
     found = {}
     with torch.no_grad():
-        found["no gradient"] = (split(ids)["logits"] - whole(ids)["logits"]).abs().max().item()
+        found["no gradient"] = (
+            (split(ids)["logits"] - whole(ids)["logits"]).abs().max().item()
+        )
         half = ids[:2, :4]
-        found["other shape"] = (split(half)["logits"] - whole(half)["logits"]).abs().max().item()
+        found["other shape"] = (
+            (split(half)["logits"] - whole(half)["logits"]).abs().max().item()
+        )
     for model in (split, whole):
         for part in (ids, ids.flip(0)):  # gradients add up over two steps
             loss_of(model(part), target).backward()
@@ -210,7 +224,10 @@ class Fused(nn.Module):
         self.norm = nn.BatchNorm1d(8)
 
     def forward(self, x):
-        heads = [p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.qkv(x).chunk(3, dim=-1)]
+        heads = [
+            p.unflatten(-1, (4, 4)).transpose(1, 2)
+            for p in self.qkv(x).chunk(3, dim=-1)
+        ]
         y = functional.scaled_dot_product_attention(*heads)
         return self.norm(self.out(y.transpose(1, 2).flatten(2)).mean(1))
 
@@ -304,7 +321,10 @@ def penalised(rank):
     for ours in (split, twin):
         whole.zero_grad()
         for model in (ours, whole):
-            terms = sum(p.square().sum() for p in model.parameters()) + model.up.weight.norm()
+            terms = (
+                sum(p.square().sum() for p in model.parameters())
+                + model.up.weight.norm()
+            )
             loss = model(ids, target) if model is ours else loss_of(model(ids), target)
             (loss + 0.1 * terms).backward()
         found.append(worst(ours, whole))
@@ -339,5 +359,7 @@ def beside_torch_compile(how):
 
 def test_a_split_model_may_be_compiled_or_have_a_forward_of_its_own():
     ways = ("forward of its own", "wrapped", "compiled before", "compiled after")
-    found = on_processes(2, lambda rank: {how: beside_torch_compile(how) for how in ways})[0]
+    found = on_processes(
+        2, lambda rank: {how: beside_torch_compile(how) for how in ways}
+    )[0]
     assert max(found.values()) < 1e-4, found

@@ -33,7 +33,9 @@ ELEMENTS = {
 
 
 def marked():
-    parameter = nn.Parameter(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+    parameter = nn.Parameter(
+        torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    )
     parameter.grad = torch.ones(3, 4)
     marks = Marks((parameter,))
     marks.put()

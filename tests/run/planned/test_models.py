@@ -56,7 +56,9 @@ LLAMA4 = f"hf:llama4_text?{MIXTURE}&head_dim=16&intermediate_size_mlp=128"
             for spec in (BLOOM, PHIMOE, GPT_OSS, LLAMA4)
             for words in ("tp=2,pp=2,microbatch_size=1", "tp=2,dp=2,microbatch_size=2")
         ),
-        pytest.param(GPT_OSS, "cp=2,ep=2,microbatch_size=2", marks=pytest.mark.campaign),
+        pytest.param(
+            GPT_OSS, "cp=2,ep=2,microbatch_size=2", marks=pytest.mark.campaign
+        ),
     ],
 )
 def test_functions_and_gates_of_models_own_train_as_on_one_device(spec, words):
@@ -111,7 +113,10 @@ def trains_as_one_device(model, words, label_of, monkeypatch):
 
     def draft(*given):
         made = draft_of_spec(*given)
-        chosen = [replace(s, choice=replace(s.choice, labels=tuple(labels))) for s in made.stages]
+        chosen = [
+            replace(s, choice=replace(s.choice, labels=tuple(labels)))
+            for s in made.stages
+        ]
         return replace(made, stages=tuple(chosen))
 
     monkeypatch.setattr("gnnplace.plans.given.draft_of_spec", draft)

@@ -5,7 +5,12 @@ import torch
 from torch import nn
 
 from gnnplace.run.planned import parameters
-from gnnplace.run.planned.parameters import Parameters, fill, make_local_parameter, split_into_rows
+from gnnplace.run.planned.parameters import (
+    Parameters,
+    fill,
+    make_local_parameter,
+    split_into_rows,
+)
 from gnnplace.run.planned.seats import Seat, Seats
 from gnnplace.sharding.captured.layout import REPLICATED
 
@@ -14,7 +19,9 @@ WHOLE = (REPLICATED,)
 
 def seat(replica=0, replicas=1):
     seats = Seats(replicas, ((1,),), tuple(f"cpu:{i}" for i in range(replicas)))
-    return Seat(seats, replica, 0, replica, 0, torch.device("cpu"), None, {(False,): None})
+    return Seat(
+        seats, replica, 0, replica, 0, torch.device("cpu"), None, {(False,): None}
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 20])
@@ -39,9 +46,13 @@ def test_with_zero_every_replica_has_its_run_of_elements():
         make_local_parameter(seat(r, 2), "w", parameter, WHOLE, (False,), (0,), 1).part
         for r in range(2)
     ]
-    assert torch.equal(torch.cat([p.detach() for p in parts]), torch.tensor([0, 1, 2, 3, 4, 0.0]))
+    assert torch.equal(
+        torch.cat([p.detach() for p in parts]), torch.tensor([0, 1, 2, 3, 4, 0.0])
+    )
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
-    assert not make_local_parameter(seat(0, 2), "w", frozen, WHOLE, (False,), (0,), 1).split
+    assert not make_local_parameter(
+        seat(0, 2), "w", frozen, WHOLE, (False,), (0,), 1
+    ).split
 
 
 def test_a_freed_leaf_gets_its_memory_back_and_graphs_that_saved_it_go_on():

@@ -56,7 +56,9 @@ def assert_same(found, expected, kinds):
 
 
 @pytest.mark.parametrize("kinds", ["B", "IW"])
-def test_loss_gradients_and_running_statistics_are_bitwise_those_of_the_model(plan, kinds):
+def test_loss_gradients_and_running_statistics_are_bitwise_those_of_the_model(
+    plan, kinds
+):
     workload = toy()
     loss, gradients, model = eager(plan, workload)
     found, runner = step_of(with_rows(plan, passes(kinds)), workload)
@@ -103,7 +105,9 @@ class Counted(TorchDispatchMode):
         ("block:1", 5, 5, None),
     ],
 )
-def test_what_a_word_recomputes_is_computed_twice_with_the_same_masks(word, softmaxes, gelus, kept):
+def test_what_a_word_recomputes_is_computed_twice_with_the_same_masks(
+    word, softmaxes, gelus, kept
+):
     """Of four layers of attention that is written out, in four micro-batches."""
     workload = attending()
     plan = plan_for(workload, f"microbatch_size=2,recompute={word}", 1)
@@ -115,7 +119,9 @@ def test_what_a_word_recomputes_is_computed_twice_with_the_same_masks(word, soft
         runner.step(workload.inputs)
     assert count.ops["_softmax"] == 4 * softmaxes
     assert count.ops["gelu"] == 4 * gelus
-    if kept is not None:  # what enters groups of layers, of which the head is a fifth; not inputs
+    if (
+        kept is not None
+    ):  # what enters groups of layers, of which the head is a fifth; not inputs
         assert plan.file.stages[0].saved == kept * (2 * 6 * 8 * 4)
 
 
@@ -131,7 +137,9 @@ def test_selective_recomputation_frees_what_attention_makes():
     assert made.requires_grad
     scores = sum(held.values()) - query.nbytes
     saved = [
-        plan_for(attending(), f"microbatch_size=2,recompute={word}", 1).file.stages[0].saved
+        plan_for(attending(), f"microbatch_size=2,recompute={word}", 1)
+        .file.stages[0]
+        .saved
         for word in ("none", "selective")
     ]
     assert saved[0] - saved[1] == 4 * scores  # of four layers
@@ -188,7 +196,9 @@ def test_state_goes_to_another_runner_and_training_goes_on_alike(plan):
     for runner, each in ((one, optimizer), (other, second)):
         runner.step(workload.inputs)
         each.step()
-    for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(
+        one.named_parameters(), other.named_parameters(), strict=True
+    ):
         assert torch.equal(a, b), name
 
 
@@ -199,14 +209,18 @@ def test_a_first_state_is_no_step(plan):
     before = [p.detach().clone() for p in runner.parameters()]
     state = runner.optimizer_state_dict(optimizer)
     assert all(bool((value == 0).all()) for value in state.values())
-    assert all(torch.equal(a, b) for a, b in zip(before, runner.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, runner.parameters(), strict=True)
+    )
     assert optimizer.param_groups[0]["lr"] == 1e-2
 
 
 def test_what_does_not_fit_is_one_line(plan):
     workload = toy()
     runner = applied(plan, workload)
-    with pytest.raises(InputError, match="8 examples; a replica's share is 4 micro-batches of 4"):
+    with pytest.raises(
+        InputError, match="8 examples; a replica's share is 4 micro-batches of 4"
+    ):
         runner.step(tuple(x[:8] for x in workload.inputs))
     with pytest.raises(InputError, match=r"has no input \[1\]"):
         runner.step(workload.inputs[:1])
@@ -215,7 +229,9 @@ def test_what_does_not_fit_is_one_line(plan):
     with pytest.raises(InputError, match=r"has no 'first\.weight'"):
         runner.load_state_dict({})
     many = toy_plan("pp=2,microbatch_size=4", 2)
-    with pytest.raises(InputError, match="start the script with torchrun --nproc-per-node 2"):
+    with pytest.raises(
+        InputError, match="start the script with torchrun --nproc-per-node 2"
+    ):
         applied(many, toy())
 
 
@@ -226,7 +242,9 @@ def test_inputs_may_be_those_that_the_plan_was_made_with(plan):
     assert torch.equal(runner.step(workload.inputs), loss)
     assert_same(runner.gradients(), gradients, "B")
     none = Plan(plan.file.model_copy(update={"inputs": []}))
-    with pytest.raises(InputError, match="has no shapes of inputs; give example inputs"):
+    with pytest.raises(
+        InputError, match="has no shapes of inputs; give example inputs"
+    ):
         apply_plan(none, toy().model, None, loss=workload.loss)
 
 
@@ -254,7 +272,9 @@ def test_master_copies_are_trained_and_half_parameters_follow():
     optimizer.step()
     for name, held in runner.parameters_here.held.items():
         expected = before[name] - 1e-4 * grads[name]
-        assert torch.equal(masters[name].detach(), expected)  # too little for bfloat16 to tell
+        assert torch.equal(
+            masters[name].detach(), expected
+        )  # too little for bfloat16 to tell
         assert held.leaf.dtype == torch.bfloat16
     runner.step(workload.inputs)
     with runner.marks.plain():
@@ -315,7 +335,9 @@ def test_a_loss_that_reads_what_the_loop_changes_is_refused():
     runner = plan.apply(toy().model, work.inputs, loss=loss)
     runner.step(work.inputs)
     held["beta"] = 0.5
-    with pytest.raises(MismatchError, match="function loss: its held holds other values"):
+    with pytest.raises(
+        MismatchError, match="function loss: its held holds other values"
+    ):
         runner.step(work.inputs)
 
 

@@ -25,7 +25,9 @@ def test_stages_replicas_and_waiting_weights_train_as_one_device():
     assert found.passed, (found.verification.summary(), found.losses, found.expected)
     assert found.single < 1e-5
     assert found.measured > 0
-    assert found.verification.tensors == 1 + len(dict(toy(depth=4).model.named_parameters()))
+    assert found.verification.tensors == 1 + len(
+        dict(toy(depth=4).model.named_parameters())
+    )
 
 
 def split_by_hand(plan):
@@ -39,7 +41,11 @@ def split_by_hand(plan):
             if name.endswith(".down"):
                 told[name] = ["R", "R", "P"]
             if name.endswith(".norm"):
-                told[name] = ["R", "R", "S0"]  # gradients of its parameters are sums over shards
+                told[name] = [
+                    "R",
+                    "R",
+                    "S0",
+                ]  # gradients of its parameters are sums over shards
         stages.append(stage.model_copy(update={"placements": told}))
     return replace(plan, file=plan.file.model_copy(update={"stages": stages}))
 
@@ -61,7 +67,10 @@ class Tokens(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.LayerNorm(width), nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, width)
+                nn.LayerNorm(width),
+                nn.Linear(width, 16),
+                nn.ReLU(),
+                nn.Linear(16, width),
             )
             for _ in range(2)
         )
@@ -108,7 +117,11 @@ def test_shards_hand_on_their_tokens_and_share_the_optimizer_of_what_each_has_wh
         stage.model_copy(
             update={
                 "placements": stage.placements
-                | {name: ["R", "R", "S1"] for name in stage.members if name.endswith(".0")}
+                | {
+                    name: ["R", "R", "S1"]
+                    for name in stage.members
+                    if name.endswith(".0")
+                }
             }
         )
         for stage in plan.file.stages
@@ -122,7 +135,9 @@ def test_one_stage_after_the_other_is_bitwise_one_device_but_for_tied_weights():
     plan = toy_plan("pp=3,microbatch_size=4,schedule=zero-bubble", 3)
     found = run_plan(plan, toy, train=0, steps=0)
     assert found.passed
-    assert {d.name for d in found.verification.different} <= {"gradient of first.weight"}
+    assert {d.name for d in found.verification.different} <= {
+        "gradient of first.weight"
+    }
 
 
 @pytest.mark.parametrize(

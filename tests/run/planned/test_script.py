@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs" / "howto" / "plan-to-script.md"
-GIVEN = ("pp=2,dp=2,microbatch_size=2,zero=1", "pp=4,microbatch_size=4,schedule=zero-bubble")
+GIVEN = (
+    "pp=2,dp=2,microbatch_size=2,zero=1",
+    "pp=4,microbatch_size=4,schedule=zero-bubble",
+)
 
 
 def script():
@@ -53,7 +56,12 @@ def test_the_script_trains_by_a_plan_and_goes_on_by_another(tmp_path):
         ]
         subprocess.run(plan, cwd=tmp_path, check=True, timeout=200)
         done = subprocess.run(
-            torchrun, cwd=tmp_path, check=True, timeout=300, capture_output=True, text=True
+            torchrun,
+            cwd=tmp_path,
+            check=True,
+            timeout=300,
+            capture_output=True,
+            text=True,
         )
         epochs += re.findall(r"epoch (\d+): loss ([\d.]+)", done.stdout)
     assert [int(number) for number, _ in epochs] == [0, 1, 2, 3]

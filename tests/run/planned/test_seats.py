@@ -26,7 +26,11 @@ def test_every_process_has_one_source_and_is_among_its_targets():
         source = seats[seat.sources(other)]
         assert seat.process in source.targets(seat.rank)
         assert source.replica == seat.replica
-    assert [seats[0].targets(1), seats[2].targets(0), seats[3].targets(0)] == [[2, 3], [0], []]
+    assert [seats[0].targets(1), seats[2].targets(0), seats[3].targets(0)] == [
+        [2, 3],
+        [0],
+        [],
+    ]
 
 
 def plan_with(devices):
@@ -39,7 +43,9 @@ def plan_with(devices):
 
 
 def test_meshes_that_cannot_be_run_are_refused():
-    assert seats_of(plan_with([[["a"], ["b"]], [["c"], ["d"]]])).devices == tuple("abcd")
+    assert seats_of(plan_with([[["a"], ["b"]], [["c"], ["d"]]])).devices == tuple(
+        "abcd"
+    )
     with pytest.raises(MismatchError, match=r"1 and 2 replicas; .* only predicted"):
         seats_of(plan_with([[["a"], ["b"]], [["c", "d"]]]))
 
@@ -47,7 +53,12 @@ def test_meshes_that_cannot_be_run_are_refused():
 def test_a_search_finds_a_plan_for_workers_of_this_machine():
     workload = toy(batch=4)
     (plan,) = plan_model(
-        workload.model, cpus(2), workload.inputs, loss=workload.loss, batch=4, budget=0.2
+        workload.model,
+        cpus(2),
+        workload.inputs,
+        loss=workload.loss,
+        batch=4,
+        budget=0.2,
     )
     assert plan.feasible
     assert any("estimated" in notice for notice in plan.notices)

@@ -71,7 +71,10 @@ def test_steps_that_go_element_by_element_pass(kind, cut):
 def test_fused_and_foreach_steps_and_several_groups_pass():
     for option in ("fused", "foreach"):
         one, two = weights()
-        groups = [{"params": [one], "weight_decay": 0.3}, {"params": [two], "betas": (0.5, 0.9)}]
+        groups = [
+            {"params": [one], "weight_decay": 0.3},
+            {"params": [two], "betas": (0.5, 0.9)},
+        ]
         refuse_joint_step(torch.optim.AdamW(groups, **{option: True}), True)
 
 
@@ -79,7 +82,9 @@ def test_fused_and_foreach_steps_and_several_groups_pass():
 def test_steps_that_look_at_matrices_are_refused_on_parts_of_them_alone(kind):
     optimizer = kind(weights(), lr=1e-8)
     refuse_joint_step(optimizer, False)
-    with pytest.raises(InputError, match=f"optimizer {kind.__name__}: its step is another one"):
+    with pytest.raises(
+        InputError, match=f"optimizer {kind.__name__}: its step is another one"
+    ):
         refuse_joint_step(optimizer, True)
 
 

@@ -54,23 +54,31 @@ def cancelling():
 
 
 @pytest.mark.parametrize("precision", ["16-true", "bf16-true", "16-mixed"])
-def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(precision, monkeypatch):
+def test_half_precision_may_be_off_as_eager_pytorch_is_but_not_wrong(
+    precision, monkeypatch
+):
     """The plan is made once and run six times on this process: 1.5 s."""
     plan = plan_for(cancelling(), "microbatch_size=2", 1)
     plan = replace(plan, file=plan.file.model_copy(update={"precision": precision}))
     right = run_trial(plan, cancelling(), train=0, steps=0)
     if precision == "16-true":
-        assert right.first[0].relative > TOLERANCE[precision]  # of eager PyTorch's in that type
+        assert (
+            right.first[0].relative > TOLERANCE[precision]
+        )  # of eager PyTorch's in that type
     assert all(d.passed for d in right.exact)
     whole = trial.gather_gradients
 
     def wrong(runner):
         found = whole(runner)
-        return found | {"gradient of layers.5.bias": 1.7 * found["gradient of layers.5.bias"]}
+        return found | {
+            "gradient of layers.5.bias": 1.7 * found["gradient of layers.5.bias"]
+        }
 
     monkeypatch.setattr(trial, "gather_gradients", wrong)
     found = run_trial(plan, cancelling(), train=0, steps=0)
-    assert {d.name for d in found.exact if not d.passed} == {"gradient of layers.5.bias"}
+    assert {d.name for d in found.exact if not d.passed} == {
+        "gradient of layers.5.bias"
+    }
 
 
 class Narrow(nn.Module):
@@ -82,13 +90,17 @@ class Narrow(nn.Module):
 
     def forward(self, x):
         x = self.factor.float() * self.first(x).to(torch.float32)
-        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)).to(self.factor.dtype)
+        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)).to(
+            self.factor.dtype
+        )
 
 
 def test_single_precision_that_a_model_asks_for_is_no_rounding_in_double_precision():
     """DeepSeek-V4's streams: their factors' gradients were off by 1.9e-5 under `tp=2`."""
     torch.manual_seed(0)
-    work = Workload("Narrow", Narrow(), (torch.randn(8, 8), torch.randn(8, 8)), functional.mse_loss)
+    work = Workload(
+        "Narrow", Narrow(), (torch.randn(8, 8), torch.randn(8, 8)), functional.mse_loss
+    )
     found = run_trial(plan_for(work, "microbatch_size=2", 1), work, train=0, steps=0)
     assert found.first[0].relative > TOLERANCE["32-true"]
     assert all(d.relative < 1e-12 for d in found.exact)

@@ -26,7 +26,9 @@ class Words(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, words):
-        return self.head(self.dropout(self.norm(torch.tanh(self.inner(self.embed(words))))))
+        return self.head(
+            self.dropout(self.norm(torch.tanh(self.inner(self.embed(words)))))
+        )
 
 
 USES = (
@@ -63,7 +65,9 @@ def trained(plan, steps):
     def work(process):
         workload = words()
         early = torch.optim.SGD(workload.model.parameters())
-        runner = JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
+        runner = JointPlan(plan.file).apply(
+            workload.model, workload.inputs, loss=workload.loss
+        )
         optimizer = torch.optim.AdamW(runner.parameters(), lr=0.1)
         share = runner.share(workload.inputs)
         for _ in range(steps):
@@ -71,7 +75,10 @@ def trained(plan, steps):
             optimizer.step()
         with pytest.raises(InputError, match=r"leave loss\.backward"):
             trained_on.backward()
-        with pytest.raises(InputError, match="autocast around it"), torch.autocast("cpu"):
+        with (
+            pytest.raises(InputError, match="autocast around it"),
+            torch.autocast("cpu"),
+        ):
             runner.step(share)
         loss = runner.evaluate(share)
         assert all(module.training for module in workload.model.modules())
@@ -79,17 +86,29 @@ def trained(plan, steps):
             output = workload.model.eval()(workload.inputs[0])
         workload.model.train()
         for use in USES:
-            with pytest.raises(InputError, match=r"evaluate it by runner\.evaluate\(batch\)"):
+            with pytest.raises(
+                InputError, match=r"evaluate it by runner\.evaluate\(batch\)"
+            ):
                 use(workload.model, workload.inputs[0])
-        for move in (workload.model.double, lambda: nn.Sequential(workload.model).to("cpu")):
-            with pytest.raises(InputError, match="move it, or change its type, before apply"):
+        for move in (
+            workload.model.double,
+            lambda: nn.Sequential(workload.model).to("cpu"),
+        ):
+            with pytest.raises(
+                InputError, match="move it, or change its type, before apply"
+            ):
                 move()
         with pytest.raises(InputError, match="has parts of its weights already"):
-            JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
+            JointPlan(plan.file).apply(
+                workload.model, workload.inputs, loss=workload.loss
+            )
         state = {name: x.tolist() for name, x in runner.state_dict().items()}
         with pytest.raises(InputError, match=r"make it of runner\.parameters"):
             early.step()
-        dims = {name: parameter.dim() for name, parameter in words().model.named_parameters()}
+        dims = {
+            name: parameter.dim()
+            for name, parameter in words().model.named_parameters()
+        }
         assert all(p.dim() == dims[name] for name, p in runner.named_parameters())
         for use in NUMBERS:
             with pytest.raises(InputError, match=r"take |runner\.step|clip_grad_norm_"):
@@ -97,7 +116,9 @@ def trained(plan, steps):
         again = torch.optim.AdamW(runner.parameters(), lr=0.1)
         moments = runner.optimizer_state_dict(optimizer)
         assert moments.keys() == runner.optimizer_state_dict(again).keys()
-        runner.load_optimizer_state_dict(torch.optim.AdamW(runner.parameters()), moments)
+        runner.load_optimizer_state_dict(
+            torch.optim.AdamW(runner.parameters()), moments
+        )
         runner.step(share)  # parts are in their places again
         return loss.item(), output.tolist(), state, sorted(moments)
 
@@ -137,7 +158,11 @@ class Rows(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(8),
+            nn.Linear(8, 16),
+            nn.Linear(16, 8),
+        )
 
     def forward(self, x):
         return x + self.down(torch.relu(self.up(self.norm(x))))
@@ -146,7 +171,10 @@ class Rows(nn.Module):
 def rows():
     torch.manual_seed(0)
     return Workload(
-        "rows", Rows(), (torch.randn(4, 4, 8), torch.randn(4, 4, 8)), functional.mse_loss
+        "rows",
+        Rows(),
+        (torch.randn(4, 4, 8), torch.randn(4, 4, 8)),
+        functional.mse_loss,
     )
 
 
@@ -157,7 +185,9 @@ def test_the_norm_of_all_gradients_counts_each_once_on_two_axes_of_shards(zero):
 
     def work(process):
         workload = rows()
-        runner = JointPlan(plan.file).apply(workload.model, workload.inputs, loss=workload.loss)
+        runner = JointPlan(plan.file).apply(
+            workload.model, workload.inputs, loss=workload.loss
+        )
         runner.step(runner.share(workload.inputs))
         return runner.clip_grad_norm_(0.1).item(), runner.clip_grad_norm_(0.1).item()
 

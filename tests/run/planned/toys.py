@@ -56,7 +56,9 @@ def toy(batch=16, width=8, depth=2):
 
 def cpus(count):
     """A cluster of CPU workers whose links nobody has to measure."""
-    devices = tuple(Device(name=f"cpu:{i}", kind="cpu", memory=1e10) for i in range(count))
+    devices = tuple(
+        Device(name=f"cpu:{i}", kind="cpu", memory=1e10) for i in range(count)
+    )
     links = tuple(
         Link(source=a.name, target=b.name, latency=1e-5, bandwidth=1e9)
         for a in devices
@@ -104,7 +106,11 @@ class Attending(nn.Module):
         self.dropout = nn.Dropout(0.25)
 
     def forward(self, x):
-        parts = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.qkv(self.norm(x))
+            .unflatten(-1, (3, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
         query, key, value = parts.unbind()
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         mixed = self.dropout(torch.softmax(scores, -1)) @ value
@@ -115,6 +121,8 @@ class Attending(nn.Module):
 def attending(batch=8, length=6, width=8, heads=2, depth=4):
     """A model of such layers; the same whenever it is called."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Attending(width, heads) for _ in range(depth)), nn.Linear(width, 3))
+    model = nn.Sequential(
+        *(Attending(width, heads) for _ in range(depth)), nn.Linear(width, 3)
+    )
     inputs = torch.randn(batch, length, width), torch.randn(batch, length, 3)
     return Workload("Attending", model, inputs, functional.mse_loss)

@@ -39,7 +39,9 @@ class Net(pl.LightningModule):
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(16, 3)
 
     def forward(self, x):
-        return self.head(self.dropout(torch.relu(self.left(x)) + torch.tanh(self.right(x))))
+        return self.head(
+            self.dropout(torch.relu(self.left(x)) + torch.tanh(self.right(x)))
+        )
 
     def training_step(self, batch, batch_idx):
         loss = LOSS(self(batch[0]), batch[1])
@@ -67,12 +69,21 @@ def made(kind=Net, *args):
 
 
 def placed(**options):
-    options = {"cluster": "cpu:2", "placer": "round-robin", "budget": 0, "timeout": 30.0} | options
+    options = {
+        "cluster": "cpu:2",
+        "placer": "round-robin",
+        "budget": 0,
+        "timeout": 30.0,
+    } | options
     return PlacedStrategy(**options)
 
 
 def trainer(folder: Path, strategy="auto", callbacks=(), **options):
-    options = {"max_epochs": 3, "enable_progress_bar": False, "log_every_n_steps": 1} | options
+    options = {
+        "max_epochs": 3,
+        "enable_progress_bar": False,
+        "log_every_n_steps": 1,
+    } | options
     return pl.Trainer(
         strategy=strategy,
         accelerator="cpu",
@@ -92,7 +103,11 @@ def callbacks(folder):
 
 def test_metrics_checkpoints_and_callbacks_are_those_of_one_device(tmp_path):
     """With clipping, accumulation over a last odd batch, a schedule, validation, progress bar."""
-    options = {"gradient_clip_val": 0.3, "accumulate_grad_batches": 2, "enable_progress_bar": True}
+    options = {
+        "gradient_clip_val": 0.3,
+        "accumulate_grad_batches": 2,
+        "enable_progress_bar": True,
+    }
     kept = {}
     for name, strategy in (("plain", "auto"), ("placed", placed())):
         folder, module = tmp_path / name, made()
@@ -105,13 +120,19 @@ def test_metrics_checkpoints_and_callbacks_are_those_of_one_device(tmp_path):
     assert table == same
     assert "train_loss" in table
     assert "by_epoch" in table
-    assert all(map(torch.equal, mine.state_dict().values(), theirs.state_dict().values()))
+    assert all(
+        map(torch.equal, mine.state_dict().values(), theirs.state_dict().values())
+    )
     assert first.current_epoch == second.current_epoch
     for name in ("best.ckpt", "last.ckpt"):
-        files = [torch.load(tmp_path / kind / name, weights_only=False) for kind in kept]
+        files = [
+            torch.load(tmp_path / kind / name, weights_only=False) for kind in kept
+        ]
         states = [file["optimizer_states"][0]["state"] for file in files]
         for number, state in states[0].items():
-            assert all(torch.equal(states[1][number][key], x) for key, x in state.items())
+            assert all(
+                torch.equal(states[1][number][key], x) for key, x in state.items()
+            )
         assert all(map(torch.equal, *(file["state_dict"].values() for file in files)))
 
 
@@ -129,7 +150,9 @@ def test_resumed_from_a_checkpoint_it_goes_on_to_the_last_bit(tmp_path):
         made(Net, 0.3),
     )
     again.fit(module, data(), ckpt_path=tmp_path / "half.ckpt")
-    assert all(map(torch.equal, module.state_dict().values(), expected.state_dict().values()))
+    assert all(
+        map(torch.equal, module.state_dict().values(), expected.state_dict().values())
+    )
 
 
 class LogsMore(Net):
@@ -252,7 +275,9 @@ class NoLoss(Net):
         (Net, {"precision": "bf16-mixed"}, "precision='bf16-mixed'"),
     ],
 )
-def test_what_a_placed_step_cannot_do_is_refused_in_one_line(kind, options, why, tmp_path):
+def test_what_a_placed_step_cannot_do_is_refused_in_one_line(
+    kind, options, why, tmp_path
+):
     with pytest.raises(GnnplaceError, match=why) as told:
         trainer(tmp_path, placed(), **options).fit(made(kind), data())
     assert "\n" not in str(told.value)
@@ -265,7 +290,9 @@ def test_a_last_shorter_batch_and_the_placement_of_another_module_are_refused(tm
         asked.fit(made(), shorter)
     assert asked.global_step == 0
     assert not file.exists()
-    trainer(tmp_path, placed(), max_epochs=1, limit_train_batches=1).fit(made(), shorter)
+    trainer(tmp_path, placed(), max_epochs=1, limit_train_batches=1).fit(
+        made(), shorter
+    )
     unseen = DataLoader(shorter.dataset, batch_sampler=[[*range(8)], [*range(8, 12)]])
     with pytest.raises(InputError, match="shape"):
         trainer(tmp_path, placed(output=file)).fit(made(), unseen)
@@ -279,5 +306,7 @@ def test_a_batch_of_another_kind_is_refused():
     from gnnplace.run.training.lightning import Logged, RecordedStep
 
     batch = {torch.ones(1)}
-    with pytest.raises(InputError, match="of type set, which a recorded step cannot take"):
+    with pytest.raises(
+        InputError, match="of type set, which a recorded step cannot take"
+    ):
         RecordedStep(made(), batch, Logged()).inputs(batch)

@@ -57,7 +57,9 @@ def clip_norm(model, optimizer, step, given):
 def clip_value(model, optimizer, step, given):
     for batch in given:
         loss = step.loss(batch)
-        optimizer.zero_grad(set_to_none=False)  # between loss and backward, as Lightning does
+        optimizer.zero_grad(
+            set_to_none=False
+        )  # between loss and backward, as Lightning does
         loss.backward()
         nn.utils.clip_grad_value_(model.parameters(), 0.01)
         optimizer.step()
@@ -137,16 +139,22 @@ def test_it_is_the_loop_without_workers_to_the_last_bit(loop, problem):
     (expected, reference, losses, optimizer) = found
     assert losses == expected
     assert same(optimizer.state_dict(), reference.state_dict())
-    assert all(map(torch.equal, mine.state_dict().values(), theirs.state_dict().values()))
+    assert all(
+        map(torch.equal, mine.state_dict().values(), theirs.state_dict().values())
+    )
 
 
-def test_model_and_optimizer_are_saved_loaded_and_trained_on_as_usual(problem, tmp_path):
+def test_model_and_optimizer_are_saved_loaded_and_trained_on_as_usual(
+    problem, tmp_path
+):
     """A checkpoint of PyTorch's in the middle; then a plain loop goes on from either."""
     given, model = batches(6), net()
     optimizer, path = adam(model), tmp_path / "checkpoint.pt"
     with compiled(model, problem, optimizer) as step:
         first = [float(step(batch)) for batch in given[:2]]
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path
+        )
         save_file(dict(model.named_parameters()), tmp_path / "model.safetensors")
         there = [float(step(batch)) for batch in given[2:4]]
         kept = torch.load(path)
@@ -187,7 +195,8 @@ def test_closed_it_is_a_plain_model_that_trains_on(problem):
     other = optim.AdamW(twin.parameters(), lr=0.02)
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     found = [
-        list(clip_norm(m, o, Eager(m), given[2:])) for m, o in [(model, optimizer), (twin, other)]
+        list(clip_norm(m, o, Eager(m), given[2:]))
+        for m, o in [(model, optimizer), (twin, other)]
     ]
     assert found[0] == found[1]
     assert all(int(state["step"]) == 4 for state in optimizer.state.values())
@@ -227,7 +236,9 @@ def test_autograd_grad_gives_the_gradients_of_eager_pytorch(problem):
     (given,), mine, theirs = batches(1), net(), net()
     names = [name for name, _ in mine.named_parameters()]
     with compiled(mine, problem, adam(mine)) as step:
-        want = torch.autograd.grad(3 * Eager(theirs).loss(given), list(theirs.parameters()))
+        want = torch.autograd.grad(
+            3 * Eager(theirs).loss(given), list(theirs.parameters())
+        )
         found = torch.autograd.grad(3 * step.loss(given), list(mine.parameters()))
         torch.testing.assert_close(found, want)
         (2 * step.loss(given)).backward(inputs=[mine.left.weight])
@@ -266,7 +277,9 @@ def test_trained_in_another_type_the_model_is_brought_up_to_date_when_it_is_read
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with compiled(model, problem, optimizer, dtype="bfloat16") as step:
         step(given[0])
-        with pytest.raises(UnsupportedError, match=r"in torch.bfloat16.*call step\(batch\)"):
+        with pytest.raises(
+            UnsupportedError, match=r"in torch.bfloat16.*call step\(batch\)"
+        ):
             step.loss(given[0])
         assert not torch.equal(model.state_dict()["left.weight"], net().left.weight)
         model.load_state_dict(net().state_dict())
@@ -285,7 +298,9 @@ class Center(nn.Module):
         self.weights = [torch.ones(3, dtype=torch.float64)]
 
     def forward(self, scores, target):
-        loss = nn.functional.cross_entropy(scores - self.center, target, self.weights[0])
+        loss = nn.functional.cross_entropy(
+            scores - self.center, target, self.weights[0]
+        )
         self.center.mul_(0.9).add_(scores.detach().mean(0), alpha=0.1)
         return loss
 
@@ -313,7 +328,10 @@ def test_tensors_of_the_loss_are_followed_and_kept_up_and_it_has_the_models_type
     found = []
     for placed in (False, True):
         torch.manual_seed(0)
-        model, loss = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), Center()
+        model, loss = (
+            nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(),
+            Center(),
+        )
         x = torch.randn(3, 8, 4, dtype=torch.float64)
         given = [(one, torch.arange(8) % 3) for one in x]
         optimizer = adam(model)
@@ -321,11 +339,22 @@ def test_tensors_of_the_loss_are_followed_and_kept_up_and_it_has_the_models_type
             program = capture(model, given[0], loss=loss)
             problem = profile(replace(program, initial={}), cpu_cluster(2), groups=8)
             placement = random_placement(problem, 0, shuffle=False)
-            options = {"loss": loss, "problem": problem, "inputs": given[0], "timeout": 30.0}
+            options = {
+                "loss": loss,
+                "problem": problem,
+                "inputs": given[0],
+                "timeout": 30.0,
+            }
             with gnnplace.compile(model, placement, optimizer, **options) as step:
                 found.append([*centered(model, optimizer, loss, step.loss, given)])
         else:
-            found.append([*centered(model, optimizer, loss, partial(eagerly, model, loss), given)])
+            found.append(
+                [
+                    *centered(
+                        model, optimizer, loss, partial(eagerly, model, loss), given
+                    )
+                ]
+            )
     for plain, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
 
@@ -340,7 +369,9 @@ def test_a_loss_that_reads_a_number_which_the_loop_changes_is_refused(problem):
     with compiled(model, problem, adam(model), loss=loss) as step:
         step(batches(1)[0])
         held["smooth"] = 0.1
-        with pytest.raises(MismatchError, match="function loss: its held holds other values"):
+        with pytest.raises(
+            MismatchError, match="function loss: its held holds other values"
+        ):
             step(batches(1)[0])
 
 
@@ -349,7 +380,9 @@ def test_autocast_is_captured_with_the_first_batch_and_then_may_not_change(probl
     given, losses = batches(2), []
     with torch.autocast("cpu", torch.bfloat16):
         program = capture(net(), given[0], loss=LOSS)
-        placement = random_placement(found := profile(program, cpu_cluster(2)), 0, shuffle=False)
+        placement = random_placement(
+            found := profile(program, cpu_cluster(2)), 0, shuffle=False
+        )
     for cast in (False, True):
         pair, model = (found, placement) if cast else problem, net()
         with compiled(model, pair, adam(model)) as step:
@@ -399,7 +432,9 @@ def adversaries(first, moved):
     for _ in range(3):
         for model, loss, batch in models:
             makers[model].zero_grad()
-            value = steps[model].loss(batch) if steps else loss(model(batch[0]), batch[1])
+            value = (
+                steps[model].loss(batch) if steps else loss(model(batch[0]), batch[1])
+            )
             value.backward()
             makers[model].step()
         if moved:
@@ -410,13 +445,21 @@ def adversaries(first, moved):
     return [p.detach().clone() for model, _, _ in models for p in model.parameters()]
 
 
-@pytest.mark.parametrize(("first", "moved"), [(True, False), (False, False), (False, True)])
-def test_a_model_in_the_loss_of_another_is_followed_wherever_its_numbers_are(first, moved):
-    for ours, plain in zip(adversaries(first, moved), adversaries(None, moved), strict=True):
+@pytest.mark.parametrize(
+    ("first", "moved"), [(True, False), (False, False), (False, True)]
+)
+def test_a_model_in_the_loss_of_another_is_followed_wherever_its_numbers_are(
+    first, moved
+):
+    for ours, plain in zip(
+        adversaries(first, moved), adversaries(None, moved), strict=True
+    ):
         torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("change", [{"maximize": True}, {"nesterov": True}, {"momentum": 0.0}])
+@pytest.mark.parametrize(
+    "change", [{"maximize": True}, {"nesterov": True}, {"momentum": 0.0}]
+)
 def test_an_option_by_which_updates_compute_otherwise_may_not_change(change, problem):
     model = net()
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

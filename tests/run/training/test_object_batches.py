@@ -79,11 +79,17 @@ def test_a_compiled_loop_trains_on_a_new_object_every_step(kind):
     placement = random_placement(problem, 0)
     made = partial(gnnplace.compile, model, placement, None, problem=problem)
     with made(inputs=graph(kind, 0)) as step:
-        assert trained(model, model.parameters(), step.loss, kind) == pytest.approx(expected)
-        with pytest.raises(InputError, match=r"x has shape \(9, 4\).* pad the nodes and edges"):
+        assert trained(model, model.parameters(), step.loss, kind) == pytest.approx(
+            expected
+        )
+        with pytest.raises(
+            InputError, match=r"x has shape \(9, 4\).* pad the nodes and edges"
+        ):
             step.loss(graph(kind, 0, nodes=9))
         if kind is Record:
-            with pytest.raises(MismatchError, match=r"input \[0\].scale is 2.0, and was 1.0"):
+            with pytest.raises(
+                MismatchError, match=r"input \[0\].scale is 2.0, and was 1.0"
+            ):
                 step.loss(graph(kind, 0, scale=2.0))
 
 
@@ -95,4 +101,6 @@ def test_a_plan_trains_on_a_new_object_every_step(kind):
     runner = plan_for(workload, "pp=1,microbatch_size=8", 1).apply(
         workload.model, workload.inputs, loss=workload.loss
     )
-    assert trained(model, runner.parameters(), runner.step, kind) == pytest.approx(expected)
+    assert trained(model, runner.parameters(), runner.step, kind) == pytest.approx(
+        expected
+    )

@@ -60,13 +60,18 @@ def same(ours, theirs):
     for key, state in theirs["state"].items():
         assert ours["state"][key].keys() == state.keys()
         for name, value in state.items():
-            assert torch.equal(torch.as_tensor(ours["state"][key][name]), torch.as_tensor(value))
+            assert torch.equal(
+                torch.as_tensor(ours["state"][key][name]), torch.as_tensor(value)
+            )
     return True
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in ALWAYS else pytest.mark.campaign) for n in MAKERS],
+    [
+        pytest.param(n, marks=() if n in ALWAYS else pytest.mark.campaign)
+        for n in MAKERS
+    ],
 )
 def test_losses_parameters_and_state_are_pytorch_s_to_the_last_bit(name, problem):
     mine, theirs, given = net(), net(), batches(4)
@@ -92,7 +97,10 @@ def test_losses_parameters_and_state_are_pytorch_s_to_the_last_bit(name, problem
     [
         (optimizers.Coupled, "depends on other parameters or on chance"),
         (optimizers.Noisy, "depends on other parameters or on chance"),
-        (optimizers.CountsInItsGroup, r"changes param_groups.0.count, which is not of one"),
+        (
+            optimizers.CountsInItsGroup,
+            r"changes param_groups.0.count, which is not of one",
+        ),
         (optimizers.CountsInItself, r"changes self.count"),
         (optimizers.Replaces, "new memory"),
         (optim.LBFGS, "needs a closure"),
@@ -110,7 +118,10 @@ def test_a_step_that_cannot_be_taken_one_by_one_is_refused_and_draws_nothing(mak
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(optimizers.Remembers, "another form"), (optimizers.KeepsAnObject, "'generator' is neither")],
+    [
+        (optimizers.Remembers, "another form"),
+        (optimizers.KeepsAnObject, "'generator' is neither"),
+    ],
 )
 def test_a_state_that_cannot_lie_in_tensors_is_refused(make, why):
     model = nn.Linear(2, 2)
@@ -125,7 +136,9 @@ def test_an_option_that_is_no_number_may_not_change():
     method = captured_method(optimizer, model)
     group = optimizer.param_groups[0]
     group["betas"] = [0.6, 0.9]
-    assert sorted(method.read_constants(group, 0)) == sorted((0.6, 0.9, 2e-3, 1e-8, 0.0, 4e-3))
+    assert sorted(method.read_constants(group, 0)) == sorted(
+        (0.6, 0.9, 2e-3, 1e-8, 0.0, 4e-3)
+    )
     group["maximize"] = True
     with pytest.raises(UnsupportedError, match="False became True"):
         method.read_constants(group, 0)

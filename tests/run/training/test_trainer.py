@@ -32,7 +32,9 @@ TOLD = ("loss", "grad_norm", "learning_rate", "eval_loss")
 def placed_trainer():
     """The class that the page shows."""
     known: dict[str, type] = {}
-    exec(PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], known)
+    exec(
+        PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], known
+    )
     return known["PlacedTrainer"]
 
 
@@ -47,7 +49,13 @@ def rows():
 
 def small():
     torch.manual_seed(0)
-    sizes = {"n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 64}
+    sizes = {
+        "n_positions": 12,
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "vocab_size": 64,
+    }
     off = {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
     return GPT2LMHeadModel(GPT2Config(**sizes, **off, bos_token_id=0, eos_token_id=0))
 
@@ -69,9 +77,13 @@ def trained(kind, folder, **options):
         disable_tqdm=True,
     )
     given = rows()
-    trainer = kind(model, arguments, train_dataset=given, eval_dataset=given[:4], **options)
+    trainer = kind(
+        model, arguments, train_dataset=given, eval_dataset=given[:4], **options
+    )
     trainer.train()
-    history = [{k: entry[k] for k in TOLD if k in entry} for entry in trainer.state.log_history]
+    history = [
+        {k: entry[k] for k in TOLD if k in entry} for entry in trainer.state.log_history
+    ]
     return model, history
 
 
@@ -82,9 +94,13 @@ def test_the_trainer_of_the_page_is_the_plain_one_to_the_last_bit(tmp_path):
         placed, history = trained(placed_trainer(), tmp_path / "placed", **search)
     assert history == expected
     assert len(history) == 6
-    assert all(map(torch.equal, placed.state_dict().values(), plain.state_dict().values()))
+    assert all(
+        map(torch.equal, placed.state_dict().values(), plain.state_dict().values())
+    )
     kept = GPT2LMHeadModel.from_pretrained(tmp_path / "placed" / "checkpoint-4")
-    assert all(map(torch.equal, kept.state_dict().values(), plain.state_dict().values()))
+    assert all(
+        map(torch.equal, kept.state_dict().values(), plain.state_dict().values())
+    )
 
 
 class Tiny(PreTrainedModel):
@@ -96,7 +112,11 @@ class Tiny(PreTrainedModel):
     def __init__(self):
         torch.manual_seed(0)
         super().__init__(PretrainedConfig())
-        self.embed, self.hidden, self.head = Embedding(64, 8), Linear(8, 8), Linear(8, 64)
+        self.embed, self.hidden, self.head = (
+            Embedding(64, 8),
+            Linear(8, 8),
+            Linear(8, 64),
+        )
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -109,11 +129,15 @@ class Tiny(PreTrainedModel):
     def forward(self, input_ids, labels=None, num_items_in_batch=None):
         seen, inner = self.embed(input_ids), lambda x: torch.tanh(self.hidden(x))
         checked = self.gradient_checkpointing and self.training
-        seen = self._gradient_checkpointing_func(inner, seen) if checked else inner(seen)
+        seen = (
+            self._gradient_checkpointing_func(inner, seen) if checked else inner(seen)
+        )
         logits, loss = self.head(seen), None
         if labels is not None:
             summed = "mean" if num_items_in_batch is None else "sum"
-            loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=summed)
+            loss = cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), reduction=summed
+            )
             loss = loss if num_items_in_batch is None else loss / num_items_in_batch
         return CausalLMOutput(loss=loss, logits=logits)
 
@@ -134,7 +158,9 @@ def stacked(examples):
 
 
 def right(answers):
-    return {"right": float((answers.predictions.argmax(-1) == answers.label_ids).mean())}
+    return {
+        "right": float((answers.predictions.argmax(-1) == answers.label_ids).mean())
+    }
 
 
 def own_optimizer():
@@ -227,7 +253,9 @@ OWN_PROCESS = {
 def no_such_package(monkeypatch):
     """The folder `datasets` of a checkout is not Hugging Face's package of that name."""
     monkeypatch.setattr(transformers.trainer, "is_datasets_available", lambda: False)
-    monkeypatch.setattr(transformers.trainer, "enable_full_determinism", lambda seed: None)
+    monkeypatch.setattr(
+        transformers.trainer, "enable_full_determinism", lambda seed: None
+    )
 
 
 def test_every_argument_is_obeyed_refused_or_of_the_own_process():
@@ -235,7 +263,9 @@ def test_every_argument_is_obeyed_refused_or_of_the_own_process():
     known = [set_here, set(REFUSED), WITH_OTHERS, ONE_PROCESS, OWN_PROCESS]
     listed = sorted(name for names in known for name in names)
     assert listed == sorted(field.name for field in fields(TrainingArguments))
-    made = {name for make in ARGUMENTS.values() for name in make()} | {"compute_loss_func"}
+    made = {name for make in ARGUMENTS.values() for name in make()} | {
+        "compute_loss_func"
+    }
     rest = {"self", "args", "train_dataset", "eval_dataset", "processing_class"}
     assert made | rest == set(inspect.signature(Trainer.__init__).parameters)
     assert set(placed_trainer().REFUSED) | {"skip_memory_metrics"} == set(REFUSED)
@@ -244,7 +274,9 @@ def test_every_argument_is_obeyed_refused_or_of_the_own_process():
 def told(kind, folder, given, made, **options):
     """Parameters and logs of a training; one with checkpoints is resumed from its last one."""
     arguments = TrainingArguments(str(folder), **(PLAIN | given))
-    trainer = kind(args=arguments, train_dataset=rows(), eval_dataset=rows()[:4], **made, **options)
+    trainer = kind(
+        args=arguments, train_dataset=rows(), eval_dataset=rows()[:4], **made, **options
+    )
     trainer.train()
     if "ignore_data_skip" in given:
         trainer.args.num_train_epochs = 2
@@ -265,8 +297,12 @@ def test_other_values_of_arguments_train_as_the_plain_trainer(name, tmp_path):
     expected, plain = told(Trainer, tmp_path / "plain", given, make())
     search = {"cluster": "cpu:2", "placer": "round-robin", "budget": 0}
     with warnings.catch_warnings(action="ignore"):
-        found, placed = told(placed_trainer(), tmp_path / "placed", given, make(), **search)
-    assert [strip(entry, tmp_path) for entry in found] == [strip(e, tmp_path) for e in expected]
+        found, placed = told(
+            placed_trainer(), tmp_path / "placed", given, make(), **search
+        )
+    assert [strip(entry, tmp_path) for entry in found] == [
+        strip(e, tmp_path) for e in expected
+    ]
     assert all(map(torch.equal, placed.values(), plain.values()))
     assert not torch.equal(plain["hidden.weight"], Tiny().hidden.weight)
 
@@ -283,7 +319,9 @@ def test_what_is_drawn_follows_from_the_seed(tmp_path):
         given["neftune_noise_alpha"] = 5.0
         search = {"cluster": "cpu:2", "placer": "round-robin", "budget": 0}
         with warnings.catch_warnings(action="ignore"):
-            history, _ = told(placed_trainer(), tmp_path, given, {"model": Tiny()}, **search)
+            history, _ = told(
+                placed_trainer(), tmp_path, given, {"model": Tiny()}, **search
+            )
         losses.append(history[0]["loss"])
     given = {"max_steps": 1, "train_sampling_strategy": "sequential"}
     quiet = told(Trainer, tmp_path, given, {"model": Tiny()})[0][0]["loss"]
@@ -292,10 +330,14 @@ def test_what_is_drawn_follows_from_the_seed(tmp_path):
     assert losses == pytest.approx([quiet] * 3, rel=0.2)
 
 
-@pytest.mark.parametrize("name", [*sorted(REFUSED.keys() - LIBRARY), "compute_loss_func"])
+@pytest.mark.parametrize(
+    "name", [*sorted(REFUSED.keys() - LIBRARY), "compute_loss_func"]
+)
 def test_arguments_that_workers_do_not_obey_are_refused(name, tmp_path):
     given = {name: REFUSED[name]} if name in REFUSED else {}
-    options = {} if given else {"compute_loss_func": lambda *found, **more: found[0].loss}
+    options = (
+        {} if given else {"compute_loss_func": lambda *found, **more: found[0].loss}
+    )
     arguments = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, **given)
     with pytest.raises(ValueError, match=f"do not obey {name}"):
         placed_trainer()(Tiny(), arguments, **options)
@@ -303,8 +345,12 @@ def test_arguments_that_workers_do_not_obey_are_refused(name, tmp_path):
 
 def test_a_last_batch_that_is_shorter_is_refused_before_training(tmp_path):
     given = PLAIN | {"per_device_train_batch_size": 3}
-    trainer = placed_trainer()(Tiny(), TrainingArguments(str(tmp_path), **given), None, rows())
-    with pytest.raises(ValueError, match="the last of 16 examples are no batch of 3; give data"):
+    trainer = placed_trainer()(
+        Tiny(), TrainingArguments(str(tmp_path), **given), None, rows()
+    )
+    with pytest.raises(
+        ValueError, match="the last of 16 examples are no batch of 3; give data"
+    ):
         trainer.train()
     assert trainer.step is None
     assert trainer.state.global_step == 0

@@ -53,7 +53,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize(("name", "microbatches"), [("sgd", 2), ("momentum", 1), ("adamw", 2)])
+@pytest.mark.parametrize(
+    ("name", "microbatches"), [("sgd", 2), ("momentum", 1), ("adamw", 2)]
+)
 def test_it_trains_as_pytorch_does(name, microbatches):
     """New batches and a scheduled learning rate; then the model's own state."""
     mine, theirs, given = net(), net(), batches(4)
@@ -61,7 +63,9 @@ def test_it_trains_as_pytorch_does(name, microbatches):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     expected = []
     for k in range(len(given)):
-        expected += torch_losses(theirs, optimizer, given[k : k + 1], shares=microbatches)
+        expected += torch_losses(
+            theirs, optimizer, given[k : k + 1], shares=microbatches
+        )
         schedule.step()
     optimizer = OPTIMIZERS[name](mine.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
@@ -75,7 +79,9 @@ def test_it_trains_as_pytorch_does(name, microbatches):
     assert list(state) == list(theirs.state_dict())
     for key, tensor in theirs.state_dict().items():
         torch.testing.assert_close(state[key], tensor, rtol=1e-4, atol=1e-5)
-    assert all(torch.equal(tensor, state[key]) for key, tensor in mine.state_dict().items())
+    assert all(
+        torch.equal(tensor, state[key]) for key, tensor in mine.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
@@ -104,7 +110,9 @@ def test_saved_and_resumed_on_another_placement_it_goes_on_the_same(tmp_path):
         expected = [float(step(batch)) for batch in given[3:]]
     model = net(dropout=0.2)
     optimizer = OPTIMIZERS["adamw"](model.parameters())
-    with compiled(model, optimizer, devices=3, seed=5, mode="emulated", inputs=given[0]) as step:
+    with compiled(
+        model, optimizer, devices=3, seed=5, mode="emulated", inputs=given[0]
+    ) as step:
         step.resume(path)
         assert step.num_steps == 3
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01 / 3)
@@ -128,14 +136,20 @@ def test_groups_have_their_own_constants_and_frozen_parameters_stay():
     def groups(model):
         model.right.requires_grad_(False)
         fast = [{"params": model.left.parameters(), "lr": 0.5}]
-        slow = [p for n, p in model.named_parameters() if not n.startswith(("left", "right"))]
+        slow = [
+            p
+            for n, p in model.named_parameters()
+            if not n.startswith(("left", "right"))
+        ]
         return torch.optim.SGD([*fast, {"params": slow, "lr": 0.01}])
 
     mine, theirs, given = net(), net(), batches(4)
     expected = torch_losses(theirs, groups(theirs), given)
     optimizer = groups(mine)
     with compiled(mine, optimizer) as step:
-        assert [float(step(batch)) for batch in given] == pytest.approx(expected, rel=1e-5)
+        assert [float(step(batch)) for batch in given] == pytest.approx(
+            expected, rel=1e-5
+        )
         assert torch.equal(step.state_dict()["right.weight"], mine.right.weight)
         torch.testing.assert_close(step.state_dict()["left.weight"], theirs.left.weight)
 
@@ -146,9 +160,13 @@ def test_other_parameters_can_be_loaded():
     words, targets = batches(1)[0]
     with compiled(model, "sgd", inputs=(words, targets)) as step:
         step.load_state_dict(other.state_dict())
-        assert float(step((words, targets))) == pytest.approx(LOSS(other(words), targets).item())
+        assert float(step((words, targets))) == pytest.approx(
+            LOSS(other(words), targets).item()
+        )
         with pytest.raises(MismatchError, match="unread"):
-            step.load_state_dict({k: v for k, v in other.state_dict().items() if k != "unread"})
+            step.load_state_dict(
+                {k: v for k, v in other.state_dict().items() if k != "unread"}
+            )
 
 
 def test_a_placement_file_says_it_all(tmp_path):
@@ -156,7 +174,9 @@ def test_a_placement_file_says_it_all(tmp_path):
     model, path = net(), tmp_path / "placement.json"
     problem, placement = placed(microbatches=2)
     write_placement(path, placement, problem)
-    data = path.read_text().replace('"format"', '"x-capture": {"groups": 30}, "format"', 1)
+    data = path.read_text().replace(
+        '"format"', '"x-capture": {"groups": 30}, "format"', 1
+    )
     path.write_text(data)
     with gnnplace.compile(model, path, "sgd", loss=LOSS, timeout=30) as step:
         first = float(step(batches(1)[0]))
@@ -168,7 +188,9 @@ def test_a_placement_file_says_it_all(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["momentum", "adamw"])
-def test_a_placement_made_with_another_optimizer_can_be_trained_with_any(tmp_path, name):
+def test_a_placement_made_with_another_optimizer_can_be_trained_with_any(
+    tmp_path, name
+):
     model, path = net(), tmp_path / "placement.json"
     problem, placement = placed()
     write_placement(path, placement, problem)
@@ -186,9 +208,13 @@ def test_the_structure_with_another_optimizer_is_that_of_a_capture_with_it(name)
         return profile(bare, cpu_cluster(2), groups=30).fingerprint
 
     model, inputs = net(), batches(1)[0]
-    first = capture(model, inputs, loss=LOSS, optimizer={"sgd": "adamw", "adamw": "sgd"}[name])
+    first = capture(
+        model, inputs, loss=LOSS, optimizer={"sgd": "adamw", "adamw": "sgd"}[name]
+    )
     second = capture(model, inputs, loss=LOSS, optimizer=name)
-    assert fingerprint(with_optimizer(first, find_optimizer(name))) == fingerprint(second)
+    assert fingerprint(with_optimizer(first, find_optimizer(name))) == fingerprint(
+        second
+    )
 
 
 def test_steps_have_clocks():
@@ -240,7 +266,10 @@ def hooked(optimizer):
         (lambda p: torch.optim.LBFGS(p), "LBFGS: its step needs a closure"),
         (lambda p: torch.optim.Adam(p, capturable=True), "supported devices"),
         (lambda p: torch.optim.SGD(list(p)[:2], lr=0.1), "in none of its groups"),
-        (lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(2))], lr=0.1), "not the model's"),
+        (
+            lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(2))], lr=0.1),
+            "not the model's",
+        ),
         (lambda p: hooked(torch.optim.SGD(p, lr=0.1)), "hooks of its step"),
     ],
 )
@@ -269,7 +298,9 @@ def test_a_file_that_is_none_or_of_another_model_is_refused(tmp_path):
         with pytest.raises(InputError, match="cannot be written"):
             step.save(tmp_path / "nowhere" / "x")
     model = net()
-    with compiled(model, OPTIMIZERS["adamw"](model.parameters()), inputs=batches(1)[0]) as step:
+    with compiled(
+        model, OPTIMIZERS["adamw"](model.parameters()), inputs=batches(1)[0]
+    ) as step:
         step.save(path)
     with (
         compiled(net(), "sgd", inputs=batches(1)[0]) as step,
@@ -300,7 +331,9 @@ class Weighing(nn.Module):
 
 def test_a_loss_may_have_buffers_but_no_parameters():
     model, (problem, placement) = net(), placed()
-    with pytest.raises(UnsupportedError, match="the loss has a parameter 'weight' of its own"):
+    with pytest.raises(
+        UnsupportedError, match="the loss has a parameter 'weight' of its own"
+    ):
         gnnplace.compile(
             model, placement, loss=Weighing(True), inputs=batches(1)[0], problem=problem
         )
@@ -312,7 +345,9 @@ def test_a_loss_may_have_buffers_but_no_parameters():
     with gnnplace.compile(model, placement, "sgd", **options) as step:
         loss, state = step(batches(1)[0]), step.state_dict()
     words, targets = batches(1)[0]
-    assert float(loss) == pytest.approx(2 * float(LOSS(net()(words), targets)), rel=1e-6)
+    assert float(loss) == pytest.approx(
+        2 * float(LOSS(net()(words), targets)), rel=1e-6
+    )
     assert set(state) == set(model.state_dict())
 
 
@@ -338,7 +373,9 @@ def test_what_changes_after_compile_is_followed_or_refused():
         assert losses == pytest.approx(expected, rel=1e-5)
         name, first = next(mine.named_parameters())
         first.requires_grad_(False)
-        with pytest.raises(MismatchError, match=f"parameter '{name}': its requires_grad was True"):
+        with pytest.raises(
+            MismatchError, match=f"parameter '{name}': its requires_grad was True"
+        ):
             step(given[0])
         first.requires_grad_(True)
         first.register_hook(lambda g: 2 * g)

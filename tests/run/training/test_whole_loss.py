@@ -57,7 +57,10 @@ def test_batches_with_other_masks_are_trained_as_pytorch_does(name):
 
 def test_a_loss_that_mixes_examples_is_refused_unless_it_is_accepted():
     work = losses.REFUSED["clip"][1]()
-    with pytest.raises(OtherLossError, match="op 'matmul'"), compiled(work, "sgd") as step:
+    with (
+        pytest.raises(OtherLossError, match="op 'matmul'"),
+        compiled(work, "sgd") as step,
+    ):
         step(work.inputs)
     with compiled(work, "sgd", accept_other_loss=True) as step:
         assert torch.isfinite(step(work.inputs))
@@ -70,6 +73,8 @@ def test_counts_are_checked_in_every_step_where_nothing_can_be_repaired():
     padded[0] = -100
     with compiled(work, "sgd", inputs=work.inputs) as step:
         step(work.inputs)
-        with pytest.raises(InputError, match="over 1 elements in micro-batch 0 and over 2"):
+        with pytest.raises(
+            InputError, match="over 1 elements in micro-batch 0 and over 2"
+        ):
             step((losses.X, padded))
         assert torch.isfinite(step(work.inputs))

@@ -53,7 +53,8 @@ def test_every_worker_answers_and_remembers():
 
 
 @pytest.mark.parametrize(
-    ("how", "message"), [("raise", "too much"), ("kill", "SIGKILL"), ("hang", "no progress")]
+    ("how", "message"),
+    [("raise", "too much"), ("kill", "SIGKILL"), ("hang", "no progress")],
 )
 def test_one_that_fails_ends_all(how, message):
     crew = Crew([counter("a"), counter("b", 2, how)], timeout=1.0, suspect=lambda: 1)

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from gnnplace.run.workers import links
-from gnnplace.run.workers.links import SIZES, MessageTimes, fit_line, fit_link, measure_link
+from gnnplace.run.workers.links import (
+    SIZES,
+    MessageTimes,
+    fit_line,
+    fit_link,
+    measure_link,
+)
 
 
 def test_the_fit_finds_the_figures_it_was_made_from():
@@ -44,7 +50,10 @@ def test_ends_have_cores_of_their_own_and_the_devices_that_they_were_given(monke
         return times
 
     monkeypatch.setattr(links, "time_messages", fake)
-    gpus, cpus = [torch.device("cuda", 0), torch.device("cuda", 1)], (torch.device("cpu"),) * 2
+    gpus, cpus = (
+        [torch.device("cuda", 0), torch.device("cuda", 1)],
+        (torch.device("cpu"),) * 2,
+    )
     for cores in ([2, 5, 7], [3]):
         monkeypatch.setattr(links, "available_cores", lambda cores=cores: cores)
         measure_link(gpus)

@@ -21,7 +21,9 @@ from gnnplace.run.workers.tasks import Task, run_tasks
 from tests.leftovers import nothing_shared
 
 MEGA = 2**20
-here = pytest.mark.skipif(PeakMemory().bytes() is None, reason="this kernel does not tell")
+here = pytest.mark.skipif(
+    PeakMemory().bytes() is None, reason="this kernel does not tell"
+)
 
 
 def test_what_a_worker_writes_the_parent_reads():
@@ -77,7 +79,9 @@ def grown(size, times):
     def run():
         peak = PeakMemory()
         for _ in range(times):
-            with mmap.mmap(-1, size) as pages:  # Not the heap, whose holes differ by machine.
+            with mmap.mmap(
+                -1, size
+            ) as pages:  # Not the heap, whose holes differ by machine.
                 pages[:: mmap.PAGESIZE] = b"1" * len(pages[:: mmap.PAGESIZE])
         return peak.bytes()
 
@@ -95,7 +99,9 @@ def test_the_peak_is_what_lives_at_a_time(times):
 @here
 def test_what_was_there_before_does_not_count():
     block = torch.ones(100 * MEGA)
-    assert grown(MEGA, 1) < 30 * MEGA  # of 400 that were there; forking itself takes some
+    assert (
+        grown(MEGA, 1) < 30 * MEGA
+    )  # of 400 that were there; forking itself takes some
     assert block[0] == 1
 
 

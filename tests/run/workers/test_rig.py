@@ -14,7 +14,10 @@ def work(rank: int) -> tuple[float, list[str], dict[str, list[float]]]:
     """The sum over the group, what ran here in which order, and seconds."""
     total, ran = torch.tensor(float(rank + 1)), list[str]()
     dist.all_reduce(total)
-    runs = {"all": lambda: ran.append("all"), "one": None if rank else lambda: ran.append("one")}
+    runs = {
+        "all": lambda: ran.append("all"),
+        "one": None if rank else lambda: ran.append("one"),
+    }
     wall, cpu = time_steps(runs, 2, warm_up=1)
     assert wall.keys() == cpu.keys()
     return float(total), ran, wall
@@ -35,5 +38,7 @@ def fails(rank: int) -> None:
 
 
 def test_one_that_fails_is_named() -> None:
-    with pytest.raises(ExecutionError, match="worker 'b' failed: ValueError: no such file"):
+    with pytest.raises(
+        ExecutionError, match="worker 'b' failed: ValueError: no such file"
+    ):
         run_group(fails, ["a", "b"], timeout=30.0)

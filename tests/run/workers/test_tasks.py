@@ -46,19 +46,25 @@ def no_children_left():
 
 
 def test_results_come_back_in_order_of_the_tasks():
-    tasks = [Task(f"w{i}", lambda i=i: (time.sleep(0.1 * (2 - i)), i)[1]) for i in range(3)]
+    tasks = [
+        Task(f"w{i}", lambda i=i: (time.sleep(0.1 * (2 - i)), i)[1]) for i in range(3)
+    ]
     assert run_tasks(tasks) == [0, 1, 2]
 
 
 def test_a_worker_has_its_core_and_one_thread():
     core = available_cores()[-1]
-    found = run_tasks([Task("w", lambda: (os.sched_getaffinity(0), torch.get_num_threads()), core)])
+    found = run_tasks(
+        [Task("w", lambda: (os.sched_getaffinity(0), torch.get_num_threads()), core)]
+    )
     assert found == [({core}, 1)]
 
 
 def test_a_worker_can_compute_after_the_parent_used_threads():
     torch.randn(300, 300) @ torch.randn(300, 300)
-    assert run_tasks([Task("w", lambda: float((torch.ones(64, 64) @ torch.ones(64, 64))[0, 0]))])
+    assert run_tasks(
+        [Task("w", lambda: float((torch.ones(64, 64) @ torch.ones(64, 64))[0, 0]))]
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,9 @@ def test_a_death_is_told_rather_than_the_failure_it_causes():
         raise ConnectionError("peer closed")
 
     with pytest.raises(ExecutionError, match="'dead' was killed by SIGKILL"):
-        run_tasks([Task("other", fail_soon), Task("dead", lambda: (time.sleep(0.32), die()))])
+        run_tasks(
+            [Task("other", fail_soon), Task("dead", lambda: (time.sleep(0.32), die()))]
+        )
 
 
 def test_a_hang_is_ended_after_the_timeout_and_the_suspect_is_named():
@@ -103,9 +111,9 @@ def test_a_hang_is_ended_after_the_timeout_and_the_suspect_is_named():
 def test_progress_postpones_the_timeout():
     beats = iter(range(10**6))
     task = Task("slow", lambda: time.sleep(1.0))
-    assert run_tasks([task], timeout=0.3, progress=lambda: bytes(str(next(beats)), "ascii")) == [
-        None
-    ]
+    assert run_tasks(
+        [task], timeout=0.3, progress=lambda: bytes(str(next(beats)), "ascii")
+    ) == [None]
 
 
 SCRIPT = r"""
@@ -134,7 +142,9 @@ def test_workers_end_with_their_parent(how, tmp_path: Path):
     parent.send_signal(how)
     assert parent.wait(timeout=20) != 0
     deadline = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < deadline:
+    while (
+        any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert not any(psutil.pid_exists(pid) for pid in workers)
     parent.stdout.close()
@@ -159,7 +169,9 @@ def test_a_stopped_worker_is_given_up_long_before_the_timeout(monkeypatch):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     begin = time.monotonic()
-    with pytest.raises(ExecutionError, match=r"worker 'w' is stopped \(SIGSTOP\) in op 'x'"):
+    with pytest.raises(
+        ExecutionError, match=r"worker 'w' is stopped \(SIGSTOP\) in op 'x'"
+    ):
         run_tasks([Task("w", stop)], timeout=600, doing=lambda worker: " in op 'x'")
     assert time.monotonic() - begin < 30
 

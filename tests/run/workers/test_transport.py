@@ -93,7 +93,11 @@ def exchange(name: str, wrong_strides: bool = False) -> list[str]:
                 found = function(turn)
                 if not torch.equal(found, expected_in_round(tensor, turn)):
                     faults.append(f"{what}: numbers in round {turn}")
-                if tensor.numel() and found.stride() != tensor.stride() and not wrong_strides:
+                if (
+                    tensor.numel()
+                    and found.stride() != tensor.stride()
+                    and not wrong_strides
+                ):
                     faults.append(f"{what}: strides {found.stride()}")
         carrier.close()
         return faults

@@ -61,7 +61,10 @@ def test_a_value_goes_there_and_its_gradient_back():
     assert moved.resharding == pytest.approx(256.0)
     assert moved.reduction == pytest.approx(256.0)  # a sum into parts
     assert (
-        passed(graph.values[0], (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT).reduction == 0.0
+        passed(
+            graph.values[0], (Place(0),), (REPLICATED,), (PARTIAL,), (2,), UNIT
+        ).reduction
+        == 0.0
     )
 
 
@@ -97,9 +100,12 @@ def test_a_machine_without_speed_is_refused():
 def test_what_parts_exchange_while_they_compute():
     graph = perceptron()
     norm = replace(
-        graph.ops[1], shape=replace(graph.ops[1].shape, exchanges=(("0", Exchanged(16)),))
+        graph.ops[1],
+        shape=replace(graph.ops[1].shape, exchanges=(("0", Exchanged(16)),)),
     )
     machine = MeshMachine(flops=1.0, bandwidth=1.0, latency=0.5)
     assert exchange(graph, norm, ("1",), (2,), machine) == 0.0
     # There and back, 2 * 1/2 of two parts of 16 elements.
-    assert exchange(graph, norm, ("0",), (2,), machine) == pytest.approx(2 * (0.5 + 2 * 16 * 4))
+    assert exchange(graph, norm, ("0",), (2,), machine) == pytest.approx(
+        2 * (0.5 + 2 * 16 * 4)
+    )

@@ -23,7 +23,9 @@ from tests.sharding.captured_graphs import perceptron
 @pytest.fixture(scope="module")
 def bert():
     workload = load("bert?layers=1", fake=True)
-    graph = record_calls(StepModule(workload.model, workload.loss, workload.inputs), "bert")
+    graph = record_calls(
+        StepModule(workload.model, workload.loss, workload.inputs), "bert"
+    )
     return split_graph(graph, rules_of(graph))
 
 
@@ -41,7 +43,12 @@ def test_features_of_projections_are_heads(bert):
 
 
 def test_the_batch_is_followed_through_all_layers(bert):
-    for end in ("self.query", "scaled_dot_product_attention", "LayerNorm", "cross_entropy"):
+    for end in (
+        "self.query",
+        "scaled_dot_product_attention",
+        "LayerNorm",
+        "cross_entropy",
+    ):
         op = op_of(bert, end)
         assert op.batch is not None
         assert dict(op.names)[op.batch] == "batch"
@@ -87,7 +94,9 @@ def test_views_are_looked_through():
     product = Shape((("0", 8), ("in", 12), ("out", 12)), (("0", "in"), ("out", "in")),
                     (("0", "out"),), 2304.0)  # fmt: skip
     view = Shape((("0", 8), ("1", 3)), (("0", "1"),), (("0", "1", None),), 0.0, True)
-    heads = Shape((("0", 8), ("heads", 3)), (("0", "heads", None),), (("0", "heads", None),), 9.0)
+    heads = Shape(
+        (("0", 8), ("heads", 3)), (("0", "heads", None),), (("0", "heads", None),), 9.0
+    )
     ops = (
         SplitOp("query", "linear", product, (0, 1), (2,), "0"),
         SplitOp("view", "shape", view, (2,), (3,), "0"),
@@ -98,7 +107,9 @@ def test_views_are_looked_through():
     attention = network.layers[1]
     assert attention.inputs == ("query",)
     assert attention.operation.inputs[0][:2] == ("0", "heads")
-    assert attention.operation.elements(attention.operation.inputs[0]) == pytest.approx(96)
+    assert attention.operation.elements(attention.operation.inputs[0]) == pytest.approx(
+        96
+    )
 
 
 def test_the_best_strategy_is_no_worse_than_data_parallelism():

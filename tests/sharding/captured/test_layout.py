@@ -21,12 +21,16 @@ from gnnplace.sharding.captured.layout import (
 from tests.sharding.captured_graphs import batch_configuration
 
 LINEAR = Shape(
-    (("b", 8), ("in", 6), ("out", 4)), (("b", "in"), ("out", "in")), (("b", "out"),), 1.0
+    (("b", 8), ("in", 6), ("out", 4)),
+    (("b", "in"), ("out", "in")),
+    (("b", "out"),),
+    1.0,
 )
 
 
 @pytest.mark.parametrize(
-    ("devices", "mesh"), [(1, (1,)), (2, (2,)), (4, (2, 2)), (6, (3, 2)), (7, (7,)), (64, (8, 8))]
+    ("devices", "mesh"),
+    [(1, (1,)), (2, (2,)), (4, (2, 2)), (6, (3, 2)), (7, (7,)), (64, (8, 8))],
 )
 def test_meshes_are_near_a_square(devices, mesh):
     assert default_mesh(devices) == mesh
@@ -59,6 +63,9 @@ def test_layouts_of_a_row_parallel_product():
 
 def test_data_parallelism_splits_the_batch_or_nothing():
     op = SplitOp("a", "linear", LINEAR, (), (), batch="b")
-    assert mesh_configurations(LINEAR, (2, 2))[batch_configuration(op, (2, 2))] == ("b", "b")
+    assert mesh_configurations(LINEAR, (2, 2))[batch_configuration(op, (2, 2))] == (
+        "b",
+        "b",
+    )
     assert batch_configuration(op, (3,)) == 0
     assert batch_configuration(SplitOp("a", "x", LINEAR, (), ()), (2, 2)) == 0

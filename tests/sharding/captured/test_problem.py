@@ -30,7 +30,9 @@ MACHINE = MeshMachine(flops=100.0, bandwidth=1.0, latency=0.5)
 FLOPS, BANDWIDTH = 1e9, 1e6
 
 
-@pytest.fixture(params=[(perceptron, (2,)), (perceptron, (2, 2)), (shared, (2,)), (shared, (2, 2))])
+@pytest.fixture(
+    params=[(perceptron, (2,)), (perceptron, (2, 2)), (shared, (2,)), (shared, (2, 2))]
+)
 def captured(request):
     make, mesh = request.param
     return CapturedProblem(make(), mesh, MACHINE)
@@ -63,7 +65,9 @@ def test_data_parallelism_only_adds_up_gradients():
     captured = CapturedProblem(perceptron(), (2, 2), MACHINE)
     parts = captured_parts(captured, captured_data_parallel(captured))
     assert parts.reduction == parts.resharding == 0.0
-    assert parts.gradient == pytest.approx(2 * 256 + 2 * 256)  # two dimensions, two weights
+    assert parts.gradient == pytest.approx(
+        2 * 256 + 2 * 256
+    )  # two dimensions, two weights
 
 
 def test_columns_then_rows_is_best_where_the_batch_is_small():
@@ -86,7 +90,9 @@ def test_what_readers_share_is_moved_once():
     chosen[0] = first.index(("out",))  # made in parts, read whole by all
     for node in captured.position.values():
         chosen[node] = (
-            captured.shared[value].index(whole) if node == captured.position[value] else 0
+            captured.shared[value].index(whole)
+            if node == captured.position[value]
+            else 0
         )
     table = captured.shared[1]
     chosen[captured.position[1]] = table.index(((Place(0),), (Place(0),)))
@@ -99,7 +105,9 @@ def test_a_table_read_twice_has_one_home():
     assert captured.names()[-1] in ("table", "shared.2")
     parts = captured_parts(captured, captured_data_parallel(captured))
     assert parts.gradient > 0
-    assert parts.memory == pytest.approx(4 * 64 + 3 * 64)  # four copies of it, halves of values
+    assert parts.memory == pytest.approx(
+        4 * 64 + 3 * 64
+    )  # four copies of it, halves of values
 
 
 def test_what_is_shared_is_completed_at_its_cheapest(captured):

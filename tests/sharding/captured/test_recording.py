@@ -17,7 +17,9 @@ from gnnplace.tracing.step import StepModule
 
 
 def record(model, *inputs, loss=None):
-    step = StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    step = (
+        StepModule(model, loss, inputs) if loss else OutputModule(model, None, inputs)
+    )
     return record_calls(step, "test")
 
 
@@ -201,7 +203,10 @@ def test_a_tensor_that_is_two_inputs_is_two_values():
     """As labels that are the words themselves: `model(input_ids=ids, labels=ids)`."""
     with FakeTensorMode():
         model, ids = nn.Embedding(5, 5), torch.zeros(2, 3, dtype=torch.int64)
-    loss = lambda out, target: functional.cross_entropy(out.flatten(0, 1), target.flatten())  # noqa: E731
+
+    def loss(out, target):
+        return functional.cross_entropy(out.flatten(0, 1), target.flatten())
+
     graph = record_calls(StepModule(model, loss, (ids, ids)), "m")
     read = [graph.values[index].name for call in graph.calls for index in call.reads]
     assert {"0", "1"} <= set(read)
@@ -218,7 +223,11 @@ def test_an_error_of_the_model_is_one_of_ours():
 
 @pytest.mark.parametrize(
     ("function", "name"),
-    [(torch.Tensor.__iadd__, "iadd"), (torch.Tensor.add_, "add"), (functional.relu, "relu")],
+    [
+        (torch.Tensor.__iadd__, "iadd"),
+        (torch.Tensor.add_, "add"),
+        (functional.relu, "relu"),
+    ],
 )
 def test_function_names(function, name):
     assert function_name(function) == name
@@ -230,7 +239,9 @@ def test_a_module_that_stands_at_several_places_keeps_its_parameters():
     before = dict(model.named_parameters())
     graph = record_calls(StepModule(model, None, (torch.ones(2, 4),)), "twice")
     assert [call.kind for call in graph.calls] == ["linear", "relu", "linear", "sum"]
-    assert all(before[name] is parameter for name, parameter in model.named_parameters())
+    assert all(
+        before[name] is parameter for name, parameter in model.named_parameters()
+    )
 
 
 LLAMA = AutoConfig.for_model(
@@ -259,11 +270,16 @@ def masks(graph):
 
 
 def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so():
-    tokens, positions = torch.zeros(2, 6, dtype=torch.long), torch.arange(6).expand(2, -1)
+    tokens, positions = (
+        torch.zeros(2, 6, dtype=torch.long),
+        torch.arange(6).expand(2, -1),
+    )
     assert masks(record(WithPositions(), tokens)) == [(False, True)] * 2
     assert masks(record(WithPositions([*range(6)]), tokens)) == [(False, True)] * 2
     packed = WithPositions([0, 1, 2, 0, 1, 2])
-    assert masks(record(packed, tokens)) == [(False, True)] * 2  # with a cache it does not look
+    assert (
+        masks(record(packed, tokens)) == [(False, True)] * 2
+    )  # with a cache it does not look
     packed.model.config.use_cache = False
     assert masks(record(packed, tokens)) == [(True, False)] * 2
     packed.positions = None
@@ -307,10 +323,15 @@ def test_a_tensor_that_learns_and_is_no_parameter_of_the_model_is_refused():
     scale = torch.ones((), requires_grad=True)
     model = torch.nn.Linear(3, 3)
     record_calls(
-        StepModule(model, lambda out: (out * scale.detach()).sum(), (torch.ones(2, 3),)), "m"
+        StepModule(
+            model, lambda out: (out * scale.detach()).sum(), (torch.ones(2, 3),)
+        ),
+        "m",
     )
     step = StepModule(model, lambda out: (out * scale).sum(), (torch.ones(2, 3),))
-    with pytest.raises(CaptureError, match="needs a gradient and is no parameter of the model"):
+    with pytest.raises(
+        CaptureError, match="needs a gradient and is no parameter of the model"
+    ):
         record_calls(step, "m")
 
 
@@ -325,8 +346,12 @@ def test_what_functions_of_torch_make_of_parameters_is_no_call(way):
             def value(row):
                 return self.layer(row).tanh().sum()
 
-            return (torch.func.vmap(value) if way == "vmap" else torch.func.grad(value))(x)
+            return (
+                torch.func.vmap(value) if way == "vmap" else torch.func.grad(value)
+            )(x)
 
     step = StepModule(Model(), lambda out: out.square().sum(), (torch.ones(2, 3),))
-    with pytest.raises(CaptureError, match=r"torch\.func .* write that for whole batches"):
+    with pytest.raises(
+        CaptureError, match=r"torch\.func .* write that for whole batches"
+    ):
         record_calls(step, "m")

@@ -27,7 +27,9 @@ def layers_in(rank):
     before = {n: t.clone() for n, t in workload.model.state_dict().items()}
     _, seconds = measured_figures(layers, init_device_mesh("cpu", (2,)))
     assert all(p.grad is None for p in workload.model.parameters())
-    assert all(torch.equal(t, before[n]) for n, t in workload.model.state_dict().items())
+    assert all(
+        torch.equal(t, before[n]) for n, t in workload.model.state_dict().items()
+    )
     return seconds, [rule.kind for rule in layers.rules]
 
 
@@ -37,5 +39,7 @@ def test_large_layers_take_most_of_the_time_and_all_know_the_same():
     seconds, kinds = first
     assert len(seconds) == len(kinds)
     assert min(seconds) >= 0
-    products = sum(t for t, kind in zip(seconds, kinds, strict=True) if kind == "linear")
+    products = sum(
+        t for t, kind in zip(seconds, kinds, strict=True) if kind == "linear"
+    )
     assert products > 0.5 * sum(seconds)

@@ -43,13 +43,17 @@ def grouped_twice(layout):
 
 def every_move(rank, places=PLACES):
     """Moves between all layouts, forward and backward; returns those that went wrong."""
-    mesh = flatten_mesh(init_device_mesh("cpu", MESH, mesh_dim_names=("outer", "inner")))
+    mesh = flatten_mesh(
+        init_device_mesh("cpu", MESH, mesh_dim_names=("outer", "inner"))
+    )
     torch.manual_seed(0)
     x, g = torch.randn(4, 8), torch.randn(4, 8)
     wrong = []
     layouts = [x for x in itertools.product(places, repeat=2) if not grouped_twice(x)]
     for before, after in itertools.product(layouts, layouts):
-        if PARTIAL in after or (places != PLACES and not any(p.groups for p in (*before, *after))):
+        if PARTIAL in after or (
+            places != PLACES and not any(p.groups for p in (*before, *after))
+        ):
             continue
         gradient = tuple(PARTIAL if p == REPLICATED else p for p in after)
         local = part(x, before, mesh).requires_grad_()
@@ -81,7 +85,11 @@ def test_all_layouts_with_groups_of_an_axis():
         ((PARTIAL, Place(0)), (REPLICATED, Place(0)), True),
         ((PARTIAL, REPLICATED), (Place(0), Place(1)), True),
         ((Place(0), Place(1)), (REPLICATED, REPLICATED), True),
-        ((Place(0), REPLICATED), (REPLICATED, Place(0)), False),  # two dimensions, one axis
+        (
+            (Place(0), REPLICATED),
+            (REPLICATED, Place(0)),
+            False,
+        ),  # two dimensions, one axis
         ((Place(0), Place(0)), (REPLICATED, Place(0)), False),
         ((Place(0), Place(0)), (Place(0), REPLICATED), True),
         ((Place(0),), (Place(1),), False),
@@ -94,7 +102,9 @@ def test_what_is_plain(before, after, plain):
 
 
 def every_plain_change(rank):
-    mesh = flatten_mesh(init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner")))
+    mesh = flatten_mesh(
+        init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    )
     torch.manual_seed(0)
     x = torch.randn(4, 8)
     layouts = list(itertools.product(PLACES, repeat=2))
@@ -116,7 +126,10 @@ def gathered_twice(rank):
     """Two products and a view's of one gathered tensor, which is kept, or gathered again."""
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
-    x, weights = torch.randn(4, 6, 8), [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    x, weights = (
+        torch.randn(4, 6, 8),
+        [torch.randn(8, 8, requires_grad=True) for _ in range(3)],
+    )
     gathers, gather = [], move.gather_flat
     move.gather_flat = lambda *args: gathers.append(0) or gather(*args)
     found = []
@@ -127,7 +140,9 @@ def gathered_twice(rank):
         if again:
             parts.add(whole, local, mesh, (Place(1),), (REPLICATED,))
         made, storage = 0.0, StorageWeakRef(whole.untyped_storage())
-        for weight, read in zip(weights, (whole, whole, whole.view(24, 8)), strict=True):
+        for weight, read in zip(
+            weights, (whole, whole, whole.view(24, 8)), strict=True
+        ):
             with parts.of([read]):
                 made = made + functional.linear(read, weight).square().sum()
         del whole, read

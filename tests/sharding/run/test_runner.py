@@ -16,7 +16,12 @@ def share(rank):
     (y * (rank + 1.0)).sum().backward()
     return {
         "both": (both.parts("a"), both.index("a")),
-        "second": (second.parts("a"), second.index("a"), second.parts("b"), second.index("b")),
+        "second": (
+            second.parts("a"),
+            second.index("a"),
+            second.parts("b"),
+            second.index("b"),
+        ),
         "total": y.detach().tolist(),
         "gradient": x.grad.tolist(),
     }

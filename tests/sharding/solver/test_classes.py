@@ -10,7 +10,9 @@ from gnnplace.sharding.solver.classes import Classes, each_alone, joint, table_c
 def test_equal_rows_and_columns_are_found(seed):
     rng = np.random.default_rng(seed)
     small = rng.random((int(rng.integers(1, 6)), int(rng.integers(1, 6))))
-    of_rows, of_columns = (rng.integers(0, k, int(rng.integers(1, 30))) for k in small.shape)
+    of_rows, of_columns = (
+        rng.integers(0, k, int(rng.integers(1, 30))) for k in small.shape
+    )
     table = small[np.ix_(of_rows, of_columns)]
     rows, columns = table_classes(table)
     assert len(rows) == len(np.unique(table, axis=0))

@@ -44,7 +44,9 @@ def test_sums_in_chunks_are_the_same(monkeypatch, chunk):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_larger_problems_are_never_above_random_strategies_or_improved_by_one_change(seed):
+def test_larger_problems_are_never_above_random_strategies_or_improved_by_one_change(
+    seed,
+):
     problem = random_problem(seed, nodes=25, edges=35, configurations=6)
     found = best_strategy(problem)
     rng = np.random.default_rng(seed)
@@ -67,7 +69,9 @@ def test_node_order_and_edge_direction_do_not_matter():
         problem.cost[::-1],
         tuple(Edge(last - e.v, last - e.u, e.cost.T) for e in problem.edges),
     )
-    assert best_strategy(turned).cost == pytest.approx(best_strategy(problem).cost, rel=1e-12)
+    assert best_strategy(turned).cost == pytest.approx(
+        best_strategy(problem).cost, rel=1e-12
+    )
 
 
 def test_negative_costs_are_costs():
@@ -82,17 +86,26 @@ def test_negative_costs_are_costs():
 def test_equal_parts_are_computed_once(monkeypatch):
     made = []
     product = elimination.min_plus
-    monkeypatch.setattr(elimination, "min_plus", lambda a, b: made.append(a.shape) or product(a, b))
-    layer, pair = np.random.default_rng(0).random(9), np.random.default_rng(1).random((9, 9))
+    monkeypatch.setattr(
+        elimination, "min_plus", lambda a, b: made.append(a.shape) or product(a, b)
+    )
+    layer, pair = (
+        np.random.default_rng(0).random(9),
+        np.random.default_rng(1).random((9, 9)),
+    )
     count = 20  # A ladder: two equal chains with equal rungs.
-    edges = [Edge(2 * i + s, 2 * i + 2 + s, pair) for i in range(count - 1) for s in (0, 1)]
+    edges = [
+        Edge(2 * i + s, 2 * i + 2 + s, pair) for i in range(count - 1) for s in (0, 1)
+    ]
     edges += [Edge(2 * i, 2 * i + 1, pair) for i in range(count)]
     names = tuple(f"n{i}" for i in range(2 * count))
     problem = ShardingProblem("ladder", 4, names, (layer,) * (2 * count), tuple(edges))
     repeated = best_strategy(problem)
     few, made[:] = len(made), []
     own = tuple(cost.copy() for cost in problem.cost)
-    copies = replace(problem, cost=own, edges=tuple(replace(e, cost=e.cost.copy()) for e in edges))
+    copies = replace(
+        problem, cost=own, edges=tuple(replace(e, cost=e.cost.copy()) for e in edges)
+    )
     assert best_strategy(copies).configuration == repeated.configuration
     assert len(made) >= few
 
@@ -101,12 +114,15 @@ def test_configurations_without_a_difference_to_neighbours_are_one():
     rng = np.random.default_rng(0)
     of = rng.integers(0, 3, 12)
     edge = Edge(0, 1, rng.random((3, 5))[of])
-    problem = ShardingProblem("c", 4, ("a", "b"), (rng.random(12), rng.random(5)), (edge,))
+    problem = ShardingProblem(
+        "c", 4, ("a", "b"), (rng.random(12), rng.random(5)), (edge,)
+    )
     assert best_strategy(problem).cost == min(cost for cost, _ in every_point(problem))
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns"), [(1, 1, 1), (3, 5, 7), (2, 4, 513), (40, 31, 1), (1, 130, 600)]
+    ("rows", "inner", "columns"),
+    [(1, 1, 1), (3, 5, 7), (2, 4, 513), (40, 31, 1), (1, 130, 600)],
 )
 def test_equals_numpy(rows, inner, columns):
     rng = np.random.default_rng(rows)

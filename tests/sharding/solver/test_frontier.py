@@ -61,7 +61,8 @@ def test_within_epsilon(problem, epsilon):
         answer = pareto_frontier(problem, epsilon)
     for time, memory in expected_frontier(problem):
         assert any(
-            t <= time * (1 + epsilon) + 1e-9 and m <= memory + 1e-9 for t, m in points_of(answer)
+            t <= time * (1 + epsilon) + 1e-9 and m <= memory + 1e-9
+            for t, m in points_of(answer)
         )
 
 
@@ -73,10 +74,14 @@ def test_least_cost_within_a_limit(problem, share):
     memories = [memory for _, memory in points]
     limit = min(memories) + share * (max(memories) - min(memories))
     found = cheapest_within(problem, limit)
-    assert found.cost == pytest.approx(min(t for t, m in points if m <= limit + 1e-12), rel=1e-9)
+    assert found.cost == pytest.approx(
+        min(t for t, m in points if m <= limit + 1e-12), rel=1e-9
+    )
     assert found.memory <= limit * (1 + 1e-9)
     limited = [p for p in expected_frontier(problem) if p[1] <= limit + 1e-9]
-    np.testing.assert_allclose(points_of(pareto_frontier(problem, 0.0, limit)), limited, atol=1e-9)
+    np.testing.assert_allclose(
+        points_of(pareto_frontier(problem, 0.0, limit)), limited, atol=1e-9
+    )
 
 
 @settings(deadline=None, max_examples=100)
@@ -111,7 +116,15 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
     whole = search._PointsRun
 
     def limited(steps, factors, weights, regions, scale, error, work):
-        return whole(steps, factors, weights, regions, scale, error, work if error > 0.05 else 1.0)
+        return whole(
+            steps,
+            factors,
+            weights,
+            regions,
+            scale,
+            error,
+            work if error > 0.05 else 1.0,
+        )
 
     monkeypatch.setattr(search, "SHORT", 4)
     monkeypatch.setattr(search, "_PointsRun", limited)
@@ -120,7 +133,9 @@ def test_larger_epsilon_where_exact_is_too_much_work(monkeypatch):
     assert not any(point.exact for point in answer.points)
     for time, memory in points_of(exact):
         near = time * (1 + answer.epsilon)
-        assert any(t <= near and m <= memory * (1 + 1e-12) for t, m in points_of(answer))
+        assert any(
+            t <= near and m <= memory * (1 + 1e-12) for t, m in points_of(answer)
+        )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -177,7 +192,11 @@ def test_units_do_not_matter():
         cost=tuple(1e12 * c for c in problem.cost),
         memory=tuple(None if m is None else 1e9 * m for m in problem.memory),
         edges=tuple(
-            replace(e, cost=1e12 * e.cost, memory=None if e.memory is None else 1e9 * e.memory)
+            replace(
+                e,
+                cost=1e12 * e.cost,
+                memory=None if e.memory is None else 1e9 * e.memory,
+            )
             for e in problem.edges
         ),
     )
@@ -190,9 +209,13 @@ def test_limits_walk_along_the_frontier_of_a_network(name, devices):
     problem = sharding_problem(build_network(name), devices)
     answer = pareto_frontier(problem)
     assert answer.epsilon == 0
-    assert answer.points[0].cost == pytest.approx(best_strategy(problem).cost, rel=1e-12)
+    assert answer.points[0].cost == pytest.approx(
+        best_strategy(problem).cost, rel=1e-12
+    )
     for point, following in pairwise(answer.points):
-        assert cheapest_within(problem, point.memory).cost == pytest.approx(point.cost, rel=1e-12)
+        assert cheapest_within(problem, point.memory).cost == pytest.approx(
+            point.cost, rel=1e-12
+        )
         below = cheapest_within(problem, point.memory * (1 - 1e-9))
         assert below.cost == pytest.approx(following.cost, rel=1e-12)
         assert below.exact
@@ -211,7 +234,9 @@ def small_network(name, layers):
     """The first layers of a network, or a mixture of experts of its own."""
     if name != "mixture":
         return Network(name, build_network(name).layers[:layers])
-    shape = TransformerSizes(batch=4, sequence=8, features=6, heads=2, hidden=12, experts=4)
+    shape = TransformerSizes(
+        batch=4, sequence=8, features=6, heads=2, hidden=12, experts=4
+    )
     first = Layer("x", shape.add(), (None, None))
     return Network(name, (first, *mixture("m", "x", shape)[:layers]))
 
@@ -222,7 +247,9 @@ def small_network(name, layers):
     [("rnnlm", 4, 4), ("alexnet", 5, 2), ("alexnet", 4, 3), ("transformer", 6, 2),
      ("inception_v3", 5, 2), ("gnmt", 6, 2), ("mixture", 4, 2)],
 )  # fmt: skip
-def test_frontiers_of_small_networks_equal_enumeration(name, layers, devices, bandwidth):
+def test_frontiers_of_small_networks_equal_enumeration(
+    name, layers, devices, bandwidth
+):
     network = small_network(name, layers)
     problem = sharding_problem(network, devices, Machine(bandwidth=bandwidth))
     expected = expected_frontier(problem, 1e-12)

@@ -25,4 +25,6 @@ def test_it_comes_near_small_optima_and_not_below(seed):
 
 def test_no_seconds_no_proposals():
     problem = random_problem(1, nodes=4, edges=4)
-    assert random_search(problem, (0,) * 4, seed=0, proposals=100, seconds=0.0) == (0,) * 4
+    assert (
+        random_search(problem, (0,) * 4, seed=0, proposals=100, seconds=0.0) == (0,) * 4
+    )

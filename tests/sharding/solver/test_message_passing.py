@@ -34,7 +34,9 @@ def test_chains_are_solved_in_one_sweep(seed):
     sizes = rng.integers(1, 6, 8)
     cost = tuple(rng.normal(size=k) for k in sizes)
     edge = type(random_problem(0).edges[0])
-    edges = tuple(edge(i, i + 1, rng.normal(size=(sizes[i], sizes[i + 1]))) for i in range(7))
+    edges = tuple(
+        edge(i, i + 1, rng.normal(size=(sizes[i], sizes[i + 1]))) for i in range(7)
+    )
     names = tuple(f"n{i}" for i in range(8))
     problem = type(problem)("chain", 4, names, cost, edges)
     found = message_bounds(problem, 1)

@@ -49,7 +49,9 @@ def test_with_and_without_bounds_networks_cost_the_same(monkeypatch, name, large
 
 @pytest.mark.parametrize("name", OPTIMA)
 def test_published_optima(name):
-    assert best_strategy(read_sharding(published(name))).cost == pytest.approx(OPTIMA[name])
+    assert best_strategy(read_sharding(published(name))).cost == pytest.approx(
+        OPTIMA[name]
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,7 +90,9 @@ def symmetric(seed, length=8):
     tables = [np.block([[t, t + 2.0], [t + 2.0, t]]) for t in half]
     costs = [np.tile(rng.random(3), 2) for _ in range(length)]
     edges = [Edge(i, (i + 1) % length, tables[i]) for i in range(length)]
-    edges += [Edge(i, (i + length // 2) % length, tables[i]) for i in range(length // 2)]
+    edges += [
+        Edge(i, (i + length // 2) % length, tables[i]) for i in range(length // 2)
+    ]
     names = tuple(f"n{i}" for i in range(length))
     return ShardingProblem("symmetric", 4, names, tuple(costs), tuple(edges))
 

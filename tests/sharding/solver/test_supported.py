@@ -8,7 +8,9 @@ from tests.sharding.problems import every_point, random_problem
 
 
 def test_undominated():
-    points = [Point(*pair, ()) for pair in [(3, 1), (1, 3), (2, 3), (1, 4), (2, 2), (3, 1)]]
+    points = [
+        Point(*pair, ()) for pair in [(3, 1), (1, 3), (2, 3), (1, 4), (2, 2), (3, 1)]
+    ]
     assert [(p.time, p.memory) for p in undominated(points)] == [(1, 3), (2, 2), (3, 1)]
 
 

@@ -133,16 +133,27 @@ def test_no_bound_is_above_what_exact_finds(microbatches):
         assert lower_bound(problem) <= result.step_time
 
 
-def line(num_layers: int, microbatches: int, num_devices: int, **link: float) -> Problem:
+def line(
+    num_layers: int, microbatches: int, num_devices: int, **link: float
+) -> Problem:
     """Equal layers one after the other, of one second each before the batch is cut."""
-    devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(num_devices))
+    devices = tuple(
+        Device(name=f"d{i}", kind="k", memory=1e9) for i in range(num_devices)
+    )
     costs = {"latency": 0.0, "bandwidth": 1.0} | link
     links = tuple(
-        Link(source=a.name, target=b.name, **costs) for a in devices for b in devices if a != b
+        Link(source=a.name, target=b.name, **costs)
+        for a in devices
+        for b in devices
+        if a != b
     )
     tensors = [(i, 1.0, [i + 1]) for i in range(num_layers - 1)]
-    graph = ComputationGraph.from_tensors([f"layer{i}" for i in range(num_layers)], tensors)
-    problem = build_problem("line", graph, Cluster(devices, links), {"k": [1.0] * num_layers})
+    graph = ComputationGraph.from_tensors(
+        [f"layer{i}" for i in range(num_layers)], tensors
+    )
+    problem = build_problem(
+        "line", graph, Cluster(devices, links), {"k": [1.0] * num_layers}
+    )
     return with_microbatches(problem, microbatches)
 
 
@@ -154,7 +165,9 @@ def test_a_pipeline_with_a_device_a_layer_is_proven_optimal(microbatches):
     assert bounds.critical_path == pytest.approx(seconds)
     device = spread(problem, problem.unit_of[:5])
     simulator = Simulator(problem)
-    assert simulator.step_time(device, simulator.complete(device)) == pytest.approx(seconds)
+    assert simulator.step_time(device, simulator.complete(device)) == pytest.approx(
+        seconds
+    )
 
 
 def test_fill_sees_that_a_pipeline_must_fill_and_drain():
@@ -176,11 +189,15 @@ def test_slow_links_leave_all_work_on_one_device():
 
 def test_memory_that_holds_half_forces_a_transfer():
     problem = line(4, 1, 2, bandwidth=0.1)
-    tight = tuple(d.model_copy(update={"memory": 30.0}) for d in problem.cluster.devices)
+    tight = tuple(
+        d.model_copy(update={"memory": 30.0}) for d in problem.cluster.devices
+    )
     cluster = Cluster(tight, problem.cluster.links)
     roomy = replace(problem, state=np.full(4, 10.0))
     assert lower_bound(roomy) == pytest.approx(4.0)
-    assert lower_bound(replace(roomy, cluster=cluster)) == pytest.approx(14.0, rel=0.005)
+    assert lower_bound(replace(roomy, cluster=cluster)) == pytest.approx(
+        14.0, rel=0.005
+    )
 
 
 def test_copies_on_different_devices_are_no_pipeline():
@@ -201,7 +218,10 @@ def test_a_problem_that_nothing_can_run_has_a_bound():
 @given(seed=seeds)
 def test_quick_bounds_are_bounds_and_the_others_are_no_less(seed):
     problem = drawn(np.random.default_rng(seed), 20, 3)
-    quick, full = quick_bounds(problem, Simulator(problem).compiled), lower_bounds(problem)
+    quick, full = (
+        quick_bounds(problem, Simulator(problem).compiled),
+        lower_bounds(problem),
+    )
     assert 0 < quick.critical_path <= full.critical_path * (1 + 1e-9)
     assert quick.work <= full.work * (1 + 1e-9)
     assert quick.best <= full.best * (1 + 1e-9)

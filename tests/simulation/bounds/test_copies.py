@@ -81,7 +81,9 @@ def test_copies_start_no_earlier_than_their_ranks_say(seed, microbatches, num_de
     assert (relaxation.head >= by_rank(copies, heads)).all()
     for _ in range(5):
         chosen = rng.integers(0, num_devices, problem.num_units)
-        chosen = np.where(problem.unit_allowed[np.arange(len(chosen)), chosen], chosen, -1)
+        chosen = np.where(
+            problem.unit_allowed[np.arange(len(chosen)), chosen], chosen, -1
+        )
         some = problem.unit_allowed.argmax(axis=1)
         device = np.where(chosen < 0, some, chosen)[problem.unit_of].astype(np.int32)
         result = simulator.run(device, random_order(problem, rng))
@@ -93,11 +95,19 @@ def test_copies_start_no_earlier_than_their_ranks_say(seed, microbatches, num_de
 def test_a_class_at_both_ends_runs_all_of_its_copies_before_the_last():
     """a and c share a device: the last c comes after every a and every other c."""
     devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(2))
-    graph = ComputationGraph.from_tensors(["a", "b", "c"], [(0, 0.0, [1]), (1, 0.0, [2])])
+    graph = ComputationGraph.from_tensors(
+        ["a", "b", "c"], [(0, 0.0, [1]), (1, 0.0, [2])]
+    )
     problem = build_problem(
-        "tied", graph, Cluster(devices, ()), {"k": [4.0, 1.0, 4.0]}, colocate=("t", None, "t")
+        "tied",
+        graph,
+        Cluster(devices, ()),
+        {"k": [4.0, 1.0, 4.0]},
+        colocate=("t", None, "t"),
     )
     head = Relaxation.of(with_microbatches(problem, 4)).head
     assert head[-1] == pytest.approx(4 * 1.0 + 3 * 1.0)
     free = replace(problem, colocate=(None, None, None))
-    assert Relaxation.of(with_microbatches(free, 4)).head[-1] == pytest.approx(1 + 0.25 + 3)
+    assert Relaxation.of(with_microbatches(free, 4)).head[-1] == pytest.approx(
+        1 + 0.25 + 3
+    )

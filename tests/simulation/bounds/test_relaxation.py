@@ -18,7 +18,9 @@ def machines(**given: object) -> Machines:
     assert count >= 2
     graph = type(chain.graph).from_tensors(["a", "b", "c", "d"], [])
     memory = given.pop("memory", 100.0)
-    devices = tuple(d.model_copy(update={"memory": memory}) for d in chain.cluster.devices)
+    devices = tuple(
+        d.model_copy(update={"memory": memory}) for d in chain.cluster.devices
+    )
     cluster = Cluster(devices, chain.cluster.links)
     kinds = {kind: [1.0, 2.0, 3.0, 4.0] for kind in cluster.kinds}
     problem = build_problem("four", graph, cluster, kinds, **given)

@@ -19,7 +19,9 @@ from tests.random_problems import random_cluster, random_order, seeds
 from tests.simulation.bounds.test_combined import optimum, tightened
 
 
-def woven(rng: np.random.Generator, num_ops: int, num_devices: int, microbatches: int) -> Problem:
+def woven(
+    rng: np.random.Generator, num_ops: int, num_devices: int, microbatches: int
+) -> Problem:
     """Ops that all feed one or two of the next three, on links of any kind, with some classes."""
     tensors = []
     for i in range(num_ops - 1):
@@ -38,7 +40,9 @@ def woven(rng: np.random.Generator, num_ops: int, num_devices: int, microbatches
         last = np.diff(graph.successor_offset) == 0
         made["phase"] = np.where(last & (rng.random() < 0.7), 2, 0).astype(np.int8)
     time = {"fast": np.floor(slow / 2), "slow": slow}
-    return with_microbatches(build_problem("woven", graph, cluster, time, **made), microbatches)
+    return with_microbatches(
+        build_problem("woven", graph, cluster, time, **made), microbatches
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,7 +57,11 @@ def test_no_schedule_starts_an_op_before_its_head_or_leaves_less_than_its_tail(
     for spread in (1, 1, 2, 2, num_devices, num_devices):
         unit_device = rng.integers(0, min(spread, num_devices), problem.num_units)
         device = unit_device[problem.unit_of].astype(np.int32)
-        order = simulator.complete(device) if rng.random() < 0.5 else random_order(problem, rng)
+        order = (
+            simulator.complete(device)
+            if rng.random() < 0.5
+            else random_order(problem, rng)
+        )
         result = simulator.run(device, order)
         assert (by_rank(copies, result.start) >= relaxation.head - 1e-9).all()
         left = result.step_time - result.finish
@@ -71,7 +79,9 @@ def test_no_bound_is_above_the_optimum_of_woven_ops(seed):
     assert lower_bound(problem) <= optimum(problem)
 
 
-def equal(tensors: list[tuple[int, float, list[int]]], num_ops: int, latency: float) -> Problem:
+def equal(
+    tensors: list[tuple[int, float, list[int]]], num_ops: int, latency: float
+) -> Problem:
     """Ops of one second on four devices, with links of this latency."""
     devices = tuple(Device(name=f"d{i}", kind="k", memory=1e9) for i in range(4))
     links = tuple(
@@ -81,7 +91,9 @@ def equal(tensors: list[tuple[int, float, list[int]]], num_ops: int, latency: fl
         if a != b
     )
     graph = ComputationGraph.from_tensors([f"op{i}" for i in range(num_ops)], tensors)
-    return build_problem("equal", graph, Cluster(devices, links), {"k": [1.0] * num_ops})
+    return build_problem(
+        "equal", graph, Cluster(devices, links), {"k": [1.0] * num_ops}
+    )
 
 
 def head(problem: Problem) -> np.ndarray:
@@ -105,7 +117,13 @@ def test_branches_of_the_class_of_their_sum_are_serial_whatever_a_transfer_takes
 
 def test_a_run_behind_the_branches_does_not_hide_them():
     """Where the results of branches are added up, they come from the same device or elsewhere."""
-    sums = [(0, 0.0, [1, 2, 3]), (1, 0.0, [4]), (2, 0.0, [4]), (3, 0.0, [5]), (4, 0.0, [5])]
+    sums = [
+        (0, 0.0, [1, 2, 3]),
+        (1, 0.0, [4]),
+        (2, 0.0, [4]),
+        (3, 0.0, [5]),
+        (4, 0.0, [5]),
+    ]
     assert head(equal(sums, 6, 9.0))[5] == pytest.approx(5.0)
     assert head(equal(sums, 6, 0.0))[5] == pytest.approx(3.0)
 
@@ -120,7 +138,9 @@ def test_later_copies_wait_for_all_that_is_before_them_on_their_device(latency, 
 def test_copies_take_turns_on_a_link():
     """Four transfers of 2/4 s after the first a: the last comes after 1/4 + 4 * 2/4 s."""
     problem = equal([(0, 2.0, [1])], 2, 0.0)
-    links = tuple(link.model_copy(update={"bandwidth": 1.0}) for link in problem.cluster.links)
+    links = tuple(
+        link.model_copy(update={"bandwidth": 1.0}) for link in problem.cluster.links
+    )
     slow = replace(problem, cluster=Cluster(problem.cluster.devices, links))
     apart = replace(slow, pin=np.array([0, 1], dtype=np.int32))
     assert head(with_microbatches(slow, 4))[-1] == pytest.approx(4 * 0.25 + 3 * 0.25)

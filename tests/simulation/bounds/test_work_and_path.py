@@ -39,7 +39,9 @@ def split(work: np.ndarray, path: np.ndarray, counts: np.ndarray) -> float:
     whole = np.hstack([np.kron(np.eye(rows), np.ones(kinds)), np.zeros((rows, 1))])
     most = [*np.where(np.isfinite(work.ravel()), 1.0, 0.0).tolist(), None]
     bounds = [(0.0, high) for high in most]
-    return float(linprog(cost, limits, np.zeros(kinds + 1), whole, np.ones(rows), bounds).fun)
+    return float(
+        linprog(cost, limits, np.zeros(kinds + 1), whole, np.ones(rows), bounds).fun
+    )
 
 
 def case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,7 +51,11 @@ def case(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     work = np.stack([fast, fast * rng.uniform(1.5, 3.0, 20)], axis=1)
     path = work / 4 * (rng.random(20) < 0.5)[:, None]
     work[rng.random(20) < 0.1, 1] = np.inf
-    return work, np.where(np.isfinite(work), path, 0.0), rng.integers(1, 5, 2).astype(float)
+    return (
+        work,
+        np.where(np.isfinite(work), path, 0.0),
+        rng.integers(1, 5, 2).astype(float),
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,7 +80,11 @@ def test_it_is_not_above_any_placement(seed, microbatches, num_devices):
     for _ in range(6):
         unit_device = rng.integers(0, num_devices, problem.num_units)
         device = unit_device[problem.unit_of].astype(np.int32)
-        order = simulator.complete(device) if rng.random() < 0.7 else random_order(problem, rng)
+        order = (
+            simulator.complete(device)
+            if rng.random() < 0.7
+            else random_order(problem, rng)
+        )
         assert bound <= simulator.step_time(device, order) * (1 + 1e-9)
 
 
@@ -84,7 +94,9 @@ def with_slow(problem: Problem, slower: float) -> Problem:
     slow = [device.model_copy(update={"kind": "slow"}) for device in others]
     cluster = Cluster((first, *slow), problem.cluster.links)
     return replace(
-        problem, cluster=cluster, time=problem.time | {"slow": problem.time["k"] * slower}
+        problem,
+        cluster=cluster,
+        time=problem.time | {"slow": problem.time["k"] * slower},
     )
 
 

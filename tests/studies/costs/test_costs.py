@@ -20,7 +20,12 @@ from benchmarks.studies.costs.left_out import (
 )
 from benchmarks.studies.costs.models import captured, language_model
 from benchmarks.studies.costs.provenance import source_row, table_rows
-from benchmarks.studies.costs.report import headline, network_picture, page, step_picture
+from benchmarks.studies.costs.report import (
+    headline,
+    network_picture,
+    page,
+    step_picture,
+)
 from benchmarks.studies.costs.steps import (
     NetworkRow,
     StepRow,
@@ -55,7 +60,9 @@ def test_the_networks_have_the_parameters_of_torchvisions() -> None:
         assert count / 1e6 == pytest.approx(PARAMETERS[name], abs=1e-3), name
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121", "mnasnet0_5", "shufflenet_v2_x0_5"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "densenet121", "mnasnet0_5", "shufflenet_v2_x0_5"]
+)
 def test_the_networks_run(name: str) -> None:
     model, (images, classes), loss = network(name, 2)
     assert loss(model(images), classes).isfinite()
@@ -66,7 +73,10 @@ def test_a_published_model_is_captured_with_its_shapes() -> None:
     program = captured("bert_large", 2, 512)
     rows = describe(program).rows
     heads = rows.take((rows.op == "bmm") & (rows.sizes[:, 0] == 32))
-    assert {tuple(sizes[1:4]) for sizes in heads.sizes.tolist()} == {(512, 512, 64), (512, 64, 512)}
+    assert {tuple(sizes[1:4]) for sizes in heads.sizes.tolist()} == {
+        (512, 512, 64),
+        (512, 64, 512),
+    }
     linear = rows.take(rows.op == "matmul")
     assert (linear.sizes[:, 2] == 30522).sum() == 1
     assert len(linear) == 24 * 6 + 2
@@ -98,7 +108,11 @@ def test_rows_of_the_shapes_of_a_step_are_taken_out() -> None:
     bare = without_shapes(shipped(), seen)
     for kind in ("a100-80", "v100"):
         assert len(bare.rows[kind]) < len(shipped().rows[kind])
-        left = {tuple(sorted(s[1:4])) for s in bare.rows[kind].sizes if s[3] > 1 and s[0] == 1}
+        left = {
+            tuple(sorted(s[1:4]))
+            for s in bare.rows[kind].sizes
+            if s[3] > 1 and s[0] == 1
+        }
         assert (1024.0, 1024.0, 4096.0) not in left
 
 
@@ -111,27 +125,42 @@ def trials() -> dict[str, list[Trial]]:
 def test_nine_in_ten_points_are_within_what_their_table_promises(
     trials: dict[str, list[Trial]],
 ) -> None:
-    assert np.mean([trial.covered for trial in trials[POINT]]) == pytest.approx(0.9, abs=0.03)
+    assert np.mean([trial.covered for trial in trials[POINT]]) == pytest.approx(
+        0.9, abs=0.03
+    )
     for one in summaries(trials[POINT], op_kind):
         assert 0.85 <= one.covered <= 0.95, one
 
 
-def test_a_gpu_left_out_is_answered_by_no_table_of_its_own(trials: dict[str, list[Trial]]) -> None:
+def test_a_gpu_left_out_is_answered_by_no_table_of_its_own(
+    trials: dict[str, list[Trial]],
+) -> None:
     assert {trial.kind for trial in trials[GPU]} == {"a100", "v100", "t4", "l4"}
     assert all(trial.provenance != "table" for trial in trials[GPU])
     assert np.mean([trial.covered for trial in trials[GPU]]) > 0.7
 
 
 def made(trials: dict[str, list[Trial]]) -> CostStudy:
-    step = StepRow("v100", "bert_large", 2, 512, 0.08, 0.16, 0.083, 0.151, True, 0.1, False)
+    step = StepRow(
+        "v100", "bert_large", 2, 512, 0.08, 0.16, 0.083, 0.151, True, 0.1, False
+    )
     networks = [
         NetworkRow("a100", name, seconds, seconds * 1.2, 0.2)
-        for name, seconds in (("vgg11", 0.02), ("vgg13", 0.03), ("vgg16", 0.04), ("vgg19", 0.05))
+        for name, seconds in (
+            ("vgg11", 0.02),
+            ("vgg13", 0.03),
+            ("vgg16", 0.04),
+            ("vgg19", 0.05),
+        )
     ]
-    return CostStudy([step], [step], networks, trials, [{"plan": "D1", "off": 0.123456}])
+    return CostStudy(
+        [step], [step], networks, trials, [{"plan": "D1", "off": 0.123456}]
+    )
 
 
-def test_one_factor_mends_what_is_off_by_one_factor(trials: dict[str, list[Trial]]) -> None:
+def test_one_factor_mends_what_is_off_by_one_factor(
+    trials: dict[str, list[Trial]],
+) -> None:
     [one] = agreements(made(trials).networks)
     assert one.off == pytest.approx(1 - 1 / 1.2)
     assert one.fitted == pytest.approx(0)
@@ -175,6 +204,14 @@ def test_gradients_are_set_to_zero_one_by_one() -> None:
 
 
 def test_an_interval_is_of_ninety_percent() -> None:
-    trial = Trial(POINT, "a100", "relu", "float32", np.array([0.1, -0.3]), np.full(2, 0.1), "table")
+    trial = Trial(
+        POINT,
+        "a100",
+        "relu",
+        "float32",
+        np.array([0.1, -0.3]),
+        np.full(2, 0.1),
+        "table",
+    )
     assert trial.covered == 0.5
     assert pytest.approx(1.645) == NINETY

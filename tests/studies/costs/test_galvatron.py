@@ -9,7 +9,9 @@ from benchmarks.studies.costs.galvatron import data, layer_rows
 
 def test_published_layers() -> None:
     found = layer_rows()
-    assert len(found) == sum(len(profile["rows"]) for profile in data()["profiles"]) == 69
+    assert (
+        len(found) == sum(len(profile["rows"]) for profile in data()["profiles"]) == 69
+    )
     one = next(r for r in found if r.profile == "gpt/hidden4096_head32_seqlen2048")
     assert (one.tensor_parallel, one.positions, one.batch) == (1, 2048, 1)
     assert abs(one.error) < 0.002

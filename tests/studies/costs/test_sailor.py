@@ -27,7 +27,9 @@ def test_errors_and_order(found):
     assert mean_error([row for row in found if row.microbatch > 1]) < 0.045
     assert max(abs(row.error) for row in found if row.microbatch > 1) < 0.16
     assert misordered(found) == []
-    assert len({(r.model, r.nodes) for r in found}) < len(found) - 10  # there are plans to order
+    assert (
+        len({(r.model, r.nodes) for r in found}) < len(found) - 10
+    )  # there are plans to order
 
 
 def test_the_unsound_row_is_left_out_and_named():
@@ -40,8 +42,15 @@ def test_the_unsound_row_is_left_out_and_named():
 def test_memory():
     found = memory_rows()
     errors = [abs(row.error) for row in found]
-    assert (len(found), np.mean(errors) < 0.011, max(errors) < 0.036) == (25, True, True)
-    assert fit(found) == (pytest.approx(SLACK, abs=0.001), pytest.approx(PROCESS, rel=0.001))
+    assert (len(found), np.mean(errors) < 0.011, max(errors) < 0.036) == (
+        25,
+        True,
+        True,
+    )
+    assert fit(found) == (
+        pytest.approx(SLACK, abs=0.001),
+        pytest.approx(PROCESS, rel=0.001),
+    )
 
 
 def held(parameters, kept):
@@ -49,7 +58,9 @@ def held(parameters, kept):
     return state_terms(parameters).total + 4 * parameters + kept
 
 
-@pytest.mark.parametrize(("known", "stated"), [("OPT-350", 0.015), ("GPT-Neo-2.7", 0.020)])
+@pytest.mark.parametrize(
+    ("known", "stated"), [("OPT-350", 0.015), ("GPT-Neo-2.7", 0.020)]
+)
 def test_memory_of_a_model_left_out(known, stated):
     found = memory_rows()
     slack, process = fit([row for row in found if row.model == known])

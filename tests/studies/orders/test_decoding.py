@@ -29,14 +29,18 @@ def one():
 @pytest.mark.parametrize("order", STUDIED)
 def test_more_numbers_of_devices_are_no_worse(one, order):
     weights = start_weights(order, POLICY)
-    single = one.space.score(np.zeros(one.space.problem.num_ops, np.int32), one.space.turn_order)
+    single = one.space.score(
+        np.zeros(one.space.problem.num_ops, np.int32), one.space.turn_order
+    )
     assert one.best_size(order, weights) <= one.one(order, weights)
     assert one.best_size(order, weights) <= single * (1 + 1e-9)
 
 
 def test_a_learned_order_starts_as_upward_rank(one):
     weights = start_weights(LEARNED, POLICY)
-    assert one.one(LEARNED, weights) == one.one("upward-rank", start_weights("upward-rank", POLICY))
+    assert one.one(LEARNED, weights) == one.one(
+        "upward-rank", start_weights("upward-rank", POLICY)
+    )
 
 
 def test_a_learned_order_follows_its_priorities_and_the_edges(one):

@@ -22,7 +22,9 @@ def test_fitness_is_of_the_median_and_no_problem_decides_alone():
 def problems():
     drawn = [
         random_problem(
-            "layered", seed, RandomDraws(ops=(40, 60), devices=(3, 4), microbatches=(1,))
+            "layered",
+            seed,
+            RandomDraws(ops=(40, 60), devices=(3, 4), microbatches=(1,)),
         )
         for seed in range(10)
     ]
@@ -41,8 +43,12 @@ def test_training_mends_bad_weights_and_is_the_same_again(problems, monkeypatch)
     assert found[0].decodes == 10 * evolution.POPULATION * 6 + 3 * 4
 
 
-def test_what_is_returned_is_never_worse_than_the_start_where_it_is_scored(problems, monkeypatch):
+def test_what_is_returned_is_never_worse_than_the_start_where_it_is_scored(
+    problems, monkeypatch
+):
     monkeypatch.setattr(evolution, "STEP_SIZE", 5.0)
     start = start_weights("upward-rank", POLICY)
     found = train_order(problems, "upward-rank", start, 3, seed=0)
-    assert np.array_equal(found.weights, start)  # no mean is scored within three generations
+    assert np.array_equal(
+        found.weights, start
+    )  # no mean is scored within three generations

@@ -66,21 +66,33 @@ def test_rows_are_run_once_and_reported(tmp_path, monkeypatch):
 def table_of(seconds):
     """Return a table of two orders with the seconds that are given by machine, order and seed."""
     rows = [
-        {"problem": machine, "placer": order, "seed": seed, "budget": MARKS[0], "one": one}
+        {
+            "problem": machine,
+            "placer": order,
+            "seed": seed,
+            "budget": MARKS[0],
+            "one": one,
+        }
         for machine in (PAPER, NVLINK)
         for (order, seed), one in seconds.items()
     ]
     rows += [
-        {"problem": machine, "placer": "single", "seed": 0, "budget": 0, "one": [1.0] * 4}
+        {
+            "problem": machine,
+            "placer": "single",
+            "seed": 0,
+            "budget": 0,
+            "one": [1.0] * 4,
+        }
         for machine in (PAPER, NVLINK)
     ]
     return Table(rows, ("a", "a", "b", "b"), ("single",), MARKS[:1])
 
 
 def test_a_family_s_best_order_stands_out():
-    seconds = {("alpha", seed): [0.5, 0.5 + 0.001 * seed, 1.0, 1.0] for seed in (0, 1)} | {
-        ("upward-rank", seed): [1.0, 1.0, 0.5, 0.5] for seed in (0, 1)
-    }
+    seconds = {
+        ("alpha", seed): [0.5, 0.5 + 0.001 * seed, 1.0, 1.0] for seed in (0, 1)
+    } | {("upward-rank", seed): [1.0, 1.0, 0.5, 0.5] for seed in (0, 1)}
     lines = improvement_report(table_of(seconds), (PAPER,)).splitlines()
     assert "| a | 2 | **0.500** | 1.000 |" in lines
     assert "| b | 2 | 1.000 | **0.500** |" in lines

@@ -29,8 +29,12 @@ def _small(monkeypatch):
     monkeypatch.setattr(networks, "every_graph", lambda: [spaces] * 3)
     monkeypatch.setattr(networks, "_graphs_of", lambda family: len(spaces))
     monkeypatch.setattr(networks, "own_problems", lambda family: problems[:2])
-    monkeypatch.setattr(networks, "training_data", lambda seed: FewProblems(problems, 2, 2))
-    monkeypatch.setattr(networks, "Reinforce", lambda **given: Reinforce(**(given | SMALL)))
+    monkeypatch.setattr(
+        networks, "training_data", lambda seed: FewProblems(problems, 2, 2)
+    )
+    monkeypatch.setattr(
+        networks, "Reinforce", lambda **given: Reinforce(**(given | SMALL))
+    )
 
 
 def rows(folder):
@@ -70,7 +74,9 @@ def test_problems_of_a_family_alone_are_its_graphs_of_odd_number():
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(InputError, match="order 'sideways': unknown; orders: topological"):
+    with pytest.raises(
+        InputError, match="order 'sideways': unknown; orders: topological"
+    ):
         study_network_orders(tmp_path, orders="sideways")
     with pytest.raises(InputError, match="give no less"):
         study_network_orders(tmp_path, steps=0)

@@ -37,7 +37,9 @@ def test_parts_share_no_family():
 def test_every_family_is_on_every_cluster_with_ample_memory(part):
     entries = study_problems(part, each=1)
     cells = [(entry.family, entry.cluster) for entry in entries]
-    assert cells == [(family, cluster) for family in families(part) for cluster in CLUSTERS]
+    assert cells == [
+        (family, cluster) for family in families(part) for cluster in CLUSTERS
+    ]
     for entry in entries:
         assert entry.problem.cluster.name == entry.cluster
         assert not SearchSpace(entry.problem).memory_matters
@@ -47,7 +49,9 @@ def test_every_family_is_on_every_cluster_with_ample_memory(part):
 def test_training_draws_from_families_and_clusters_seen_alone():
     problems = training_problems(3, 30)
     assert {problem.cluster.name for problem in problems} <= set(TRAIN_CLUSTERS)
-    assert {problem.microbatches for problem in problems} == {1, 4} or len(problems) < 60
+    assert {problem.microbatches for problem in problems} == {1, 4} or len(
+        problems
+    ) < 60
     again, other = training_problems(3, 4), training_problems(4, 4)
     assert [digest(p) for p in again] == [digest(p) for p in problems[:4]]
     assert all(digest(a) != digest(b) for a, b in zip(again, other, strict=True))
@@ -82,7 +86,9 @@ def diamond():
         list("abcd"), [(0, 100.0, [1, 2]), (1, 100.0, [3]), (2, 100.0, [3])]
     )
     cluster = make_cluster("own", 2, 1000.0, 1e-6, 1e9, np.random.default_rng(0))
-    return build_problem("diamond", graph, cluster, {"fast": np.array([1.0, 1.0, 3.0, 1.0])})
+    return build_problem(
+        "diamond", graph, cluster, {"fast": np.array([1.0, 1.0, 3.0, 1.0])}
+    )
 
 
 def test_own_trainings_and_their_problems_share_no_graph():

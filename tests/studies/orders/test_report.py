@@ -21,12 +21,17 @@ def rows_of(part="seen", seeds=(0, 1, 2), count=40, orders=ORDERS, budget=5):
             "family": family,
             "cluster": "own",
             "auto": 0.5,
-            "features": {"x": float(family == "g") + 0.1 * rng.random(), "microbatches": 1.0},
+            "features": {
+                "x": float(family == "g") + 0.1 * rng.random(),
+                "microbatches": 1.0,
+            },
         }
         for i, family in enumerate(families)
     ]
     base = {"upward-rank": (1.1, 1.0), "topological": (1.0, 1.1), "random": (1.2, 1.2)}
-    rows = [{"problem": part, "placer": "", "seed": 0, "budget": 0, "problems": problems}]
+    rows = [
+        {"problem": part, "placer": "", "seed": 0, "budget": 0, "problems": problems}
+    ]
     for order in orders:
         for seed in (-1, *seeds):
             means = np.repeat(base.get(order, (1.3, 1.3)), count)
@@ -35,7 +40,9 @@ def rows_of(part="seen", seeds=(0, 1, 2), count=40, orders=ORDERS, budget=5):
                 times = times / 2
             cell = {"problem": part, "placer": order, "seed": seed}
             cell["budget"] = 0 if seed == -1 else budget
-            rows.append({**cell, "one": times.tolist(), "best_size": (0.9 * times).tolist()})
+            rows.append(
+                {**cell, "one": times.tolist(), "best_size": (0.9 * times).tolist()}
+            )
     return rows
 
 
@@ -45,7 +52,11 @@ def test_tables_say_which_order_is_best_where():
     assert "| f | 40 | topological | 100% |" in text
     assert "| g | 40 | upward-rank | 100% |" in text
     assert "package's weights: 0.5" in text
-    [worth] = [line for line in text.splitlines() if line.startswith("| seen |") and "%" in line]
+    [worth] = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| seen |") and "%" in line
+    ]
     gain = float(worth.split("|")[6].split("[")[0])
     assert gain == pytest.approx(-4.77, abs=0.5)  # log 1.1 on every other problem
 
@@ -67,7 +78,9 @@ def test_the_picture_has_a_square_for_every_family_and_order():
     [plot] = figure.axes
     shown = plot.collections[0].get_array()
     assert shown.shape == (2, len(ORDERS))
-    assert shown[0, 0] == shown[1, 1] == 0.0  # topological is best on f, upward rank on g
+    assert (
+        shown[0, 0] == shown[1, 1] == 0.0
+    )  # topological is best on f, upward rank on g
     assert shown[0, 1] == pytest.approx(10.0, abs=0.5)
     text = svg(figure)
     assert len(tooltips(text)) == 2 * len(ORDERS)

@@ -75,13 +75,17 @@ def test_shares_of_variance_add_up_and_name_the_cause():
     rng = np.random.default_rng(4)
     values = np.zeros((3, 3, 40))
     values[0] += 1.0
-    assert shares_of_variance(Losses(ORDERS, FAMILIES, values))["order"] == pytest.approx(1.0)
+    assert shares_of_variance(Losses(ORDERS, FAMILIES, values))[
+        "order"
+    ] == pytest.approx(1.0)
     shares = shares_of_variance(by_family(rng))
     assert sum(shares.values()) == pytest.approx(1.0)
     assert max(shares, key=shares.__getitem__) == "order x family"
     seeds = np.zeros((3, 3, 40))
     seeds[0, 0], seeds[0, 1] = 1.0, -1.0
-    assert shares_of_variance(Losses(ORDERS, FAMILIES, seeds))["seed"] == pytest.approx(1.0)
+    assert shares_of_variance(Losses(ORDERS, FAMILIES, seeds))["seed"] == pytest.approx(
+        1.0
+    )
 
 
 def test_an_order_a_family_is_worth_something_only_where_families_differ():
@@ -91,7 +95,9 @@ def test_an_order_a_family_is_worth_something_only_where_families_differ():
     assert found.mean == pytest.approx(-5.0, abs=1.5)  # 10 % of every other problem
     nothing = made(noise(np.random.default_rng(6)))
     found = worth(nothing, one_a_family(nothing), one_for_all(nothing))
-    assert found.high > 0.0  # though the best order of each family looks better on its own problems
+    assert (
+        found.high > 0.0
+    )  # though the best order of each family looks better on its own problems
 
 
 def test_too_few_seeds_say_nothing():

@@ -19,7 +19,9 @@ PLAN = Plan(("upward-rank", "learned"), (0, 1), 2, ("seen",), 8)
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     monkeypatch.setattr(orders, "study_problems", few)
-    monkeypatch.setattr(orders, "training_problems", lambda seed, count, family: drawn(seed, count))
+    monkeypatch.setattr(
+        orders, "training_problems", lambda seed, count, family: drawn(seed, count)
+    )
 
 
 def test_every_cell_is_one_row_and_is_not_run_again(tmp_path):
@@ -43,7 +45,9 @@ def test_a_row_says_what_decodes_take(tmp_path):
         assert row["one"][i] == pytest.approx(one.one("upward-rank", weights), rel=1e-5)
         assert row["best_size"][i] <= row["one"][i]
     described = study.find("seen", "", 0, 0)["problems"]
-    assert [entry["family"] for entry in described] == [entry.family for entry in problems]
+    assert [entry["family"] for entry in described] == [
+        entry.family for entry in problems
+    ]
 
 
 def test_after_a_kill_it_goes_on_with_the_same_figures(tmp_path):
@@ -65,14 +69,20 @@ def test_after_a_kill_it_goes_on_with_the_same_figures(tmp_path):
 def test_weights_of_other_features_are_refused(tmp_path):
     Study(tmp_path, lambda line: None).run(PLAN)
     text = (tmp_path / FILE).read_text()
-    (tmp_path / FILE).write_text(text.replace('"feature_version": "', '"feature_version": "9'))
-    more = Plan(PLAN.orders, PLAN.seeds, PLAN.generations, ("seen", "held-out"), PLAN.pool)
+    (tmp_path / FILE).write_text(
+        text.replace('"feature_version": "', '"feature_version": "9')
+    )
+    more = Plan(
+        PLAN.orders, PLAN.seeds, PLAN.generations, ("seen", "held-out"), PLAN.pool
+    )
     with pytest.raises(MismatchError, match="weights of feature_version 9"):
         Study(tmp_path, lambda line: None).run(more)
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(InputError, match="order 'sideways': unknown; orders: topological"):
+    with pytest.raises(
+        InputError, match="order 'sideways': unknown; orders: topological"
+    ):
         Plan(("sideways",))
     with pytest.raises(InputError, match="give no less"):
         Plan(generations=0)

@@ -36,7 +36,15 @@ def test_vtrain_s_file_is_composed_of_few_cells():
     """Time is linear in the number of micro-batches: three batches of one cell are on a line."""
     by_cell = {}
     for row in vtrain.rows():
-        key = (row.hidden, row.layers, row.size, row.shards, row.replicas, row.stages, row.devices)
+        key = (
+            row.hidden,
+            row.layers,
+            row.size,
+            row.shards,
+            row.replicas,
+            row.stages,
+            row.devices,
+        )
         by_cell.setdefault(key, []).append((row.batch, row.seconds))
     lines = [sorted(points)[:3] for points in by_cell.values() if len(points) > 2]
     assert len(lines) == 68
@@ -50,6 +58,8 @@ def test_published_rates_are_seconds():
 
 def test_the_report_has_every_source():
     runs = [Run("q", "a", 1.0, 2.0), Run("q", "b", 2.0, 3.0)]
-    study = PlanStudy({name: runs for name in ("sailor", "megatron", "unfitted", "fitted")}, Host())
+    study = PlanStudy(
+        {name: runs for name in ("sailor", "megatron", "unfitted", "fitted")}, Host()
+    )
     assert len(headline(study)) == 4
     assert "composed" in page(study)

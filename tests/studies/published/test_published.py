@@ -34,12 +34,17 @@ H100,h100_80gb,8,1b,2048,24,16,50368,8192,2048,14,1,112,amp_fp8,FULL_SHARD,False
 
 def outcome(predicted: float, published: float, **more: object) -> Outcome:
     """A row of one question."""
-    answer = PlanAnswer(predicted, 0.9 * predicted, 1.1 * predicted, fits=0.9, peak=60 * 2.0**30)
+    answer = PlanAnswer(
+        predicted, 0.9 * predicted, 1.1 * predicted, fits=0.9, peak=60 * 2.0**30
+    )
     return Outcome("q", "m", None, PlanSpec(), answer, published, **more)  # type: ignore[arg-type]
 
 
 def test_regret_is_what_the_pick_takes_over_the_best():
-    rows = [outcome(p, t) for p, t in ((1.0, 2.0), (2.0, 1.0), (3.0, 3.0), (4.0, 4.0), (5.0, 5.0))]
+    rows = [
+        outcome(p, t)
+        for p, t in ((1.0, 2.0), (2.0, 1.0), (3.0, 3.0), (4.0, 4.0), (5.0, 5.0))
+    ]
     _, pick, three, asked = choices(rows)
     assert (pick, three, asked) == (1.0, 0.0, 1)
     assert [o.seconds for o in near_best(rows)] == [1.0]
@@ -54,7 +59,11 @@ def test_rank_correlation_is_of_questions_of_eight_rows():
 
 
 def test_fits_is_counted_both_ways():
-    rows = [outcome(1.0, 1.0, ran=True), outcome(1.0, 1.0, ran=False), outcome(1.0, 1.0)]
+    rows = [
+        outcome(1.0, 1.0, ran=True),
+        outcome(1.0, 1.0, ran=False),
+        outcome(1.0, 1.0),
+    ]
     right, near, count, ran, refused = fitting(rows)
     assert (right, near, count, ran, refused) == (0.5, 0.5, 2, 1.0, 0.0)
 
@@ -66,7 +75,9 @@ def test_a_straggler_is_late_by_every_micro_batch():
 
 def test_published_fsdp_steps_are_within_a_tenth(tmp_path, capsys):
     (tmp_path / "llm-foundry").mkdir()
-    (tmp_path / "llm-foundry" / "runs.csv.gz").write_bytes(gzip.compress(FOUNDRY.encode()))
+    (tmp_path / "llm-foundry" / "runs.csv.gz").write_bytes(
+        gzip.compress(FOUNDRY.encode())
+    )
     found = study_published(tmp_path, tmp_path)["llm-foundry"]
     assert len(found) == 2  # float8 is left out
     assert all(abs(o.error) < 0.1 and o.answer.feasible for o in found)
@@ -84,7 +95,10 @@ def test_files_of_one_server_and_of_several_are_read_by_their_columns(tmp_path):
     """VIA-Research/vTrain (MIT, f8dda847): a row of its single-node file, another made up."""
     head = "# " + ",".join(vtrain.COLUMNS)
     (tmp_path / "vtrain").mkdir()
-    one, more = "2,16,8,1024,16,24,1024,1,1,2,372.16", "64,512,8,4096,32,36,2048,4,16,1,9000"
+    one, more = (
+        "2,16,8,1024,16,24,1024,1,1,2,372.16",
+        "64,512,8,4096,32,36,2048,4,16,1,9000",
+    )
     for name, row in (("single", one), ("multi", more)):
         (tmp_path / "vtrain" / f"{name}.csv.gz").write_bytes(
             gzip.compress(f"{head}\n{row}\n".encode())
@@ -93,7 +107,9 @@ def test_files_of_one_server_and_of_several_are_read_by_their_columns(tmp_path):
     assert (few.seconds, many.seconds) == pytest.approx((0.37216, 9.0))
     assert few.setting.cluster.num_devices == 8
     assert many.setting.cluster.num_devices == 64
-    assert many.plan.recompute == "full"  # 7.5 billion parameters over 4 do not fit otherwise
+    assert (
+        many.plan.recompute == "full"
+    )  # 7.5 billion parameters over 4 do not fit otherwise
     (tmp_path / "vtrain" / "multi.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n"))
     with pytest.raises(FormatError, match=r"multi.*columns are not GPUs"):
         vtrain.outcomes(tmp_path)
@@ -113,7 +129,9 @@ def test_what_published_rows_recompute_is_refused_without(tmp_path):
 def test_groups_of_zero_are_near_what_internevo_published(tmp_path):
     """Nothing is fitted to 46 rows of 8 to 1,024 A100: zero1 of a server, and of all replicas."""
     rows = [o for o in internevo.outcomes(tmp_path) if o.seconds]
-    groups, whole = ([o.error for o in rows if bool(o.plan.zero_group) is g] for g in (True, False))
+    groups, whole = (
+        [o.error for o in rows if bool(o.plan.zero_group) is g] for g in (True, False)
+    )
     assert len(groups) + len(whole) == 46
     assert sum(map(abs, groups)) / len(groups) < 0.05
     assert sum(map(abs, whole)) / len(whole) < 0.08

@@ -12,7 +12,10 @@ from benchmarks.studies.published import sailor
 
 ZONE = "here"
 MESSAGE = 4 * 2048 * 1024  # bytes of an example between layers
-SECONDS = {"Titan-RTX": 0.01, "RTX-2080": 0.02}  # of a layer's forward pass; twice as much backward
+SECONDS = {
+    "Titan-RTX": 0.01,
+    "RTX-2080": 0.02,
+}  # of a layer's forward pass; twice as much backward
 RATE = {"Titan-RTX": 4e9, "RTX-2080": 2e9}
 PARAMETERS = 1e6  # of a layer and shard
 
@@ -33,12 +36,20 @@ def folder(tmp_path):
     for kind, seconds in SECONDS.items():
         layer = {"1": {"forward": seconds, "backward": 2 * seconds}}
         for shards in (1, 2):
-            path = own / "layer_profiles/Varuna/OPT-350" / kind / f"profile_{shards}.json.gz"
+            path = (
+                own
+                / "layer_profiles/Varuna/OPT-350"
+                / kind
+                / f"profile_{shards}.json.gz"
+            )
             write(path, {str(k): layer for k in range(26)})
-        steps = {d: {str(k): [0.0, 0.0, 0.0] for k in range(26)} for d in ("1", "2", "4")}
+        steps = {
+            d: {str(k): [0.0, 0.0, 0.0] for k in range(26)} for d in ("1", "2", "4")
+        }
         write(own / "profiles/OPT-350" / kind / "profile.json.gz", {"1": steps})
     alike = {
-        kind: {"1": [[0, 0, 0], rate / 2], "2": [[0, 0, 0], rate]} for kind, rate in RATE.items()
+        kind: {"1": [[0, 0, 0], rate / 2], "2": [[0, 0, 0], rate]}
+        for kind, rate in RATE.items()
     }
     write(own / "network/network_coeffs_all_homo.json.gz", {"inter": alike})
     return tmp_path
@@ -56,8 +67,17 @@ def step(
         for kinds in stages
     ]
     pipeline = {"layers_per_stage": layers, "tmp_per_stage": servers}
-    row = {"pipeline_list": [pipeline], "mbs": 1, "gbs": 8, "real": 5.0, "red_grads": 0.1, "N": 2}
-    write(folder / "sailor/validation/there/OPT-350/N2/plan_config_N2.json.gz", row | more)
+    row = {
+        "pipeline_list": [pipeline],
+        "mbs": 1,
+        "gbs": 8,
+        "real": 5.0,
+        "red_grads": 0.1,
+        "N": 2,
+    }
+    write(
+        folder / "sailor/validation/there/OPT-350/N2/plan_config_N2.json.gz", row | more
+    )
     return sailor.outcomes(folder)
 
 

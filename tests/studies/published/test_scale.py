@@ -28,21 +28,25 @@ HEAD = (
     "schedule,pp,seconds,scored,environment"
 )
 ROW = (
-    "a,b,own,small,megatron-lm,dgx-h100-256x8,2048,4096,8192,bf16-master,1024,2,{0},{1},1,1.0,{2},"
+    "a,b,own,small,megatron-lm,dgx-h100-256x8,2048,4096,8192,bf16-master,1024,2,"
+    "{0},{1},1,1.0,{2},"
 )
 
 
 def write(folder: Path, *rows: str) -> Path:
     """Write a folder of rows on one small model."""
     (folder / "models.json").write_text(json.dumps({"small": SIZES}), encoding="utf-8")
-    (folder / "rows-own.csv").write_text("\n".join([HEAD, *rows]) + "\n", encoding="utf-8")
+    (folder / "rows-own.csv").write_text(
+        "\n".join([HEAD, *rows]) + "\n", encoding="utf-8"
+    )
     return folder
 
 
 def test_rows_are_priced_by_set(tmp_path: Path) -> None:
     """Rows that are not scored are left out; of a word that is `best` the fastest value counts."""
     rows = [
-        ROW.format(*cells) for cells in (("2", "", "yes"), ("best", "", "yes"), ("1", "", "no"))
+        ROW.format(*cells)
+        for cells in (("2", "", "yes"), ("best", "", "yes"), ("1", "", "no"))
     ]
     folder = write(tmp_path, *rows)
     assert scale.is_here(folder)
@@ -57,15 +61,23 @@ def test_rows_are_priced_by_set(tmp_path: Path) -> None:
 
 def test_intervals_leave_families_out(tmp_path: Path) -> None:
     """Of families that took 0.8, 1 and 1.2 of the predicted seconds the middle one is in."""
-    ((outcome,),) = scale.outcomes_by_set(write(tmp_path, ROW.format("2", "", "yes"))).values()
+    ((outcome,),) = scale.outcomes_by_set(
+        write(tmp_path, ROW.format("2", "", "yes"))
+    ).values()
     predicted = outcome.answer.step_time
     assert predicted is not None
     rows = {
         model: [replace(outcome, model=model, seconds=share * predicted)] * count
         for model, share, count in (("a", 0.8, 1), ("b", 1.0, 7), ("c", 1.2, 1))
     }
-    (interval,) = framework_intervals({"own": [row for part in rows.values() for row in part]})
-    assert (interval.framework, interval.families, interval.rows) == ("megatron-lm", 3, 9)
+    (interval,) = framework_intervals(
+        {"own": [row for part in rows.values() for row in part]}
+    )
+    assert (interval.framework, interval.families, interval.rows) == (
+        "megatron-lm",
+        3,
+        9,
+    )
     assert interval.families_inside == pytest.approx(1 / 3)
     assert interval.rows_inside == pytest.approx(7 / 9)
     assert 0.79 < interval.low < 1 < interval.high < 1.21

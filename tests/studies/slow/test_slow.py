@@ -30,7 +30,9 @@ def test_every_thread_has_a_cause_and_its_proof():
 def test_a_thread_without_a_cause_is_one_line(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("thread,cause,confirmed_by,times\na/b#1,,nobody,2\n")
-    with pytest.raises(FormatError, match="a/b#1: must have a step, a cause and its proof"):
+    with pytest.raises(
+        FormatError, match="a/b#1: must have a step, a cause and its proof"
+    ):
         read_threads(path)
 
 

@@ -19,19 +19,33 @@ ATEN = torch.ops.aten
 def op(name: str, *reads: str, view: bool = False, made: bool = True) -> ProgramOp:
     target = ATEN.t.default if view else ATEN.relu.default
     args = tuple(Ref(r) for r in reads)
-    return ProgramOp(name, target, args, {}, (name,) if made else (), "forward", None, view=view)
+    return ProgramOp(
+        name, target, args, {}, (name,) if made else (), "forward", None, view=view
+    )
 
 
 def test_an_update_waits_for_all_readers_of_a_view_of_its_parameter() -> None:
-    update = ProgramOp("update", sgd_update, (Ref("p"), [Ref("g")]), {}, (), "update", None)
-    ops = [op("t", "p", view=True), op("tt", "t", view=True), op("mm", "x", "tt"), op("g", "x")]
+    update = ProgramOp(
+        "update", sgd_update, (Ref("p"), [Ref("g")]), {}, (), "update", None
+    )
+    ops = [
+        op("t", "p", view=True),
+        op("tt", "t", view=True),
+        op("mm", "x", "tt"),
+        op("g", "x"),
+    ]
     ordered = with_order([*ops, update])
     assert ordered[-1].after == ("t", "tt", "mm")
     assert alias_roots(ops)["tt"] == {"p"}
 
 
 def test_dead_code_goes_and_changes_stay() -> None:
-    ops = [op("a", "x"), op("dead", "a"), op("b", "a"), op("write", "buffer", "a", made=False)]
+    ops = [
+        op("a", "x"),
+        op("dead", "a"),
+        op("b", "a"),
+        op("write", "buffer", "a", made=False),
+    ]
     assert [o.name for o in live(ops, {"b"})] == ["a", "b", "write"]
 
 
@@ -42,7 +56,8 @@ def test_every_update_comes_after_the_readers_of_its_parameter() -> None:
         readers = {
             o.name
             for o in program.ops
-            if o is not update and any(update.args[0].name in roots.get(r, {r}) for r in o.reads)
+            if o is not update
+            and any(update.args[0].name in roots.get(r, {r}) for r in o.reads)
         }
         assert set(update.after) == readers
         assert readers

@@ -29,7 +29,9 @@ SHORT = 1e7
 class Deep(nn.Module):
     """Residual blocks, each checkpointed, or none."""
 
-    def __init__(self, reentrant: bool | None, drop: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, reentrant: bool | None, drop: float = 0.0, **options: Any
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.stem = nn.Linear(WIDTH, WIDTH)
@@ -42,12 +44,18 @@ class Deep(nn.Module):
             )
             for _ in range(6)
         )
-        self.options = None if reentrant is None else {"use_reentrant": reentrant, **options}
+        self.options = (
+            None if reentrant is None else {"use_reentrant": reentrant, **options}
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         for block in self.blocks:
-            x = x + (block(x) if self.options is None else checkpoint(block, x, **self.options))
+            x = x + (
+                block(x)
+                if self.options is None
+                else checkpoint(block, x, **self.options)
+            )
         return x
 
 
@@ -67,7 +75,9 @@ def test_what_is_computed_again_are_ops_of_the_backward_phase(reentrant: bool) -
     ran = [op for op in program.ops if op.phase == "backward" and "relu" in op.name]
     assert [op.module for op in ran] == [f"blocks.{k}.1" for k in reversed(range(6))]
     assert not [op for op in plain.ops if op.phase == "backward" and "relu" in op.name]
-    forward = [[op.name for op in p.ops if op.phase == "forward"] for p in (plain, program)]
+    forward = [
+        [op.name for op in p.ops if op.phase == "forward"] for p in (plain, program)
+    ]
     assert forward[0] == forward[1]
 
 
@@ -79,7 +89,9 @@ def test_a_second_run_waits_for_the_gradient_that_asks_for_it() -> None:
     for op in begun:
         (name,) = op.after
         block = (op.module or "").rpartition(".")[0]
-        own = [o.name for o in late if (o.module or "").startswith(block) and not o.view]
+        own = [
+            o.name for o in late if (o.module or "").startswith(block) and not o.view
+        ]
         assert name in [o.name for o in late]
         assert program.op_index[name] < min(program.op_index[o] for o in own)
 
@@ -94,7 +106,9 @@ def test_a_second_run_draws_the_numbers_of_the_first(preserve: bool) -> None:
     cut = microbatched(program, 2)
     drawn = {op.name: op.args[0] for op in cut.ops if op.target is seeded}
     assert len(set(drawn.values())) == (12 if preserve else 24)
-    assert all(seed.partition("#")[2] == name.partition("#")[2] for name, seed in drawn.items())
+    assert all(
+        seed.partition("#")[2] == name.partition("#")[2] for name, seed in drawn.items()
+    )
 
 
 def test_micro_batches_of_a_checkpointed_model_equal_accumulation() -> None:
@@ -106,7 +120,9 @@ def test_micro_batches_of_a_checkpointed_model_equal_accumulation() -> None:
     program.initial.update({"input.0#0": x[:4], "input.0#1": x[4:]})
     result = run_program(program)
     for name, tensor in truth.parameters.items():
-        torch.testing.assert_close(result.state[f"parameter.{name}"], tensor, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            result.state[f"parameter.{name}"], tensor, rtol=1e-5, atol=1e-7
+        )
 
 
 def peak(program: Program, memory: float) -> float:

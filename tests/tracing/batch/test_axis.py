@@ -68,7 +68,8 @@ def rebuilt(state: State, shares: list[torch.Tensor]) -> torch.Tensor:
         return state.scale * torch.stack([s.double() for s in shares]).sum(0)
     shape = shares[0].shape
     parts = [
-        s.reshape(*shape[: state.dim], state.outer, -1, *shape[state.dim + 1 :]) for s in shares
+        s.reshape(*shape[: state.dim], state.outer, -1, *shape[state.dim + 1 :])
+        for s in shares
     ]
     joined = torch.cat(parts, state.dim + 1)
     return state.scale * joined.flatten(state.dim, state.dim + 1)
@@ -107,7 +108,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, y, w: (x * w[0]).transpose(0, 2).reshape(20, -1),
     "words_first": lambda x, y, w: (x * w[0]).transpose(0, 1).reshape(-1, 4),
     "words_first_and_back": lambda x, y, w: (
-        (x * w[0]).transpose(0, 1).reshape(-1, 4).softmax(-1).view(5, -1, 4).movedim(0, 2)
+        (x * w[0])
+        .transpose(0, 1)
+        .reshape(-1, 4)
+        .softmax(-1)
+        .view(5, -1, 4)
+        .movedim(0, 2)
     ),
     "permute": lambda x, y, w: (x * w[0]).permute(2, 0, 1),
     "squeeze": lambda x, y, w: (x * w[0]).unsqueeze(1).squeeze(1).unsqueeze(-1),
@@ -146,7 +152,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "normalize": lambda x, y, w: functional.normalize(x @ w, dim=1),
     "layer_norm": lambda x, y, w: functional.layer_norm(x @ w, (5, 4)),
     "group_norm": lambda x, y, w: functional.group_norm((x @ w).transpose(1, 2), 2),
-    "sdpa": lambda x, y, w: functional.scaled_dot_product_attention(x @ w, y, y, is_causal=True),
+    "sdpa": lambda x, y, w: functional.scaled_dot_product_attention(
+        x @ w, y, y, is_causal=True
+    ),
     "conv": lambda x, y, w: functional.conv1d(x.transpose(1, 2), w[:, :, None]),
     "pool": lambda x, y, w: functional.avg_pool1d(x @ w, 2),
     "upsample": lambda x, y, w: functional.interpolate(x @ w, scale_factor=2.0),
@@ -158,10 +166,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "kl": lambda x, y, w: functional.kl_div(
         (x @ w).log_softmax(-1), y.softmax(-1), reduction="batchmean"
     ),
-    "triplet": lambda x, y, w: functional.triplet_margin_loss(x[:, 0] @ w, y[:, 1], y[:, 2]),
+    "triplet": lambda x, y, w: functional.triplet_margin_loss(
+        x[:, 0] @ w, y[:, 1], y[:, 2]
+    ),
     "sum_linear": lambda x, y, w: ((x * y).sum((0, 1)) * 3 @ w).view(2, 2).T.mean(),
     "sums_added": lambda x, y, w: (x @ w).sum() - (y @ w).sum(),
-    "losses_in_one": lambda x, y, w: torch.stack([(x @ w).sum(), (y @ w).mean(), w.sum()]),
+    "losses_in_one": lambda x, y, w: torch.stack(
+        [(x @ w).sum(), (y @ w).mean(), w.sum()]
+    ),
     "sums_in_one": lambda x, y, w: torch.stack([(x @ w).sum(), (y @ w).sum()]).mean(),
     "given": lambda x, y, w: (x - x.mean(0)) / (x.std((0, 1)) + 1) * w[0],
     "given_count": lambda x, y, w: (x @ w * (y > 0)).sum() / (y > 0).sum().clamp(min=1),
@@ -175,10 +187,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "addmm": lambda x, y, w: torch.addmm(y[:, 0], x[:, 0], w),
     "baddbmm": lambda x, y, w: torch.baddbmm(y[:, :1, :1], x @ w, y.transpose(1, 2)),
     "einsum_in_order": lambda x, y, w: torch.einsum("bij,jk", x, w),
-    "einsum_diagonal": lambda x, y, w: torch.einsum("bjj->bj", x @ w @ y.transpose(1, 2)),
+    "einsum_diagonal": lambda x, y, w: torch.einsum(
+        "bjj->bj", x @ w @ y.transpose(1, 2)
+    ),
     "linear_contracted": lambda x, y, w: functional.linear((x @ w)[:, 0].T, y[:, 0].T),
-    "two_views_through": lambda x, y, w: torch.cat([x @ w, y]).softmax(-1).transpose(0, 1) @ w,
-    "scaled_and_turned": lambda x, y, w: ((x @ w) / len(x)).transpose(0, 1).unsqueeze(0),
+    "two_views_through": lambda x, y, w: (
+        torch.cat([x @ w, y]).softmax(-1).transpose(0, 1) @ w
+    ),
+    "scaled_and_turned": lambda x, y, w: (
+        ((x @ w) / len(x)).transpose(0, 1).unsqueeze(0)
+    ),
     "sum_turned": lambda x, y, w: (x @ w).mean(0).T.unsqueeze(0).expand(3, 4, 5),
     "expand_as": lambda x, y, w: w[:1].expand_as(x[:, 0]) * y[:, 0],
     "fft": lambda x, y, w: torch.fft.rfft2(x @ w).abs(),
@@ -193,23 +211,39 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sdpa_of_a_table": lambda x, y, w: functional.scaled_dot_product_attention(
         (x @ w)[:, None], w[None, None], w[None, None]
     ),
-    "sdpa_for_a_table": lambda x, y, w: functional.scaled_dot_product_attention(w, x @ w, y),
-    "queries": lambda x, y, w: functional.scaled_dot_product_attention(x[:, 0] @ w, w, w),
+    "sdpa_for_a_table": lambda x, y, w: functional.scaled_dot_product_attention(
+        w, x @ w, y
+    ),
+    "queries": lambda x, y, w: functional.scaled_dot_product_attention(
+        x[:, 0] @ w, w, w
+    ),
     "lstm_cell": lambda x, y, w: torch.lstm_cell(
         x[:, 0] @ w, (y[:, 0], y[:, 1]), w.repeat(4, 1), w.repeat(4, 1)
     )[0],
     "lstm": lambda x, y, w: torch.lstm(
-        x, (y[None, :, 0], y[None, :, 1]), [w.repeat(4, 1)] * 2, False, 1, 0.0, False, False, True
+        x,
+        (y[None, :, 0], y[None, :, 1]),
+        [w.repeat(4, 1)] * 2,
+        False,
+        1,
+        0.0,
+        False,
+        False,
+        True,
     )[0],
     "pixels": lambda x, y, w: functional.pixel_shuffle((x @ w)[:, :4, :, None], 2),
     "patches": lambda x, y, w: functional.unfold((x @ w)[:, None], 2),
     "grid": lambda x, y, w: functional.grid_sample(
         (x @ w)[:, None], y[:, :3, None, :2], align_corners=False
     ),
-    "pool_with_places": lambda x, y, w: functional.max_pool2d_with_indices((x @ w)[:, None], 2)[0],
+    "pool_with_places": lambda x, y, w: functional.max_pool2d_with_indices(
+        (x @ w)[:, None], 2
+    )[0],
     "frozen_norm": lambda x, y, w: functional.batch_norm(x @ w, *torch.ones(2, 5)),
     "instance_norm": lambda x, y, w: functional.instance_norm(x @ w),
-    "places_turned": lambda x, y, w: (x @ w)[torch.arange(len(x))[:, None], torch.arange(3)[None]],
+    "places_turned": lambda x, y, w: (x @ w)[
+        torch.arange(len(x))[:, None], torch.arange(3)[None]
+    ],
 }
 
 
@@ -230,7 +264,9 @@ LOOK_UPS: dict[str, Callable[..., Any]] = {
     "table": lambda i, x, w: w[i, 1],
     "gather": lambda i, x, w: (x @ w).gather(2, i[:, :, None]),
     "scatter": lambda i, x, w: torch.zeros_like(x @ w).scatter(2, i[:, :, None], 1),
-    "scatter_in_place": lambda i, x, w: torch.zeros_like(x @ w).scatter_(2, i[:, :, None], 2.0),
+    "scatter_in_place": lambda i, x, w: torch.zeros_like(x @ w).scatter_(
+        2, i[:, :, None], 2.0
+    ),
     "scatter_add": lambda i, x, w: (x @ w).scatter_add(2, i[:, :, None], x[..., :1]),
     "index_select": lambda i, x, w: (x @ w).index_select(1, torch.tensor([3, 1])),
     "own_word": lambda i, x, w: (x @ w)[torch.arange(len(i)), i[:, 0]],
@@ -270,10 +306,15 @@ MIXES: dict[str, tuple[str, Callable[..., Any]]] = {
     "sort": (UNKNOWN, lambda x, y, w: (x @ w).sort(0).values),
     "roll": (UNKNOWN, lambda x, y, w: (x @ w).roll(1, 0)),
     "index": (UNKNOWN, lambda x, y, w: (x @ w)[x[:, 0, 0].argsort()]),
-    "scatter": (UNKNOWN, lambda x, y, w: (x @ w).scatter(0, x[..., :1].long().abs() % 2, 1)),
+    "scatter": (
+        UNKNOWN,
+        lambda x, y, w: (x @ w).scatter(0, x[..., :1].long().abs() % 2, 1),
+    ),
     "causal_queries": (
         UNKNOWN,
-        lambda x, y, w: functional.scaled_dot_product_attention(x[:, 0] @ w, w, w, is_causal=True),
+        lambda x, y, w: functional.scaled_dot_product_attention(
+            x[:, 0] @ w, w, w, is_causal=True
+        ),
     ),
     "table_by_size": (UNKNOWN, lambda x, y, w: x[:, 0] * w.repeat(3, 1)[: x.shape[0]]),
     "power_of_size": (MIXED, lambda x, y, w: (x @ w) ** x.shape[0]),
@@ -288,7 +329,9 @@ MIXES: dict[str, tuple[str, Callable[..., Any]]] = {
     "copies_in_one_axis": (UNKNOWN, lambda x, y, w: (x @ w).repeat_interleave(2)),
     "copies_by_numbers": (
         UNKNOWN,
-        lambda x, y, w: (x @ w).repeat_interleave(torch.tensor([1, 2, 0, 1, 1]), 1, output_size=5),
+        lambda x, y, w: (x @ w).repeat_interleave(
+            torch.tensor([1, 2, 0, 1, 1]), 1, output_size=5
+        ),
     ),
     "matrix_exp": (UNKNOWN, lambda x, y, w: torch.linalg.matrix_exp(x[:, :4] @ w)),
 }

@@ -55,7 +55,9 @@ def gradients_of(program: Program, count: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        pytest.param(name, count, marks=pytest.mark.campaign if (count == 2) == k % 2 else ())
+        pytest.param(
+            name, count, marks=pytest.mark.campaign if (count == 2) == k % 2 else ()
+        )
         for k, name in enumerate(FINE)
         for count in (2, 8)
     ],
@@ -93,7 +95,10 @@ def test_who_knows_may_have_another_loss(name: str) -> None:
     program = capture_workload(work, 2, accept_other_loss=True)
     assert program.batch is not None
     assert "cannot be cut" in program.batch.differs
-    parts = [eager(Workload("", work.model, part, work.loss))[0] for part in halves(work.inputs)]
+    parts = [
+        eager(Workload("", work.model, part, work.loss))[0]
+        for part in halves(work.inputs)
+    ]
     found = run_program(microbatched(program, 2)).loss
     torch.testing.assert_close(found, torch.stack(parts).mean(), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(found, eager(work)[0], rtol=1e-4)
@@ -111,7 +116,9 @@ def test_a_loss_that_is_half_repaired_may_be_accepted() -> None:
     program = capture_workload(work, 2, accept_other_loss=True)
     assert program.batch is not None
     assert not program.batch.given
-    parts = [eager(Workload("", work.model, part, loss))[0] for part in halves(work.inputs)]
+    parts = [
+        eager(Workload("", work.model, part, loss))[0] for part in halves(work.inputs)
+    ]
     found = run_program(microbatched(program, 2)).loss
     torch.testing.assert_close(found, torch.stack(parts).mean(), rtol=1e-5, atol=1e-6)
 
@@ -135,7 +142,9 @@ def test_another_batch_is_given_its_own_counts() -> None:
     other = (*work.inputs[:2], losses.MASK.flip(0) * 3)
     assert cut.batch is not None
     result = run_program(with_inputs(cut, cut.batch.cut(other)))
-    torch.testing.assert_close(result.loss, eager(Workload("", work.model, other, work.loss))[0])
+    torch.testing.assert_close(
+        result.loss, eager(Workload("", work.model, other, work.loss))[0]
+    )
 
 
 def test_a_share_without_a_word() -> None:
@@ -145,13 +154,18 @@ def test_a_share_without_a_word() -> None:
     check(capture_workload(work, 8), work, 8)
 
 
-@pytest.mark.parametrize("name", ["padding", "l2 beside a sum", "class weights, smoothed"])
+@pytest.mark.parametrize(
+    "name", ["padding", "l2 beside a sum", "class weights, smoothed"]
+)
 def test_twenty_steps_of_adamw_end_where_pytorch_ends(name: str) -> None:
     work = losses.REPAIRED[name]()
     cut = microbatched(capture_workload(work, 4, optimizer="adamw"), 4)
     assert cut.batch is not None
     step = StepModule(copy.deepcopy(work.model), work.loss, work.inputs)
-    update, random = torch.optim.AdamW(step.parameters()), torch.Generator().manual_seed(1)
+    update, random = (
+        torch.optim.AdamW(step.parameters()),
+        torch.Generator().manual_seed(1),
+    )
     state: dict[str, torch.Tensor] = {}
     for number in range(20):
         order = torch.randperm(losses.BATCH, generator=random)
@@ -188,7 +202,9 @@ class Centred(Reversed):
         return gradient - gradient.mean(0)
 
 
-def hooked(hook: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def hooked(
+    hook: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def hooks(x: torch.Tensor) -> torch.Tensor:
         x.register_hook(hook)
         return x
@@ -201,7 +217,11 @@ class Through(nn.Module):
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.first, self.last, self.function = nn.Linear(3, 4), nn.Linear(4, 1), function
+        self.first, self.last, self.function = (
+            nn.Linear(3, 4),
+            nn.Linear(4, 1),
+            function,
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.tanh(self.function(self.first(x)))).square().mean()
@@ -209,10 +229,14 @@ class Through(nn.Module):
 
 def through(function: Callable[[torch.Tensor], torch.Tensor]) -> Workload:
     random = torch.Generator().manual_seed(0)
-    return Workload("through", Through(function), (torch.randn(8, 3, generator=random),), None)
+    return Workload(
+        "through", Through(function), (torch.randn(8, 3, generator=random),), None
+    )
 
 
-@pytest.mark.parametrize("function", [lambda x: Reversed.apply(x), hooked(lambda g: 3 * g)])
+@pytest.mark.parametrize(
+    "function", [lambda x: Reversed.apply(x), hooked(lambda g: 3 * g)]
+)
 def test_gradients_of_its_own_that_keep_examples_apart_are_cut(function: Any) -> None:
     work = through(function)
     program = capture_workload(work, 4)
@@ -228,7 +252,9 @@ def test_gradients_of_its_own_that_keep_examples_apart_are_cut(function: Any) ->
         (hooked(lambda g: g.clamp(-1.0, 1.0)), "hook '<lambda>'"),
     ],
 )
-def test_gradients_of_its_own_that_mix_examples_are_refused(function: Any, told: str) -> None:
+def test_gradients_of_its_own_that_mix_examples_are_refused(
+    function: Any, told: str
+) -> None:
     with pytest.raises(OtherLossError, match=f"{told}.* the gradient of ") as caught:
         capture_workload(through(function), 4)
     assert "\n" not in str(caught.value)
@@ -299,7 +325,9 @@ SMALL = "&".join(
 @pytest.mark.parametrize("name", [*losses.RIGHT, *losses.REPAIRED, *losses.REFUSED])
 def test_no_numbers_are_needed_for_what_rules_decide(name: str) -> None:
     """A fake capture decides as a real one does, but refuses what only numbers can decide."""
-    makes: dict[str, Callable[[], Workload]] = FINE | {n: m for n, (_, m) in losses.REFUSED.items()}
+    makes: dict[str, Callable[[], Workload]] = FINE | {
+        n: m for n, (_, m) in losses.REFUSED.items()
+    }
     work = makes[name]()
     by_numbers = name in ("loop over examples", "sorted and back")
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -368,10 +396,14 @@ def test_a_batch_on_the_second_axis_is_cut_there() -> None:
     """Of a model that is built for each size; it may draw its batch before its parameters."""
 
     def build(batch: int) -> Workload:
-        words = torch.randn(5, losses.BATCH, 4, generator=torch.Generator().manual_seed(1))
+        words = torch.randn(
+            5, losses.BATCH, 4, generator=torch.Generator().manual_seed(1)
+        )
         torch.manual_seed(batch)
         model = WordsFirst()
-        return losses.case(model, (words[:, :batch], losses.Y[:batch]), nn.CrossEntropyLoss())
+        return losses.case(
+            model, (words[:, :batch], losses.Y[:batch]), nn.CrossEntropyLoss()
+        )
 
     whole = build(losses.BATCH)
     program = capture_workload(whole, 4, share=build(2))

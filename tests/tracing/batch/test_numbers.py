@@ -27,9 +27,13 @@ def graphs(
     if isinstance(work, str):
         work = {**losses.RIGHT, **losses.REPAIRED, **_exceptions()}[work]()
     whole = StepModule(work.model, work.loss, work.inputs)
-    share = StepModule(work.model, work.loss, tuple(x.chunk(count)[0] for x in work.inputs))
+    share = StepModule(
+        work.model, work.loss, tuple(x.chunk(count)[0] for x in work.inputs)
+    )
     made = [
-        torch.export.export(step, step.inputs(), strict=False).module(check_guards=False)
+        torch.export.export(step, step.inputs(), strict=False).module(
+            check_guards=False
+        )
         for step in (whole, share)
     ]
     assert all(isinstance(module, fx.GraphModule) for module in made)
@@ -49,12 +53,16 @@ def test_a_mean_agrees_and_a_sum_does_not() -> None:
 def test_a_loss_that_is_off_in_its_last_digits_says_by_how_much() -> None:
     x, target = (torch.ones(4, n, dtype=torch.float64) for n in (4, 3))
     layer = nn.Linear(4, 3, dtype=torch.float64)
-    whole, share, inputs, batch = graphs(Workload("", layer, (x, target), nn.functional.mse_loss))
+    whole, share, inputs, batch = graphs(
+        Workload("", layer, (x, target), nn.functional.mse_loss)
+    )
     share = copy.deepcopy(share)
     with torch.no_grad():
         next(share.parameters()).mul_(1 + 1e-7)
     found = numbers.differences(whole, share, inputs, batch, uneven=False)
-    assert re.fullmatch(r"the loss is .* instead of .*, off by \S*e-\d+ of it", found or "")
+    assert re.fullmatch(
+        r"the loss is .* instead of .*, off by \S*e-\d+ of it", found or ""
+    )
 
 
 def test_equal_masks_would_show_nothing() -> None:
@@ -108,7 +116,9 @@ def test_the_users_running_averages_stay_as_they_are() -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with suppress(OtherLossError):
         capture_workload(Workload("averages", model, (x,)), 2)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()
+    )
 
 
 class Half(nn.Module):

@@ -218,7 +218,11 @@ MIXED = {
 class Net(nn.Module):
     def __init__(self, function):
         super().__init__()
-        self.first, self.last, self.function = nn.Linear(6, 8), nn.Linear(8, 8), function
+        self.first, self.last, self.function = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 8),
+            function,
+        )
 
     def forward(self, x):
         made = self.function(self, self.first(x))
@@ -230,7 +234,9 @@ def net(function, *, fake=False):
     x = torch.randn(8, 6)
     if not fake:
         return Workload("net", Net(function), (x,), None)
-    with torch._subclasses.fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with torch._subclasses.fake_tensor.FakeTensorMode(
+        allow_non_fake_inputs=True
+    ) as mode:
         return Workload("net", Net(function), (mode.from_tensor(x),), None)
 
 
@@ -256,10 +262,16 @@ def test_gradients_that_mix_examples_are_refused_where_apply_is_of_c(apply_of_c)
     assert "autograd function Centred" in why_not(net(MIXED["Centred"]))[0]
 
 
-@pytest.mark.parametrize("function", [lambda m, x: BOUND(x), lambda m, x: Bound.apply(x)])
-def test_a_function_that_was_bound_before_is_refused_where_apply_is_of_c(apply_of_c, function):
+@pytest.mark.parametrize(
+    "function", [lambda m, x: BOUND(x), lambda m, x: Bound.apply(x)]
+)
+def test_a_function_that_was_bound_before_is_refused_where_apply_is_of_c(
+    apply_of_c, function
+):
     forward = vars(Gelu)["forward"]
-    with pytest.raises(CaptureError, match=r"Gelu at .*py:\d+ was bound before .* call Gelu.apply"):
+    with pytest.raises(
+        CaptureError, match=r"Gelu at .*py:\d+ was bound before .* call Gelu.apply"
+    ):
         capture_workload(net(function), 4)
     assert vars(Gelu)["forward"] is forward
 
@@ -274,7 +286,9 @@ def test_a_recorded_step_is_the_users(kind):
 
 
 def test_what_may_hide_tensors_is_refused_with_its_line():
-    with pytest.raises(CaptureError, match=r"Through at .*py:\d+ is given a Linear") as told:
+    with pytest.raises(
+        CaptureError, match=r"Through at .*py:\d+ is given a Linear"
+    ) as told:
         plan_for(net(lambda m, x: Through.apply(x, m.last)), "tp=2", 2)
     assert "\n" not in str(told.value)
 

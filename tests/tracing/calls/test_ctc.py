@@ -33,7 +33,9 @@ class Speech(nn.Linear):
         super().__init__(6, CLASSES)
         self.form, self.options = form, options
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor, heard: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor, heard: torch.Tensor
+    ) -> torch.Tensor:
         scores = super().forward(x).log_softmax(-1).transpose(0, 1)
         mask = labels >= 0
         counts = mask.sum(-1)
@@ -41,7 +43,12 @@ class Speech(nn.Linear):
         if self.form == "numbers":
             heard, counts = (STEPS,) * len(x), [1] * len(x)
         if self.form == "one":
-            scores, targets, heard, counts = scores[:, 0], targets[0], heard[0], counts[0]
+            scores, targets, heard, counts = (
+                scores[:, 0],
+                targets[0],
+                heard[0],
+                counts[0],
+            )
         losses = functional.ctc_loss(scores, targets, heard, counts, **self.options)
         return losses.mean()
 
@@ -58,7 +65,11 @@ OPTIONS = (
 @pytest.mark.parametrize("form", ["padded", "row", "numbers", "one"])
 def test_the_loss_is_torchs_own(form: str, options: dict[str, Any]) -> None:
     model = Speech(form, **options)
-    inputs = (SOUND, PADDED, HEARD if "zero_infinity" in options else HEARD.clamp(min=9))
+    inputs = (
+        SOUND,
+        PADDED,
+        HEARD if "zero_infinity" in options else HEARD.clamp(min=9),
+    )
     result, truth = run_program(capture(model, inputs)), eager(model, inputs)
     assert result.loss.isfinite()
     assert torch.equal(result.loss, truth.loss)
@@ -77,7 +88,9 @@ def test_the_examples_of_a_batch_may_be_cut(form: str) -> None:
     assert torch.equal(run_program(program).loss, eager(model, share).loss)
     layers = layer_graph(model, inputs, lambda output: output, "speech")
     rule = next(
-        x for c, x in zip(layers.calls.calls, layers.rules, strict=True) if x.kind == "loss"
+        x
+        for c, x in zip(layers.calls.calls, layers.rules, strict=True)
+        if x.kind == "loss"
     )
     assert rule.results == (("0",),)
     assert rule.reads[0] == (None, "0", None)
@@ -92,14 +105,20 @@ def test_other_reads_of_a_row_of_unknown_length_are_refused() -> None:
 
     model = Selecting(6, CLASSES)
     for options in ({}, {"forward_only": True}):
-        with pytest.raises(CaptureError, match=r"what masked_select makes.*keep all entries"):
+        with pytest.raises(
+            CaptureError, match=r"what masked_select makes.*keep all entries"
+        ):
             capture(model, SOUND, **options)
-    with pytest.raises(CaptureError, match=r"what masked_select makes.*keep all entries"):
+    with pytest.raises(
+        CaptureError, match=r"what masked_select makes.*keep all entries"
+    ):
         layer_graph(model, (SOUND,), None, "selecting")
 
 
 def test_half_precision_is_refused_as_torch_has_none() -> None:
-    with pytest.raises(CaptureError, match=r"half precision; give it log_probs\.float\(\)"):
+    with pytest.raises(
+        CaptureError, match=r"half precision; give it log_probs\.float\(\)"
+    ):
         capture(Speech("padded"), (SOUND, PADDED, HEARD), dtype="bfloat16")
 
 
@@ -114,7 +133,8 @@ SIZES = {
 
 
 SLOW = [
-    pytest.param(kind, marks=pytest.mark.campaign) for kind in ("wav2vec2", "wavlm", "unispeech")
+    pytest.param(kind, marks=pytest.mark.campaign)
+    for kind in ("wav2vec2", "wavlm", "unispeech")
 ]
 
 
@@ -131,4 +151,6 @@ def test_speech_models_of_transformers_are_trained_by_their_labels(kind: str) ->
     torch.testing.assert_close(result.loss, truth.loss)
     assert result.gradients.keys() == truth.gradients.keys()
     for name, gradient in truth.gradients.items():
-        torch.testing.assert_close(result.gradients[name], gradient, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            result.gradients[name], gradient, rtol=1e-4, atol=1e-5
+        )

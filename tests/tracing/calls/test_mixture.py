@@ -25,8 +25,15 @@ PLAIN = {
 
 def drawn(rows, dtype=torch.float64):
     torch.manual_seed(3)
-    shapes = (TOKENS, WIDTH), (TOKENS, CHOSEN), (COUNT, rows, WIDTH), (COUNT, WIDTH, INNER)
-    x, weights, up, down = (torch.randn(s, dtype=dtype).requires_grad_() for s in shapes)
+    shapes = (
+        (TOKENS, WIDTH),
+        (TOKENS, CHOSEN),
+        (COUNT, rows, WIDTH),
+        (COUNT, WIDTH, INNER),
+    )
+    x, weights, up, down = (
+        torch.randn(s, dtype=dtype).requires_grad_() for s in shapes
+    )
     index = torch.randint(0, COUNT - 1, (TOKENS, CHOSEN))  # the last expert has no row
     index[0, 0] = COUNT  # no expert at all
     return x, index, weights, up, down
@@ -46,7 +53,9 @@ def looped(x, index, weights, up, down, act, up_bias=None, down_bias=None):
                 middle = PLAIN[act](made[: len(made) // 2]) * made[len(made) // 2 :]
             else:
                 middle = PLAIN[act](made)
-            out = down[number] @ middle + (0 if down_bias is None else down_bias[number])
+            out = down[number] @ middle + (
+                0 if down_bias is None else down_bias[number]
+            )
             total = total + weights[token, place] * out
         rows.append(total)
     return torch.stack(rows)
@@ -58,7 +67,9 @@ def looped(x, index, weights, up, down, act, up_bias=None, down_bias=None):
 def test_it_is_a_loop_over_tokens(act, rows, biased):
     tensors = drawn(rows)
     shapes = [(COUNT, rows), (COUNT, WIDTH)] * biased
-    biases = [torch.randn(s, dtype=torch.float64).div(9).requires_grad_() for s in shapes]
+    biases = [
+        torch.randn(s, dtype=torch.float64).div(9).requires_grad_() for s in shapes
+    ]
     learned = [*(t for t in tensors if t.requires_grad), *biases]
     truth = looped(*tensors, act, *biases)
     gradients = torch.autograd.grad(truth.sin().sum(), learned)
@@ -134,7 +145,9 @@ class Odd(nn.Module):
 
     def _apply_gate(self, made):
         gate, rest = made.chunk(2, -1)
-        return (gate * self.slope if torch.is_tensor(self.slope) else gate.softmax(-1)) * rest
+        return (
+            gate * self.slope if torch.is_tensor(self.slope) else gate.softmax(-1)
+        ) * rest
 
     def forward(self, x, index, weights):
         return x
@@ -146,7 +159,10 @@ def test_a_gate_that_is_no_formula_of_its_elements_is_refused(learned):
     config._experts_implementation = "gnnplace"  # as `as_one_call` sets it
     model = use_experts_implementation(Odd)(config)
     x, index = torch.randn(4, 8), torch.zeros(4, 2, dtype=torch.int64)
-    with as_one_call(model), pytest.raises(CaptureError, match="a gate that mixes") as told:
+    with (
+        as_one_call(model),
+        pytest.raises(CaptureError, match="a gate that mixes") as told,
+    ):
         model(x, index, torch.ones(4, 2))
     assert "\n" not in str(told.value)
 
@@ -177,5 +193,7 @@ class Loop(nn.Module):
 
 
 def test_a_loop_over_experts_is_refused_with_the_line_to_write():
-    with pytest.raises(CaptureError, match=r"gnnplace.experts\(x, index, weights, up, down, act\)"):
+    with pytest.raises(
+        CaptureError, match=r"gnnplace.experts\(x, index, weights, up, down, act\)"
+    ):
         gnnplace.plan(Loop(), "nvswitch-h100-8", inputs=(torch.randn(8, 8),), budget=0)

@@ -7,13 +7,29 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gnnplace.tracing.fakes.quick import without_numbers
 
 PROGRAMS = {
-    "products": lambda x, y: (x @ y.t(), torch.baddbmm(x[None], x[None], y[None, :4, :4])),
-    "views": lambda x, y: (x.t(), x[1:], x.unsqueeze(0).expand(3, 4, 4), x.view(2, 8), x.detach()),
-    "layouts": lambda x, y: (x.t() + 1, (x.t() * y.t()[:4, :4]).sum(1), y.t().contiguous()),
+    "products": lambda x, y: (
+        x @ y.t(),
+        torch.baddbmm(x[None], x[None], y[None, :4, :4]),
+    ),
+    "views": lambda x, y: (
+        x.t(),
+        x[1:],
+        x.unsqueeze(0).expand(3, 4, 4),
+        x.view(2, 8),
+        x.detach(),
+    ),
+    "layouts": lambda x, y: (
+        x.t() + 1,
+        (x.t() * y.t()[:4, :4]).sum(1),
+        y.t().contiguous(),
+    ),
     "types": lambda x, y: (x > 0, x.to(torch.bfloat16), x.argmax(-1), x.long() + 1.5),
     "several": lambda x, y: (*x.split(2), *torch.var_mean(x), *x.topk(2), *x.unbind(1)),
     "written": lambda x, y: (y[:4].copy_(x), y.add_(1), y.mul_(2.0)[1:]),
-    "numbers": lambda x, y: (torch.tensor([1.0, 2.0, 3.0, 4.0]) * x, torch.zeros(4).to(x)),
+    "numbers": lambda x, y: (
+        torch.tensor([1.0, 2.0, 3.0, 4.0]) * x,
+        torch.zeros(4).to(x),
+    ),
     "complex": lambda x, y: (torch.view_as_complex(x.view(2, 4, 2)).conj() * 2,),
 }
 
@@ -23,7 +39,14 @@ def shown(tensors, operands):
     held = [t.untyped_storage()._cdata for t in (*operands, *tensors)]
     own = held[len(operands) :]
     return [
-        (tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, t.is_conj(), held.index(key))
+        (
+            tuple(t.shape),
+            t.stride(),
+            t.storage_offset(),
+            t.dtype,
+            t.is_conj(),
+            held.index(key),
+        )
         for t, key in zip(tensors, own, strict=True)
     ]
 
@@ -48,7 +71,9 @@ def test_gradients_are_as_those_of_real_tensors():
         found.square().mean().backward()
         return x.grad, weight.grad
 
-    truth = step(torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True))
+    truth = step(
+        torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    )
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     for _ in range(2):
         with without_numbers(mode):

@@ -19,7 +19,11 @@ from torch.nn import functional
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured import recording
 from gnnplace.sharding.captured.recording import record_calls
-from gnnplace.tracing.guards.alike import count_storages, describe_module, describe_surroundings
+from gnnplace.tracing.guards.alike import (
+    count_storages,
+    describe_module,
+    describe_surroundings,
+)
 from gnnplace.tracing.step import StepModule
 from tests.tracing.guards.test_proof import alike, batch
 
@@ -32,10 +36,17 @@ class Block(nn.Module):
 
     passes = 0
 
-    def __init__(self, index: int, forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, index: int, forward: Callable[[Any, torch.Tensor], torch.Tensor]
+    ) -> None:
         super().__init__()
         self.inner, self.chance = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0)
-        self.index, self.odd, self.kept_from_all, self._forward = index, False, 7 * index, forward
+        self.index, self.odd, self.kept_from_all, self._forward = (
+            index,
+            False,
+            7 * index,
+            forward,
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._forward(self, self.chance(self.inner(x)).tanh())
@@ -133,14 +144,20 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     "saved tensors": stack(rounded, lambda blocks: odd_is(blocks[ODD])),
     "parameter hook": odd(lambda m: m.inner.weight.register_hook(lambda g: g * 2)),
     "forward hook": odd(lambda m: m.inner.register_forward_hook(lambda a, b, y: y * 2)),
-    "backward hook": odd(lambda m: m.register_full_backward_hook(lambda a, i, o: (i[0] * 2,))),
+    "backward hook": odd(
+        lambda m: m.register_full_backward_hook(lambda a, i, o: (i[0] * 2,))
+    ),
     "frozen": odd(lambda m: m.inner.requires_grad_(False)),
     "without bias": odd(lambda m: m.inner.register_parameter("bias", None)),
     "replaced forward": odd(lambda m: setattr(m, "forward", lambda x: x * 2)),
-    "of its own class": stack(change=lambda b: b.__setitem__(ODD, nn.Linear(WIDTH, WIDTH))),
+    "of its own class": stack(
+        change=lambda b: b.__setitem__(ODD, nn.Linear(WIDTH, WIDTH))
+    ),
     "tied": stack(change=tied),
     "parameter changed": stack(clamped),
-    "detached": stack(lambda m, x: x.detach() if m.odd else x, lambda b: odd_is(b[ODD])),
+    "detached": stack(
+        lambda m, x: x.detach() if m.odd else x, lambda b: odd_is(b[ODD])
+    ),
 }
 
 
@@ -153,7 +170,9 @@ def is_refused(model: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_odd_layer_is_refused_where_it_trains_otherwise_and_nowhere_else(kind: str) -> None:
+def test_an_odd_layer_is_refused_where_it_trains_otherwise_and_nowhere_else(
+    kind: str,
+) -> None:
     found = is_refused(KINDS[kind]())
     with patch.object(recording, "find_omitted_layers", return_value={}):
         assert found is is_refused(KINDS[kind]())
@@ -163,7 +182,9 @@ def test_an_odd_layer_is_refused_where_it_trains_otherwise_and_nowhere_else(kind
 def left_out(model: nn.Module) -> list[str]:
     found: list[str] = []
 
-    def noting(step: Any, replay: Any, name: str, mode: Any, stands: dict[str, Any]) -> Any:
+    def noting(
+        step: Any, replay: Any, name: str, mode: Any, stands: dict[str, Any]
+    ) -> Any:
         known = proved(step, replay, name, mode, stands)
         assert known is not None
         found.extend(stands)
@@ -176,7 +197,9 @@ def left_out(model: nn.Module) -> list[str]:
 
 
 def test_layers_between_the_first_and_the_last_of_a_kind_are_left_out() -> None:
-    between = [f"model.{i}" for i in range(2, BLOCKS - 1)]  # the first gets what needs no gradient
+    between = [
+        f"model.{i}" for i in range(2, BLOCKS - 1)
+    ]  # the first gets what needs no gradient
     assert left_out(KINDS["alike"]()) == between
     assert left_out(KINDS["frozen"]()) == [x for x in between if x != f"model.{ODD}"]
     assert left_out(KINDS["index as a number"]()) == []
@@ -188,7 +211,9 @@ def test_calls_that_draw_are_known_in_layers_that_are_left_out() -> None:
         block.chance.p = 0.5
     assert len(left_out(model)) == BLOCKS - 3
     graph = record_calls(StepModule(model, functional.mse_loss, batch()), "test")
-    assert [graph.calls[i].name for i in graph.random] == [f"{i}.chance" for i in range(BLOCKS)]
+    assert [graph.calls[i].name for i in graph.random] == [
+        f"{i}.chance" for i in range(BLOCKS)
+    ]
 
 
 def told(module: nn.Module, root: nn.Module) -> list[Any]:

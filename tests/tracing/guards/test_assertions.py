@@ -57,7 +57,9 @@ def a_check(_: nn.Module, x: torch.Tensor) -> None:
 
 
 def parts_of_a_condition(layer: nn.Module, x: torch.Tensor) -> None:
-    if layer.training and (x.max() > LIMIT or (x.min() < -LIMIT and not (x == 0).any())):
+    if layer.training and (
+        x.max() > LIMIT or (x.min() < -LIMIT and not (x == 0).any())
+    ):
         raise ValueError
     assert x.min() > -LIMIT or x.max() < LIMIT
 
@@ -237,7 +239,10 @@ def test_a_branch_that_does_something_else_is_refused(condition: Condition) -> N
     for forward_only in (False, True):
         with pytest.raises(CaptureError, match=r"numbers of a tensor"):
             capture(model, X, forward_only=forward_only)
-    with pytest.raises(CaptureError, match=r"numbers of a tensor"), warnings.catch_warnings():
+    with (
+        pytest.raises(CaptureError, match=r"numbers of a tensor"),
+        warnings.catch_warnings(),
+    ):
         layer_graph(model, (X,), None, "checked")
 
 

@@ -56,7 +56,9 @@ def test_a_backward_of_the_model_s_own_is_kept() -> None:
     assert torch.equal(result.loss, truth.loss)
     for name, gradient in truth.gradients.items():
         assert torch.equal(result.gradients[name], gradient), name
-    assert torch.equal(result.state["buffer.norm.running_mean"], truth.buffers["norm.running_mean"])
+    assert torch.equal(
+        result.state["buffer.norm.running_mean"], truth.buffers["norm.running_mean"]
+    )
 
 
 def test_what_makes_gradients_of_its_own_is_found_behind_any_name() -> None:
@@ -65,7 +67,10 @@ def test_what_makes_gradients_of_its_own_is_found_behind_any_name() -> None:
     assert custom_gradients([y, x]) == []
     layer.register_full_backward_hook(lambda module, given, made: None)
     assert custom_gradients({"a": apply(y)}) == ["autograd function Double"]
-    assert custom_gradients(layer(apply(y))) == ["hook of a module", "autograd function Double"]
+    assert custom_gradients(layer(apply(y))) == [
+        "hook of a module",
+        "autograd function Double",
+    ]
 
 
 def test_attributes_are_restored() -> None:

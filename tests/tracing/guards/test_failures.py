@@ -40,7 +40,9 @@ def message(model: nn.Module) -> str:
 
 
 def test_layers_that_are_left_out_by_chance_are_told_by_their_rate() -> None:
-    small = "d_model=16&encoder_layers=1&decoder_layers=1&vocab_size=32&batch=2&length=4"
+    small = (
+        "d_model=16&encoder_layers=1&decoder_layers=1&vocab_size=32&batch=2&length=4"
+    )
     chance = f"hf:bart?{small}&decoder_layerdrop=0.5"
     with pytest.raises(CaptureError, match=r"in module 'model\.decoder'") as told:
         plan_model(chance, cpus(2), given="tp=2,microbatch_size=2")
@@ -200,7 +202,11 @@ def line_of(kind: type[nn.Module]) -> int:
     """Number of the first line that says ``# here`` from the class on."""
     source = kind if kind is not Custom else Scale
     lines = Path(__file__).read_text().splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith(f"class {source.__name__}("))
+    begin = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith(f"class {source.__name__}(")
+    )
     return next(i for i in range(begin, len(lines)) if lines[i].endswith("# here")) + 1
 
 
@@ -212,7 +218,9 @@ def refusal(model: nn.Module, inputs: object, *, forward_only: bool = False) -> 
 
 
 @pytest.mark.parametrize("forward_only", [False, True], ids=["training", "inference"])
-@pytest.mark.parametrize(("kind", "instead"), CASES, ids=lambda case: getattr(case, "__name__", ""))
+@pytest.mark.parametrize(
+    ("kind", "instead"), CASES, ids=lambda case: getattr(case, "__name__", "")
+)
 def test_the_line_and_what_to_write_instead(
     kind: type[nn.Module], instead: str, forward_only: bool
 ) -> None:
@@ -231,13 +239,17 @@ def test_self_loops_of_a_graph_layer(kind: type[nn.Module]) -> None:
     graph = torch.ones(5, 4), torch.tensor([[0, 1, 2], [1, 2, 4]])
     reason = refusal(kind(4, 4), graph)
     assert "add_self_loops=False" in reason
-    assert reason.endswith("before the model (torch_geometric.utils.add_remaining_self_loops)")
+    assert reason.endswith(
+        "before the model (torch_geometric.utils.add_remaining_self_loops)"
+    )
     torch.manual_seed(0)
     layer = kind(4, 4, add_self_loops=False)
     truth = kind(4, 4)
     truth.load_state_dict(layer.state_dict())
     x, edges = graph
-    edges = torch.cat([edges, edges[:1].repeat(2, 1)[:, :2]], 1)  # some edges are loops already
+    edges = torch.cat(
+        [edges, edges[:1].repeat(2, 1)[:, :2]], 1
+    )  # some edges are loops already
     looped, _ = add_remaining_self_loops(edges, num_nodes=len(x))
     loss = run_program(capture(layer, (x, looped))).loss
     torch.testing.assert_close(loss, truth(x, edges).sum().detach())
@@ -263,7 +275,9 @@ def test_a_change_of_requires_grad_is_said_in_our_own_words() -> None:
             self.requires_grad_(False)
             return super().forward(x)
 
-    with pytest.raises(CaptureError, match="requires_grad is changed within the step") as caught:
+    with pytest.raises(
+        CaptureError, match="requires_grad is changed within the step"
+    ) as caught:
         capture(Freezing(8, 8), (models.batch(),))
     assert "RuntimeError" not in str(caught.value)
 
@@ -308,7 +322,9 @@ def take_tables_of_212(monkeypatch: pytest.MonkeyPatch) -> None:
         start(self, *args, **options)
         self._storage_to_base = StorageTable()
 
-    monkeypatch.setattr(functional_tensor.FunctionalTensorMode, "__init__", start_with_table)
+    monkeypatch.setattr(
+        functional_tensor.FunctionalTensorMode, "__init__", start_with_table
+    )
     types = opaque_object._OPAQUE_TYPES
     for kind in [kind for kind in types if kind is torch.Generator]:
         monkeypatch.delitem(types, kind)
@@ -317,7 +333,10 @@ def take_tables_of_212(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_212", [False, True])
 @pytest.mark.parametrize(
     ("model", "remedy"),
-    [(Inferring, r"write torch\.no_grad\(\), which"), (Drawing, "leave generator= out")],
+    [
+        (Inferring, r"write torch\.no_grad\(\), which"),
+        (Drawing, "leave generator= out"),
+    ],
 )
 def test_inference_mode_and_own_generators_have_one_line(
     is_212: bool, model: type[nn.Module], remedy: str, monkeypatch: pytest.MonkeyPatch

@@ -22,8 +22,16 @@ from gnnplace.tracing.guards.fingerprint import MEMORY, STATE, Fingerprint, read
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.norm, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
-        self.scale, self.options, self.config = 2.0, {"shift": 1.0}, SimpleNamespace(depth=2)
+        self.a, self.norm, self.drop = (
+            nn.Linear(4, 4),
+            nn.BatchNorm1d(4),
+            nn.Dropout(0.5),
+        )
+        self.scale, self.options, self.config = (
+            2.0,
+            {"shift": 1.0},
+            SimpleNamespace(depth=2),
+        )
         self.calls, self.unread = 0, "before"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +134,9 @@ def test_it_takes_less_than_a_hundredth_of_a_step() -> None:
             seconds.append(time.process_time() - begun)
         return min(seconds)
 
-    assert best(lambda: [fingerprint.changes() for _ in range(10)]) / 10 < 0.01 * best(step)
+    assert best(lambda: [fingerprint.changes() for _ in range(10)]) / 10 < 0.01 * best(
+        step
+    )
 
 
 def test_reading_may_begin_within_another_of_the_same_model_and_of_others() -> None:
@@ -155,7 +165,13 @@ def test_a_generator_that_was_drawn_from_and_a_list_that_grew_are_seen() -> None
 def test_a_model_of_transformers_may_be_saved_between_steps(tmp_path: Path) -> None:
     """Which writes its type into a configuration that says none."""
     config = GPT2Config(
-        n_embd=8, n_layer=1, n_head=1, vocab_size=16, n_positions=8, bos_token_id=0, eos_token_id=0
+        n_embd=8,
+        n_layer=1,
+        n_head=1,
+        vocab_size=16,
+        n_positions=8,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     model, words = GPT2LMHeadModel(config), torch.zeros(1, 4, dtype=torch.long)
     with reading(model) as read:

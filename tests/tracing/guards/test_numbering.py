@@ -27,7 +27,9 @@ def written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return y.add_(w)
 
 
-def slope(x: torch.Tensor, w: torch.Tensor, input_too: bool, last: bool) -> torch.Tensor:
+def slope(
+    x: torch.Tensor, w: torch.Tensor, input_too: bool, last: bool
+) -> torch.Tensor:
     """The gradient of a kernel where its input learns too or not, or else of what it reads."""
     image, kernel = x.detach().view(1, 1, 4, 4), w.detach().view(1, 1, 4, 4)
     y = functional.conv2d(image.requires_grad_(input_too), kernel.requires_grad_())
@@ -44,12 +46,24 @@ def slope(x: torch.Tensor, w: torch.Tensor, input_too: bool, last: bool) -> torc
         (lambda x, w: x[1:], lambda x, w: x[:3], False),
         (lambda x, w: x.t().relu(), lambda x, w: x.relu(), False),
         (lambda x, w: x + EYE, lambda x, w: x + EYE.clone(), True),
-        (lambda x, w: x + torch.tensor([1.0]), lambda x, w: x + torch.tensor([3.0]), False),
+        (
+            lambda x, w: x + torch.tensor([1.0]),
+            lambda x, w: x + torch.tensor([3.0]),
+            False,
+        ),
         (written, written, True),
         (written, lambda x, w: torch.zeros(4, 4).add_(w), False),
         (lambda x, w: x.max(0)[0], lambda x, w: x.max(0)[1], False),
-        (lambda x, w: slope(x, w, True, True), lambda x, w: slope(x, w, False, True), True),
-        (lambda x, w: slope(x, w, True, True), lambda x, w: slope(x, w, True, False), False),
+        (
+            lambda x, w: slope(x, w, True, True),
+            lambda x, w: slope(x, w, False, True),
+            True,
+        ),
+        (
+            lambda x, w: slope(x, w, True, True),
+            lambda x, w: slope(x, w, True, False),
+            False,
+        ),
     ],
 )
 def test_equal_computations_have_equal_numbers(one, other, same) -> None:

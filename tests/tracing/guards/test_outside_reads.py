@@ -118,8 +118,14 @@ def scheduled() -> tuple[Any, Callable[[], Any]]:
 
 READS: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {
     "global": lambda: (lambda: beta, in_globals),
-    "dictionary": lambda: (lambda: SETTINGS["beta"][0], lambda: SETTINGS["beta"].append(2.0)),
-    "class": lambda: (lambda: Schedule.beta, lambda: setattr(Schedule, "beta", Schedule.beta + 1)),
+    "dictionary": lambda: (
+        lambda: SETTINGS["beta"][0],
+        lambda: SETTINGS["beta"].append(2.0),
+    ),
+    "class": lambda: (
+        lambda: Schedule.beta,
+        lambda: setattr(Schedule, "beta", Schedule.beta + 1),
+    ),
     "closure": closed,
     "object": scheduled,
     "nested": nested,
@@ -129,7 +135,10 @@ READS: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {
         lambda: float(os.environ.get("GNNPLACE_BETA", "1")),
         lambda: os.environ.update(GNNPLACE_BETA="2"),
     ),
-    "partial": lambda: (partial(lambda held: held["x"], SETTINGS | {"x": 1}), lambda: None),
+    "partial": lambda: (
+        partial(lambda held: held["x"], SETTINGS | {"x": 1}),
+        lambda: None,
+    ),
 }
 
 

@@ -149,9 +149,13 @@ def masked(m: Net) -> None:
 KINDS: dict[str, Callable[[], nn.Module]] = {
     "plain": Net,
     "parameter hook": after(masked),
-    "parameter hook that only looks": after(lambda m: m.a.weight.register_hook(lambda g: None)),
+    "parameter hook that only looks": after(
+        lambda m: m.a.weight.register_hook(lambda g: None)
+    ),
     "post-accumulate hook": after(
-        lambda m: m.a.weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
+        lambda m: m.a.weight.register_post_accumulate_grad_hook(
+            lambda p: p.grad.mul_(2)
+        )
     ),
     "tensor hook": net(tensor_hook),
     "full backward hook": after(
@@ -326,14 +330,20 @@ def test_statistics_of_the_batch_are_known_and_those_of_batch_norms_are_not() ->
 
 
 def test_calls_that_draw_are_known() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Dropout(0.0), nn.Softmax(-1))
+    model = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.Dropout(0.0), nn.Softmax(-1)
+    )
     graph = record_calls(StepModule(model, functional.mse_loss, batch()), "test")
     assert [graph.calls[i].name for i in graph.random] == ["1"]
 
 
 def test_a_hook_that_asks_for_numbers_is_followed_on_real_tensors() -> None:
-    looks = after(lambda m: m.a.weight.register_hook(lambda g: g if g.norm() > 0 else None))
+    looks = after(
+        lambda m: m.a.weight.register_hook(lambda g: g if g.norm() > 0 else None)
+    )
     recorded(looks())
-    clips = after(lambda m: m.a.weight.register_hook(lambda g: g / 2 if g.norm() > 0 else None))
+    clips = after(
+        lambda m: m.a.weight.register_hook(lambda g: g / 2 if g.norm() > 0 else None)
+    )
     with pytest.raises(CaptureError, match=r"hook of parameter 'a\.weight'"):
         recorded(clips())

@@ -42,19 +42,25 @@ class First(nn.Module):
 @pytest.mark.parametrize(
     "options", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}]
 )
-def test_gradients_equal_eager(kind: type[nn.Module], options: dict[str, object]) -> None:
+def test_gradients_equal_eager(
+    kind: type[nn.Module], options: dict[str, object]
+) -> None:
     model = First(kind(4, 5, **options))
     result, truth = run_program(capture(model, (X,))), eager(model, (X,))
     assert torch.allclose(result.loss, truth.loss)
     for name, gradient in truth.gradients.items():
-        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), (
+            name
+        )
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_dropout_between_layers_is_there(kind: type[nn.Module]) -> None:
     """Torch 2.13 loses it while it decomposes the layer."""
     program = capture(First(kind(4, 64, num_layers=3, dropout=0.5)), (X,))
-    random = [op for op in program.ops if getattr(op.target, "__name__", "") == "seeded"]
+    random = [
+        op for op in program.ops if getattr(op.target, "__name__", "") == "seeded"
+    ]
     assert len(random) == 2
     assert not torch.equal(run_program(program, 0).loss, run_program(program, 1).loss)
 
@@ -78,7 +84,9 @@ class Language(nn.Module):
         config.use_cache = False  # with a cache positions are not looked at
         self.model = AutoModelForCausalLM.from_config(config)
 
-    def forward(self, tokens: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, places: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.model(tokens, position_ids=places).logits.square().mean()
 
 
@@ -96,15 +104,21 @@ def test_attention_is_causal_by_a_flag_where_eager_mode_has_it_so() -> None:
         result, truth = run_program(program), eager(model, inputs)
         assert torch.allclose(result.loss, truth.loss)
         for name, gradient in truth.gradients.items():
-            assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-7), name
+            assert torch.allclose(
+                result.gradients[name], gradient, rtol=1e-4, atol=1e-7
+            ), name
 
 
-def test_lists_of_parameters_are_no_state_of_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_parameters_are_no_state_of_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A layer makes them anew whenever a parameter is set; tracing again would change nothing."""
     traced = []
     original = export._joint_once
     monkeypatch.setattr(
-        export, "_joint_once", lambda *a, **more: traced.append(1) or original(*a, **more)
+        export,
+        "_joint_once",
+        lambda *a, **more: traced.append(1) or original(*a, **more),
     )
     layer = nn.LSTM(4, 5)
     before = list(layer._flat_weights)
@@ -119,7 +133,9 @@ def test_a_function_whose_tensor_torch_loses_is_refused() -> None:
     def loss(output: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.l1_loss(output, torch.zeros_like(output), weight=weight)
 
-    with pytest.raises(CaptureError, match="torch loses a tensor that l1_loss is given at"):
+    with pytest.raises(
+        CaptureError, match="torch loses a tensor that l1_loss is given at"
+    ):
         capture(nn.Linear(4, 4), (X[0], torch.rand(2, 4)), loss=loss)
 
 
@@ -154,12 +170,16 @@ class Asking(nn.Module):
         lambda x: filled_by(torch.tensor(2)),
     ],
 )
-def test_numbers_of_constants_are_said(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_numbers_of_constants_are_said(
+    numbers: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     model = Asking(numbers)
     result, truth = run_program(capture(model, (X,))), eager(model, (X,))
     assert torch.allclose(result.loss, truth.loss)
     for name, gradient in truth.gradients.items():
-        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), (
+            name
+        )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +193,9 @@ def test_numbers_of_constants_are_said(numbers: Callable[[torch.Tensor], torch.T
         lambda x: torch.zeros(2).uniform_().long(),
     ],
 )
-def test_numbers_of_others_are_not(numbers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_numbers_of_others_are_not(
+    numbers: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     with pytest.raises(CaptureError, match="depends on the numbers of a tensor"):
         capture(Asking(numbers), (X,))
 
@@ -204,11 +226,17 @@ class Uncertain(nn.Module):
     ("options", "columns"),
     [({}, 3), ({"full": True, "reduction": "sum"}, 3), ({"eps": 1e-2}, 1)],
 )
-def test_the_loss_of_a_gaussian_is_torchs_own(options: dict[str, object], columns: int) -> None:
+def test_the_loss_of_a_gaussian_is_torchs_own(
+    options: dict[str, object], columns: int
+) -> None:
     target = torch.ones(3, 2, 3)
 
-    def loss(made: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
-        return functional.gaussian_nll_loss(made[0], target, made[1][..., :columns], **options)  # type: ignore[arg-type]
+    def loss(
+        made: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor
+    ) -> torch.Tensor:
+        return functional.gaussian_nll_loss(
+            made[0], target, made[1][..., :columns], **options
+        )  # type: ignore[arg-type]
 
     model = Uncertain()
     result, truth = (
@@ -217,12 +245,17 @@ def test_the_loss_of_a_gaussian_is_torchs_own(options: dict[str, object], column
     )
     assert torch.allclose(result.loss, truth.loss)
     for name, gradient in truth.gradients.items():
-        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), (
+            name
+        )
 
 
 def test_a_negative_variance_gives_no_number() -> None:
     target = torch.ones(3, 2, 4)
-    variance = lambda made, target: functional.gaussian_nll_loss(made, target, -made.square())  # noqa: E731
+
+    def variance(made, target):
+        return functional.gaussian_nll_loss(made, target, -made.square())
+
     model = nn.Linear(4, 4)
     assert run_program(capture(model, (X, target), loss=variance)).loss.isnan()
     with pytest.raises(ValueError, match="negative"):
@@ -271,4 +304,6 @@ def test_pictures_beside_text() -> None:
     result, truth = run_program(capture(model, inputs)), eager(model, inputs)
     assert torch.equal(result.loss, truth.loss)
     for name, gradient in truth.gradients.items():
-        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(result.gradients[name], gradient, rtol=1e-4, atol=1e-6), (
+            name
+        )

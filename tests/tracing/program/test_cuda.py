@@ -49,7 +49,9 @@ def test_an_op_of_ones_own_has_the_kernels_that_it_was_given() -> None:
     assert has_cuda_kernel(torch.ops.gnnplace_kernels.everywhere.default)
 
 
-@pytest.mark.parametrize("op", [aten.mkldnn_rnn_layer.default, aten.mkldnn_convolution.default])
+@pytest.mark.parametrize(
+    "op", [aten.mkldnn_rnn_layer.default, aten.mkldnn_convolution.default]
+)
 def test_a_build_with_cuda_and_no_gpu_says_the_same(
     op: torch._ops.OpOverload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

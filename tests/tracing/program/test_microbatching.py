@@ -22,7 +22,14 @@ from tests.tracing.straight_run import run_program
 
 SIZES: dict[str, dict[str, int]] = {
     "small_resnet": {"batch": 8},
-    "gpt2": {"batch": 4, "length": 8, "layers": 1, "width": 32, "heads": 2, "vocabulary": 50},
+    "gpt2": {
+        "batch": 4,
+        "length": 8,
+        "layers": 1,
+        "width": 32,
+        "heads": 2,
+        "vocabulary": 50,
+    },
 }
 
 
@@ -66,7 +73,9 @@ def test_names_are_those_of_the_problem() -> None:
 
 def test_random_ops_draw_numbers_of_their_own() -> None:
     cut = microbatched(capture(models.Dropping(), (models.batch(),)), 2)
-    names = [op.args[0] for op in cut.ops if getattr(op.target, "__name__", "") == "seeded"]
+    names = [
+        op.args[0] for op in cut.ops if getattr(op.target, "__name__", "") == "seeded"
+    ]
     assert len(set(names)) == 6
     a, b = run_program(cut).losses
     assert not torch.equal(a, b)

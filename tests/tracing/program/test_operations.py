@@ -11,14 +11,19 @@ import torch
 from gnnplace.tracing.program import operations
 from gnnplace.tracing.program.optimizers import Optimizer, adam, adamw, sgd
 
-GRADIENTS = [torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k in range(4)]
+GRADIENTS = [
+    torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k in range(4)
+]
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
         (sgd(0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
-        (sgd(0.1, weight_decay=0.3), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.3)),
+        (
+            sgd(0.1, weight_decay=0.3),
+            lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.3),
+        ),
         (
             sgd(0.1, momentum=0.9, weight_decay=0.3),
             lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.3),
@@ -27,11 +32,15 @@ GRADIENTS = [torch.randn(5, 3, generator=torch.Generator().manual_seed(k)) for k
         (adam(), lambda p: torch.optim.Adam(p)),
         (
             adam(0.1, (0.8, 0.9), 1e-4, 0.2),
-            lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2),
+            lambda p: torch.optim.Adam(
+                p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2
+            ),
         ),
         (
             adamw(0.1, (0.8, 0.9), 1e-4, 0.2),
-            lambda p: torch.optim.AdamW(p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2),
+            lambda p: torch.optim.AdamW(
+                p, lr=0.1, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.2
+            ),
         ),
     ],
 )
@@ -47,7 +56,9 @@ def test_four_updates_equal_torch(
         assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(adamw, torch.optim.AdamW), (adam, torch.optim.Adam)])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(adamw, torch.optim.AdamW), (adam, torch.optim.Adam)]
+)
 def test_complex_numbers_are_two_real_ones_as_in_torch(ours: Any, theirs: Any) -> None:
     start = torch.complex(torch.ones(5, 3), torch.full((5, 3), 2.0))
     mine, other, kept = start.clone(), torch.nn.Parameter(start.clone()), ours()
@@ -124,7 +135,9 @@ def test_a_random_op_without_tensors_draws_where_it_makes_one(
         return drawing(torch.device("cpu"), seed)
 
     monkeypatch.setattr(operations, "drawing", noted)
-    monkeypatch.setattr(operations, "overload", lambda target: lambda *args, **options: None)
+    monkeypatch.setattr(
+        operations, "overload", lambda target: lambda *args, **options: None
+    )
     operations.seeded("a", "aten.rand.default", [4], device=torch.device("cuda", 2))
     operations.seeded("b", "aten.native_dropout.default", torch.zeros(2), 0.5, True)
     operations.seeded("c", "aten.randperm.default", 4)

@@ -38,7 +38,9 @@ def elsewhere() -> Iterator[None]:
     """Tensors say that they are not on a CPU, as far as this module asks."""
     with (
         patch.object(torch.Tensor, "device", _Elsewhere()),
-        patch.object(room.torch, "ones", lambda *size, dtype, device: torch.full(size[0], True)),
+        patch.object(
+            room.torch, "ones", lambda *size, dtype, device: torch.full(size[0], True)
+        ),
     ):
         yield
 
@@ -54,7 +56,9 @@ def test_formulas_equal_the_fused_ops(options: dict[str, Any], request: Any) -> 
     slopes = attention_backward(G, Q, K, V, out, normaliser, 0.0, causal, **rest)
     assert torch.allclose(mine, out, atol=1e-5)
     assert torch.allclose(own, normaliser, atol=1e-5)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(slopes, grads, strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-5) for a, b in zip(slopes, grads, strict=True)
+    )
 
 
 def test_on_a_cpu_the_fused_op_is_called() -> None:

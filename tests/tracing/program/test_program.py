@@ -7,7 +7,13 @@ from torch import nn
 
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.program.microbatching import microbatched
-from gnnplace.tracing.program.program import Ref, base_name, iter_refs, map_refs, value_info
+from gnnplace.tracing.program.program import (
+    Ref,
+    base_name,
+    iter_refs,
+    map_refs,
+    value_info,
+)
 
 
 def test_references_are_found_and_replaced_at_any_depth() -> None:
@@ -39,4 +45,6 @@ def test_a_program_knows_its_producers_and_losses() -> None:
     assert microbatched(program, 2).losses == (f"{program.loss}#0", f"{program.loss}#1")
     for op in program.ops:
         assert len(set(op.reads)) == len(op.reads)
-        assert all(r in program.values for r in (*op.reads, *op.results) if r is not None)
+        assert all(
+            r in program.values for r in (*op.reads, *op.results) if r is not None
+        )

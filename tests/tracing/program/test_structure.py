@@ -27,7 +27,9 @@ def test_edges_are_reads_and_orders() -> None:
         for r in op.reads
         if r in program.producer
     }
-    wanted |= {(program.op_index[a], i) for i, op in enumerate(program.ops) for a in op.after}
+    wanted |= {
+        (program.op_index[a], i) for i, op in enumerate(program.ops) for a in op.after
+    }
     source, target, _ = fine.graph.edges
     assert set(zip(source.tolist(), target.tolist(), strict=True)) == wanted
 
@@ -44,9 +46,15 @@ def test_a_tensor_and_its_views_are_one_class() -> None:
     fine, roots = program_graph(program), alias_roots(program.ops)
     of = {name: int(fine.root[k]) for k, name in enumerate(fine.values) if name}
     for name, found in of.items():
-        kinds = {program.inputs[r].kind for r in roots.get(name, ()) if r in program.inputs}
+        kinds = {
+            program.inputs[r].kind for r in roots.get(name, ()) if r in program.inputs
+        }
         assert (found == -1) == (kinds == {"parameter"})
-        same = {other for other in of if roots.get(other, {other}) == roots.get(name, {name})}
+        same = {
+            other
+            for other in of
+            if roots.get(other, {other}) == roots.get(name, {name})
+        }
         assert found == -1 or {other for other in of if of[other] == found} == same
     assert -1 in of.values()
     orders = [int(fine.root[k]) for k, name in enumerate(fine.values) if not name]
@@ -65,17 +73,25 @@ def test_all_that_touches_a_parameter_is_in_one_class() -> None:
     convolution = program.op_index["convolution"]
     gradient = program.producer[program.gradients["stem.0.0.weight"]]
     update = program.op_index["update.stem.0.0.weight"]
-    assert fine.colocate[convolution] == fine.colocate[gradient] == fine.colocate[update]
+    assert (
+        fine.colocate[convolution] == fine.colocate[gradient] == fine.colocate[update]
+    )
 
 
 def test_layers_that_share_nothing_are_in_classes_of_their_own() -> None:
-    program = capture(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (torch.ones(2, 4),))
+    program = capture(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (torch.ones(2, 4),)
+    )
     assert len(set(program_graph(program).colocate) - {None}) == 2
 
 
 def test_state_counts_each_parameter_with_its_optimizer_once() -> None:
     program = small()
-    held = sum(entry.info.bytes for name, entry in program.inputs.items() if entry.kind != "input")
+    held = sum(
+        entry.info.bytes
+        for name, entry in program.inputs.items()
+        if entry.kind != "input"
+    )
     unread = sum(
         entry.info.bytes
         for name, entry in program.inputs.items()

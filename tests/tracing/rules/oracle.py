@@ -70,10 +70,14 @@ class PartShare:
         return self.place if label == self.label else 0
 
     def total(self, tensor, label):
-        return self.exchange.total(self.place, tensor) if label == self.label else tensor
+        return (
+            self.exchange.total(self.place, tensor) if label == self.label else tensor
+        )
 
     def largest(self, tensor, label):
-        return self.exchange.largest(self.place, tensor) if label == self.label else tensor
+        return (
+            self.exchange.largest(self.place, tensor) if label == self.label else tensor
+        )
 
     def sent(self, rows, counts, received, label):
         found = self.exchange.sent(self.place, rows, counts)
@@ -106,7 +110,11 @@ def check(function, *tensors, expected=None, examples=None):
     call, rule = graph.calls[0], rules[0]
     if examples is not None:
         shapes = ((v, graph.values[v].shape) for v in call.reads)
-        rows = {v: examples for v, shape in shapes if shape and shape[0] == tensors[0].shape[0]}
+        rows = {
+            v: examples
+            for v, shape in shapes
+            if shape and shape[0] == tensors[0].shape[0]
+        }
         rule = rule_of(case_of(graph, call, rows))
     order = [int(graph.values[v].name) for v in call.reads]
     for label in rule.extents:
@@ -122,12 +130,18 @@ def check_call(function, *args, **kwargs):
     Returns:
         Its kind and the labels.
     """
-    tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = [
+        x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)
+    ]
     numbers = itertools.count()
-    given = pytree.tree_map_only(torch.Tensor, lambda _: CallRef(next(numbers)), (args, kwargs))
+    given = pytree.tree_map_only(
+        torch.Tensor, lambda _: CallRef(next(numbers)), (args, kwargs)
+    )
     reads = tuple(range(len(tensors)))
     changes = function is torch.Tensor.__setitem__
-    call = LayerCall("test", function, *given, reads, (), "", changes=changes, inplace=True)
+    call = LayerCall(
+        "test", function, *given, reads, (), "", changes=changes, inplace=True
+    )
     whole = _results(call, None, list(map(_leaf, tensors)), None)
     results = tuple(tuple(made.shape) for made in whole)
     rule = rule_of(Case(call, tuple(tuple(t.shape) for t in tensors), results))
@@ -142,16 +156,25 @@ def _check_label(call, rule, tensors, label):
     whole = _results(call, None, whole_in, None)
     exchange = Exchange()
     pairs = list(zip(tensors, rule.reads, strict=True))
-    parts_in = [[_leaf(_part(t, axes, label, i)) for t, axes in pairs] for i in range(PARTS)]
+    parts_in = [
+        [_leaf(_part(t, axes, label, i)) for t, axes in pairs] for i in range(PARTS)
+    ]
     with ThreadPoolExecutor(PARTS) as pool:
         jobs = [
-            pool.submit(_results, call, rule, parts_in[i], PartShare(label, i, exchange))
+            pool.submit(
+                _results, call, rule, parts_in[i], PartShare(label, i, exchange)
+            )
             for i in range(PARTS)
         ]
         parts = [job.result(20) for job in jobs]
-    made = [_joined([p[k] for p in parts], axes, label) for k, axes in enumerate(rule.results)]
+    made = [
+        _joined([p[k] for p in parts], axes, label)
+        for k, axes in enumerate(rule.results)
+    ]
     for got, want in zip(made, whole, strict=True):
-        torch.testing.assert_close(got.detach(), want.detach(), msg=f"{call.name} {label}")
+        torch.testing.assert_close(
+            got.detach(), want.detach(), msg=f"{call.name} {label}"
+        )
     if any(t.requires_grad for t in whole):
         _check_gradients(rule, label, whole, made, whole_in, parts_in)
 
@@ -184,7 +207,9 @@ def _part(tensor, axes, label, index):
     axis, groups = _where(axes, label)
     if axis is None:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    pieces = [piece.chunk(PARTS, axis)[index] for piece in tensor.detach().chunk(groups, axis)]
+    pieces = [
+        piece.chunk(PARTS, axis)[index] for piece in tensor.detach().chunk(groups, axis)
+    ]
     return torch.cat(pieces, axis).requires_grad_(tensor.requires_grad)
 
 
@@ -216,4 +241,6 @@ def _results(call, rule, tensors, share):
         result = call.function(*args, **kwargs)
     if call.changes:
         return [args[0]]
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return [
+        leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)
+    ]

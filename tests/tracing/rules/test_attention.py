@@ -21,14 +21,27 @@ def test_attention_along_batch_heads_and_queries():
     every = {"0", "heads", "queries"}
     assert check(attend, q, k, v) == every
     mask = torch.rand(2, 1, 6, 10) > 0.3
-    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask) == every
-    assert check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[0, 0]) == every
-    few = check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[:, :, :1])
+    assert (
+        check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask) == every
+    )
+    assert (
+        check(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[0, 0])
+        == every
+    )
+    few = check(
+        lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask[:, :, :1]
+    )
     assert few == every
     q = real(2, 4, 8, 8)
-    for keys in (8, 4, 10):  # as many as queries, fewer and more: query i sees keys up to i
+    for keys in (
+        8,
+        4,
+        10,
+    ):  # as many as queries, fewer and more: query i sees keys up to i
         k, v = real(2, 4, keys, 8), real(2, 4, keys, 8)
-        causal = check(lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v)
+        causal = check(
+            lambda q, k, v: attend(q, k, v, is_causal=True, scale=0.3), q, k, v
+        )
         assert causal == every | {"zigzag"}
     grouped = check(
         lambda q, k, v: attend(q, k, v, enable_gqa=True),
@@ -51,19 +64,25 @@ def test_zigzag_needs_two_blocks_a_part_and_is_not_mixed_with_runs_of_queries():
     def causal(q, k, v):
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    assert "zigzag" not in traced(causal, *(real(2, 4, 9, 8) for _ in range(3)))[1][0].extents
+    assert (
+        "zigzag"
+        not in traced(causal, *(real(2, 4, 9, 8) for _ in range(3)))[1][0].extents
+    )
     graph, rules = traced(causal, *(real(2, 4, 16, 8) for _ in range(3)))
     assert rules[0].extents["zigzag"] == 8
     found = split_graph(graph, rules).ops[0].shape
     options = mesh_configurations(found, (2, 2))
     assert ("queries", "queries") in options
     assert ("zigzag", "heads") in options
-    assert not {("queries", "zigzag"), ("zigzag", "queries"), ("zigzag", "zigzag")} & {*options}
+    assert not {("queries", "zigzag"), ("zigzag", "queries"), ("zigzag", "zigzag")} & {
+        *options
+    }
 
 
 def test_attention_with_dropout_stays_whole():
     _, rules = traced(
-        lambda q: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5), real(2, 4, 6, 8)
+        lambda q: functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5),
+        real(2, 4, 6, 8),
     )
     assert rules[0].kind == "whole"
     assert "dropout" in rules[0].reason
@@ -91,7 +110,9 @@ def test_multi_head_attention_along_batch_and_heads(weights, need_weights):
     assert check(attend, real(6, 4, 8), *weights) == {"1", "heads"}
 
 
-@pytest.mark.parametrize("mask", [torch.rand(6, 6).double(), torch.ones(6, 6).triu(1).bool()])
+@pytest.mark.parametrize(
+    "mask", [torch.rand(6, 6).double(), torch.ones(6, 6).triu(1).bool()]
+)
 def test_multi_head_attention_with_a_mask(weights, mask):
     def attend(x, mask, *weights):
         return fused(x, *weights, mask=mask)
@@ -102,7 +123,19 @@ def test_multi_head_attention_with_a_mask(weights, mask):
 def test_attention_to_another_tensor(weights):
     def attend(x, y, *weights):
         return functional.multi_head_attention_forward(
-            x, y, y, 8, 4, weights[0], weights[1], None, None, False, 0.0, weights[2], weights[3]
+            x,
+            y,
+            y,
+            8,
+            4,
+            weights[0],
+            weights[1],
+            None,
+            None,
+            False,
+            0.0,
+            weights[2],
+            weights[3],
         )
 
     assert check(attend, real(6, 4, 8), real(5, 4, 8), *weights) == {"1", "heads"}

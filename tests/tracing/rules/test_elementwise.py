@@ -57,13 +57,19 @@ def test_what_is_chosen_or_put_in_order_mixes_one_axis():
 def test_an_index_along_one_axis_leaves_the_others():
     index = torch.tensor([[0, 1], [2, 0], [1, 1], [3, 2]])
     assert check(lambda x, i: x.gather(1, i), real(4, 6), index) == {"0", "1"}
-    assert check(lambda x, i: torch.gather(x, 0, i), real(6, 4), index.t().contiguous()) == {
+    assert check(
+        lambda x, i: torch.gather(x, 0, i), real(6, 4), index.t().contiguous()
+    ) == {
         "0",
         "1",
     }
     assert check(lambda x, i: x.scatter(1, i, 1.0), real(4, 6), index) == {"0"}
-    assert check(lambda x, i, y: x.scatter_add(1, i, y), real(4, 6), index, real(4, 2)) == {"0"}
-    assert check(lambda x, i: x.gather(1, i), real(6, 6), index) == {"1"}  # of four rows alone
+    assert check(
+        lambda x, i, y: x.scatter_add(1, i, y), real(4, 6), index, real(4, 2)
+    ) == {"0"}
+    assert check(lambda x, i: x.gather(1, i), real(6, 6), index) == {
+        "1"
+    }  # of four rows alone
 
 
 def test_sums_and_means_are_made_of_parts():

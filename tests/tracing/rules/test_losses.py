@@ -32,7 +32,9 @@ def test_classes_are_cut_with_targets_that_do_not_count_and_smoothing(reduction)
         return functional.cross_entropy(x, y, reduction=reduction, label_smoothing=0.3)
 
     assert check(loss, real(6, 8), target) == {"0", "classes"}
-    far = (real(6, 8) * 300).detach().requires_grad_()  # sums of exp overflow without the largest
+    far = (
+        (real(6, 8) * 300).detach().requires_grad_()
+    )  # sums of exp overflow without the largest
     assert check(loss, far, target) == {"0", "classes"}
     zero = target.where(target >= 0, 0)
     assert "classes" in check(lambda x, y: functional.cross_entropy(
@@ -55,7 +57,11 @@ def test_classes_that_are_cut_have_weights(reduction, smoothing):
         )
 
     assert check(loss, real(4, 6), target, weight) == {"0", "classes"}
-    assert check(loss, real(2, 6, 2), target.view(2, 2), weight) == {"0", "2", "classes"}
+    assert check(loss, real(2, 6, 2), target.view(2, 2), weight) == {
+        "0",
+        "2",
+        "classes",
+    }
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -74,8 +80,17 @@ def test_a_z_loss_is_made_of_parts_of_the_classes(keep):
 
 def test_weights_and_smoothing():
     weight = torch.rand(6).double()
-    check(lambda x, y, w: functional.cross_entropy(x, y, w), real(4, 6), classes(4), weight)
-    check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2), real(4, 6), classes(4))
+    check(
+        lambda x, y, w: functional.cross_entropy(x, y, w),
+        real(4, 6),
+        classes(4),
+        weight,
+    )
+    check(
+        lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2),
+        real(4, 6),
+        classes(4),
+    )
 
 
 def test_targets_that_are_probabilities():
@@ -96,7 +111,10 @@ def test_targets_that_are_probabilities():
 )
 def test_comparisons_along_every_axis(loss, reduction):
     target = torch.rand(4, 6).double()
-    assert check(lambda x, y: loss(x, y, reduction=reduction), real(4, 6), target) == {"0", "1"}
+    assert check(lambda x, y: loss(x, y, reduction=reduction), real(4, 6), target) == {
+        "0",
+        "1",
+    }
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -14,7 +14,10 @@ def real(*shape):
 
 def test_layer_norm_along_what_it_does_not_normalise():
     labels = check(
-        lambda x, w, b: functional.layer_norm(x, (8,), w, b), real(4, 6, 8), real(8), real(8)
+        lambda x, w, b: functional.layer_norm(x, (8,), w, b),
+        real(4, 6, 8),
+        real(8),
+        real(8),
     )
     assert labels == {"0", "1"}
     assert check(lambda x: functional.rms_norm(x, (8,)), real(4, 6, 8)) == {"0", "1"}
@@ -34,7 +37,9 @@ def test_batch_norm_of_parts_is_that_of_the_whole():
 
 def test_batch_norm_in_evaluation():
     mean, var = torch.randn(6).double(), torch.rand(6).double()
-    labels = check(lambda x, m, v: functional.batch_norm(x, m, v), real(4, 6, 5), mean, var)
+    labels = check(
+        lambda x, m, v: functional.batch_norm(x, m, v), real(4, 6, 5), mean, var
+    )
     assert labels == {"0", "channels"}
 
 

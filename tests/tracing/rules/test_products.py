@@ -17,20 +17,28 @@ def test_linear():
     assert labels == {"0", "1", "in", "out"}
     assert check(functional.linear, real(4, 8), real(10, 8)) == {"0", "in", "out"}
     named = check(
-        lambda x, w, b: functional.linear(x, weight=w, bias=b), real(4, 8), real(10, 8), real(10)
+        lambda x, w, b: functional.linear(x, weight=w, bias=b),
+        real(4, 8),
+        real(10, 8),
+        real(10),
     )
     assert named == {"0", "in", "out"}
 
 
 def test_keywords_in_another_order_stay_whole():
-    _, rules = traced(lambda x, w: functional.linear(weight=w, input=x), real(8, 8), real(8, 8))
+    _, rules = traced(
+        lambda x, w: functional.linear(weight=w, input=x), real(8, 8), real(8, 8)
+    )
     assert "order" in rules[0].reason
 
 
 def test_addmm():
     assert check(torch.addmm, real(10), real(4, 8), real(8, 10)) == {"0", "in", "out"}
     scaled = check(
-        lambda a, b, c: torch.addmm(a, b, c, alpha=2.0, beta=0.5), real(10), real(4, 8), real(8, 10)
+        lambda a, b, c: torch.addmm(a, b, c, alpha=2.0, beta=0.5),
+        real(10),
+        real(4, 8),
+        real(8, 10),
     )
     assert scaled == {"0", "in", "out"}
 
@@ -57,7 +65,9 @@ def test_convolutions():
     )
     assert labels == {"0", "in", "out"}
     grouped = check(
-        lambda x, w: functional.conv2d(x, w, groups=2), real(4, 4, 5, 5), real(6, 2, 3, 3)
+        lambda x, w: functional.conv2d(x, w, groups=2),
+        real(4, 4, 5, 5),
+        real(6, 2, 3, 3),
     )
     assert grouped == {"0"}
     assert check(lambda x: functional.avg_pool2d(x, 2), real(4, 4, 6, 6)) == {"0", "1"}
@@ -65,7 +75,12 @@ def test_convolutions():
 
 def test_embedding_along_vocabulary_and_features():
     ids = torch.randint(10, (4, 6))
-    assert check(functional.embedding, ids, real(10, 8)) == {"0", "1", "vocabulary", "features"}
+    assert check(functional.embedding, ids, real(10, 8)) == {
+        "0",
+        "1",
+        "vocabulary",
+        "features",
+    }
     check(lambda i, w: functional.embedding(i, w, padding_idx=3), ids, real(10, 8))
     check(lambda i, w: functional.embedding(i, w, padding_idx=-1), ids, real(10, 8))
     _, rules = traced(
@@ -75,7 +90,9 @@ def test_embedding_along_vocabulary_and_features():
 
 
 def test_einsum_by_its_letters():
-    labels = check(lambda a, b: torch.einsum("btd,bsd->bts", a, b), real(2, 4, 6), real(2, 8, 6))
+    labels = check(
+        lambda a, b: torch.einsum("btd,bsd->bts", a, b), real(2, 4, 6), real(2, 8, 6)
+    )
     assert labels == {"b", "t", "s", "d"}
     _, rules = traced(lambda a: torch.einsum("...d->...", a), real(2, 4))
     assert rules[0].kind == "whole"
@@ -105,6 +122,8 @@ def test_transposed_convolutions():
     )
     assert labels == {"0", "in", "out"}
     grouped = check(
-        lambda x, w: functional.conv_transpose1d(x, w, groups=2), real(4, 4, 5), real(4, 3, 3)
+        lambda x, w: functional.conv_transpose1d(x, w, groups=2),
+        real(4, 4, 5),
+        real(4, 3, 3),
     )
     assert grouped == {"0"}

@@ -15,10 +15,14 @@ from gnnplace.tracing.step import StepModule
 from tests.tracing.rules.oracle import check, traced
 
 
-@pytest.mark.parametrize("name", ["mlp", "two_tower", "moe", "vit", "small_resnet", "seq2seq"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "two_tower", "moe", "vit", "small_resnet", "seq2seq"]
+)
 def test_every_call_of_these_has_a_rule(name):
     workload = load(name)
-    graph = record_calls(StepModule(workload.model, workload.loss, workload.inputs), name)
+    graph = record_calls(
+        StepModule(workload.model, workload.loss, workload.inputs), name
+    )
     rules = rules_of(graph)
     unknown = [c.name for c, r in zip(graph.calls, rules, strict=True) if r.reason]
     assert unknown == []
@@ -26,9 +30,13 @@ def test_every_call_of_these_has_a_rule(name):
 
 def test_labels_lie_on_axes_of_the_tensors_size():
     workload = load("bert?layers=1", fake=True)
-    graph = record_calls(StepModule(workload.model, workload.loss, workload.inputs), "bert")
+    graph = record_calls(
+        StepModule(workload.model, workload.loss, workload.inputs), "bert"
+    )
     for call, rule in zip(graph.calls, rules_of(graph), strict=True):
-        tensors = zip((*call.reads, *call.results), (*rule.reads, *rule.results), strict=True)
+        tensors = zip(
+            (*call.reads, *call.results), (*rule.reads, *rule.results), strict=True
+        )
         for value, axes in tensors:
             assert len(axes) == len(graph.values[value].shape)
             for entry, size in zip(axes, graph.values[value].shape, strict=True):
@@ -67,7 +75,11 @@ def test_every_device_changes_a_buffer_as_a_whole():
     """A part of it would be a copy, and the buffer stay as it was."""
     graph = record_calls(OutputModule(Keeps(), None, (torch.ones(8, 4),)), "keeps")
     rules = zip(graph.calls, rules_of(graph), strict=True)
-    kept = [call.kind for call, rule in rules if rule.reason == "it changes a buffer in place"]
+    kept = [
+        call.kind
+        for call, rule in rules
+        if rule.reason == "it changes a buffer in place"
+    ]
     assert kept == ["mul", "add", "add", "lerp", "add"]
 
 

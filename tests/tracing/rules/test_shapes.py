@@ -7,7 +7,12 @@ from torch.nn import functional
 
 from gnnplace.errors import CaptureError
 from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.layout import REPLICATED, Place, mesh_configurations, read_layout
+from gnnplace.sharding.captured.layout import (
+    REPLICATED,
+    Place,
+    mesh_configurations,
+    read_layout,
+)
 from gnnplace.sharding.captured.recording import OutputModule, record_calls
 from gnnplace.tracing.rules.registry import rule_of, rules_of
 from gnnplace.tracing.rules.rule import case_of
@@ -90,7 +95,9 @@ def test_dropout_of_rows_is_dropout_of_the_whole():
         torch.manual_seed(0)
         (call,) = graph.calls
         made = rule.run(call, (part, 0.5, True), {}, PartShare("rows", place, None))
-        assert torch.equal(made, part * whole[:, 2 * place : 2 * place + 2].reshape(8, 8))
+        assert torch.equal(
+            made, part * whole[:, 2 * place : 2 * place + 2].reshape(8, 8)
+        )
 
 
 def test_pieces_side_by_side_are_split_each():
@@ -103,8 +110,14 @@ def test_pieces_side_by_side_are_split_each():
 
 
 def test_joined_axes():
-    assert check(lambda a, b: torch.cat((a, b), 1), real(4, 6, 8), real(4, 2, 8)) == {"0", "2"}
-    assert check(lambda a, b: torch.stack([a, b], 1), real(4, 6), real(4, 6)) == {"0", "2"}
+    assert check(lambda a, b: torch.cat((a, b), 1), real(4, 6, 8), real(4, 2, 8)) == {
+        "0",
+        "2",
+    }
+    assert check(lambda a, b: torch.stack([a, b], 1), real(4, 6), real(4, 6)) == {
+        "0",
+        "2",
+    }
 
 
 def test_an_index_that_is_a_tensor_stays_whole():
@@ -140,7 +153,9 @@ def captured(model, x):
 
 
 def named(graph, rules, kind):
-    return next((c, r) for c, r in zip(graph.calls, rules, strict=True) if c.kind == kind)
+    return next(
+        (c, r) for c, r in zip(graph.calls, rules, strict=True) if c.kind == kind
+    )
 
 
 def test_the_product_is_split_within_each_piece():
@@ -190,7 +205,8 @@ def test_a_part_makes_a_part_of_each_piece(index):
     model, x = Fused(), torch.randn(2, 6, 16)
     whole = model.qkv(x).chunk(3, -1)
     weight, bias = (
-        torch.cat([piece.chunk(2)[index] for piece in p.chunk(3)]) for p in model.qkv.parameters()
+        torch.cat([piece.chunk(2)[index] for piece in p.chunk(3)])
+        for p in model.qkv.parameters()
     )
     part = functional.linear(x, weight, bias).chunk(3, -1)
     for mine, all_of_it in zip(part, whole, strict=True):
@@ -219,7 +235,9 @@ def test_unequal_pieces_forbid_it():
 
 def test_parts_of_complex_numbers_stay_together():
     assert check(torch.view_as_complex, real(4, 6, 2)) == {"0", "1"}
-    z = torch.complex(torch.rand(4, 6).double(), torch.rand(4, 6).double()).requires_grad_()
+    z = torch.complex(
+        torch.rand(4, 6).double(), torch.rand(4, 6).double()
+    ).requires_grad_()
     assert check(torch.view_as_real, z) == {"0", "1"}
 
 
@@ -233,7 +251,10 @@ def written(x, y):
 
 def test_copies_into_parts_of_a_tensor_are_assignments_that_can_be_cut():
     graph, rules = traced(written, real(4, 6, 3), real(4, 1, 5))
-    found = {call.kind: set(rule.extents) for call, rule in zip(graph.calls, rules, strict=True)}
+    found = {
+        call.kind: set(rule.extents)
+        for call, rule in zip(graph.calls, rules, strict=True)
+    }
     assert found == {"new_zeros": {"0", "1"}, "expand": {"0", "1", "2"}, "setitem": {"0", "2"},
                      "mul": {"0", "1", "2"}}  # fmt: skip
     assert [call.kind for call in graph.calls].count("setitem") == 3

@@ -17,13 +17,17 @@ PLACES = torch.randint(4, (4, 6), generator=torch.Generator().manual_seed(0))
 
 
 def real(*shape, seed=0):
-    made = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    made = torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     return made.requires_grad_()
 
 
 X, XYZ, IMAGE, VOLUME = real(4, 6), real(4, 6, 8), real(4, 4, 6, 6), real(2, 2, 4, 4, 4)
 CUBE = {1: real(4, 4, 6), 2: IMAGE, 3: VOLUME}
-KERNEL = {n: real(*CUBE[n].shape[1:2], *CUBE[n].shape[1:2], *[2] * n, seed=1) for n in CUBE}
+KERNEL = {
+    n: real(*CUBE[n].shape[1:2], *CUBE[n].shape[1:2], *[2] * n, seed=1) for n in CUBE
+}
 HALF = real(4, 6, seed=1).detach().sigmoid()
 STEP = [real(16, 6), real(16, 4, seed=1)]
 """Weights of a step of an LSTM; other cells have the first rows."""

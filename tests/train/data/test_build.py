@@ -26,7 +26,9 @@ def test_a_graph_costs_what_its_program_does():
     for i, kind in enumerate(graph.kinds):
         expected = estimate_ops(program, kind).sum()
         assert graph.work[i].sum() + graph.launch[i].sum() == pytest.approx(expected)
-    parameters = sum(v.info.bytes for v in program.inputs.values() if v.kind == "parameter")
+    parameters = sum(
+        v.info.bytes for v in program.inputs.values() if v.kind == "parameter"
+    )
     assert graph.state.sum() >= parameters
 
 
@@ -52,7 +54,9 @@ def test_the_shipped_graphs_are_what_the_command_makes():
     shipped, made = shipped_store().graph("mlp-small"), capture_graph(model)
     assert np.array_equal(shipped.graph.consumer, made.graph.consumer)
     assert np.allclose(shipped.work, made.work, rtol=1e-6)
-    assert captured_problem(shipped_store(), "mlp-small", 0).num_ops <= shipped.num_ops * 8
+    assert (
+        captured_problem(shipped_store(), "mlp-small", 0).num_ops <= shipped.num_ops * 8
+    )
 
 
 def test_models_are_chosen_by_name_or_family():
@@ -81,7 +85,9 @@ def test_what_is_built_can_be_verified_and_what_is_damaged_is_found(tmp_path, ca
     assert "small.npz: changed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["networks/recommender-4", "searched-cnn/searched-cnn-03"])
+@pytest.mark.parametrize(
+    "name", ["networks/recommender-4", "searched-cnn/searched-cnn-03"]
+)
 def test_the_datasets_are_what_their_recipes_make(name):
     dataset, graph = name.split("/")
     [model] = select([graph], recipe(dataset).models)
@@ -94,6 +100,12 @@ def test_the_datasets_are_what_their_recipes_make(name):
 def test_a_card_says_what_how_and_what_is_missing(tmp_path):
     build_store(tmp_path, [SMALL], lambda line: None)
     card = (tmp_path / "README.md").read_text()
-    for text in ("**What**", "**Costs**", "--recipe store", "CC-BY-4.0", "**Known gaps**"):
+    for text in (
+        "**What**",
+        "**Costs**",
+        "--recipe store",
+        "CC-BY-4.0",
+        "**Known gaps**",
+    ):
         assert text in card
     assert "Versions: gnnplace" in card

@@ -24,7 +24,9 @@ def test_the_shipped_store_has_every_model_and_splits_by_family():
     assert sorted(STORE.names) == sorted(model.name for model in MODELS)
     parts = {part: STORE.part(part) for part in PARTS}
     assert sorted(sum(parts.values(), ())) == sorted(STORE.names)
-    families = {p: {STORE.graph(name).origin["family"] for name in parts[p]} for p in PARTS}
+    families = {
+        p: {STORE.graph(name).origin["family"] for name in parts[p]} for p in PARTS
+    }
     assert {family: part for part in PARTS for family in families[part]} == dict(SPLIT)
     for model in MODELS:
         assert STORE.graph(model.name).origin["spec"] == model.spec
@@ -43,7 +45,9 @@ def test_graphs_are_training_steps_with_costs_on_every_kind(name):
 
 def test_the_same_seed_gives_the_same_problem():
     def data(seed, **more):
-        return problem_to_data(captured_problem(STORE, "bert-mini", seed, CapturedDraws(**more)))
+        return problem_to_data(
+            captured_problem(STORE, "bert-mini", seed, CapturedDraws(**more))
+        )
 
     assert data(7) == data(7)
     assert data(7) != data(8)
@@ -57,19 +61,26 @@ def test_draws_keep_what_was_asked_for(seed):
         STORE,
         "inception-small",
         seed,
-        CapturedDraws(groups=(60, 100), devices=(3, 5), clusters=("own",), microbatches=(4,)),
+        CapturedDraws(
+            groups=(60, 100), devices=(3, 5), clusters=("own",), microbatches=(4,)
+        ),
     )
     assert problem.microbatches == 4
     assert problem.num_ops <= 4 * 101
     assert 3 <= problem.num_devices <= 5
-    assert problem.cluster.num_channels == problem.num_devices * (problem.num_devices - 1)
+    assert problem.cluster.num_channels == problem.num_devices * (
+        problem.num_devices - 1
+    )
     assert problem.estimated.all()
 
 
 def test_shares_of_the_batch_cost_launches_and_their_part_of_the_work():
     whole, cut = (
         captured_problem(
-            STORE, "mlp-small", 3, CapturedDraws(groups=None, microbatches=(m,), memory=("ample",))
+            STORE,
+            "mlp-small",
+            3,
+            CapturedDraws(groups=None, microbatches=(m,), memory=("ample",)),
         )
         for m in (1, 4)
     )
@@ -98,7 +109,9 @@ def gradient_bytes(problem):
     )
 
 
-@pytest.mark.parametrize("name", ["bert-mini", "inception-small", "seq2seq-short", "gpt2-tiny"])
+@pytest.mark.parametrize(
+    "name", ["bert-mini", "inception-small", "seq2seq-short", "gpt2-tiny"]
+)
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_tight_memory_holds_chunks_and_not_all_at_once(name, microbatches):
     problem = captured_problem(

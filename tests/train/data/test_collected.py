@@ -44,7 +44,9 @@ def clone(tmp_path):
 
 @pytest.fixture(autouse=True)
 def shipped(tmp_path, monkeypatch):
-    monkeypatch.setattr(collected, "SHIPPED_FOLDERS", (tmp_path / "shipped", *SHIPPED_FOLDERS))
+    monkeypatch.setattr(
+        collected, "SHIPPED_FOLDERS", (tmp_path / "shipped", *SHIPPED_FOLDERS)
+    )
 
 
 def test_files_are_copied_with_their_sums(clone, tmp_path):
@@ -56,13 +58,17 @@ def test_files_are_copied_with_their_sums(clone, tmp_path):
     with pytest.raises(FormatError, match=r"small\.txt: changed"):
         verify(target)
     (target / "small.txt").unlink()
-    with pytest.raises(FormatError, match=r"small\.txt: missing; .* collect FOLDER --from CLONE"):
+    with pytest.raises(
+        FormatError, match=r"small\.txt: missing; .* collect FOLDER --from CLONE"
+    ):
         verify(target)
 
 
 def test_another_clone_or_another_file_is_refused(clone, tmp_path):
     target = tmp_path / "tiny"
-    with pytest.raises(FormatError, match=r"no file nets/small/graph\.txt; is it the right clone"):
+    with pytest.raises(
+        FormatError, match=r"no file nets/small/graph\.txt; is it the right clone"
+    ):
         collect_data(target, tmp_path)
     (clone / "nets" / "small" / "graph.txt").write_text("node1 -- Conv\n")
     with pytest.raises(FormatError, match="not the file that"):
@@ -77,16 +83,22 @@ def test_sets_that_come_with_the_package_are_not_collected(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_suite_has_every_file_of_its_set_and_says_how_to_get_one(name, tmp_path, monkeypatch):
+def test_a_suite_has_every_file_of_its_set_and_says_how_to_get_one(
+    name, tmp_path, monkeypatch
+):
     path = suite_path(name)
     assert path is not None
     problems = read_suite(path).problems
-    described = json.loads((SHIPPED_FOLDERS[0] / name / FILE).read_text())["distribution"]
+    described = json.loads((SHIPPED_FOLDERS[0] / name / FILE).read_text())[
+        "distribution"
+    ]
     assert [f"data_sets/{name}/{entry['name']}" for entry in described] == [
         problem.profile for problem in problems
     ]
     (tmp_path / "nets").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gnnplace.bench.suite.SHIPPED_FOLDERS", (tmp_path / "nets",))
-    with pytest.raises(InputError, match=rf"git clone https://\S+/{name} CLONE, then gnnplace"):
+    with pytest.raises(
+        InputError, match=rf"git clone https://\S+/{name} CLONE, then gnnplace"
+    ):
         problems[0].load(tmp_path)

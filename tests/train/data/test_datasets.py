@@ -74,7 +74,9 @@ def test_the_committed_datasets_are_whole_and_what_their_recipes_say(name):
 
 def test_a_dataset_is_found_from_below(tmp_path):
     (tmp_path / "data_sets" / "few").mkdir(parents=True)
-    shutil.copy(shipped_store().folder / "mlp-small.npz", tmp_path / "data_sets" / "few")
+    shutil.copy(
+        shipped_store().folder / "mlp-small.npz", tmp_path / "data_sets" / "few"
+    )
     below = tmp_path / "suites" / "mine"
     below.mkdir(parents=True)
     assert find_dataset("few", below).names == ("mlp-small",)

@@ -72,14 +72,18 @@ def test_on_a_cluster_graphs_are_what_the_policy_encodes(folder):
     problems = [dataset.problem(int(data.graph)) for data in dataset]
     assert {problem.microbatches for problem in problems} == {2}
     policy, batch = load_gnn(), next(iter(DataLoader(dataset, batch_size=3)))
-    inputs = [Episodes(SearchSpace(problem), "upward-rank").inputs for problem in problems]
+    inputs = [
+        Episodes(SearchSpace(problem), "upward-rank").inputs for problem in problems
+    ]
     for key, value in batch_of(inputs).to_dict().items():
         assert torch.equal(batch[key], value), key
     with torch.no_grad():
         states = policy.encoder(batch)
         alone = torch.cat([policy.encoder(one) for one in inputs])
     torch.testing.assert_close(states, alone, rtol=1e-4, atol=1e-5)
-    assert [int(data.unit.max()) + 1 for data in dataset] == [p.num_units for p in problems]
+    assert [int(data.unit.max()) + 1 for data in dataset] == [
+        p.num_units for p in problems
+    ]
     other = made(folder, cluster="pcie-v100-4", microbatches=2, groups=80)
     assert other.key != dataset.key != made(folder).key
     with pytest.raises(InputError, match="give cluster"):
@@ -108,7 +112,9 @@ def test_other_data_is_made_anew(folder):
     assert len(processed(folder)) == 2
 
 
-def test_other_settings_of_a_transform_are_made_anew_though_its_text_is_the_same(folder):
+def test_other_settings_of_a_transform_are_made_anew_though_its_text_is_the_same(
+    folder,
+):
     assert repr(Scale(2.0)) == repr(Scale(3.0))
     two, three = (made(folder, pre_transform=Scale(by))[0].x for by in (2.0, 3.0))
     assert torch.allclose(1.5 * two, three)

@@ -4,7 +4,14 @@ import pytest
 
 from gnnplace.errors import InputError
 from gnnplace.train.data.captured import MORE_SPLIT, SPLIT
-from gnnplace.train.data.recipes import COUNTS, EACH, FAMILIES, RECIPES, recipe, varied_sizes
+from gnnplace.train.data.recipes import (
+    COUNTS,
+    EACH,
+    FAMILIES,
+    RECIPES,
+    recipe,
+    varied_sizes,
+)
 from gnnplace.zoo.workload import WORKLOADS
 
 
@@ -25,7 +32,9 @@ def test_there_are_thirty_models_of_ten_families_and_three_sampled_families():
 
 
 def test_unknown_recipes_are_named():
-    with pytest.raises(InputError, match="recipe 'soup': unknown; recipes: store, networks"):
+    with pytest.raises(
+        InputError, match="recipe 'soup': unknown; recipes: store, networks"
+    ):
         recipe("soup")
 
 

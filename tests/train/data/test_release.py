@@ -32,7 +32,9 @@ def release(tmp_path_factory):
     few.mkdir(parents=True)
     for name in NAMES:
         shutil.copy(shipped_store().folder / f"{name}.npz", few)
-    assert build_release(folder / "release", ["few"], start=folder) == len(NAMES) * PAIRS
+    assert (
+        build_release(folder / "release", ["few"], start=folder) == len(NAMES) * PAIRS
+    )
     return folder / "release"
 
 
@@ -51,10 +53,14 @@ def test_a_split_has_its_graphs_as_they_were_captured(release):
 def test_a_pairs_step_time_is_what_the_simulator_says_of_its_devices(release):
     store = ReleaseStore(release / "test.npz")
     (name,) = store.names
-    problem = dataset_problem(store.graph(name), preset(store.cluster[name]), groups=None)
+    problem = dataset_problem(
+        store.graph(name), preset(store.cluster[name]), groups=None
+    )
     devices, seconds = store.device[name].T, store.step_time[name]
     assert len({device.tobytes() for device in devices}) == PAIRS
-    assert [simulate(problem, Placement(device)).step_time for device in devices] == list(seconds)
+    assert [
+        simulate(problem, Placement(device)).step_time for device in devices
+    ] == list(seconds)
     assert np.isnan(store.measured[name]).all()
 
 
@@ -91,11 +97,17 @@ def test_the_release_is_as_large_and_as_disjoint_as_it_says():
     assert sum(path.stat().st_size for path in RELEASED.iterdir()) < 100e6
 
 
-@pytest.mark.parametrize("path", sorted(RELEASED.parent.glob("*/croissant.json")), ids=str)
+@pytest.mark.parametrize(
+    "path", sorted(RELEASED.parent.glob("*/croissant.json")), ids=str
+)
 def test_descriptions_are_what_croissant_asks_for(path):
     data = json.loads(path.read_text())
     collected = path.parent.name in ("pipedream", "dnn-partitioning")
-    licence = "opensource.org/license/mit" if collected else "creativecommons.org/licenses/by/4.0/"
+    licence = (
+        "opensource.org/license/mit"
+        if collected
+        else "creativecommons.org/licenses/by/4.0/"
+    )
     assert data["license"] == f"https://{licence}"
     assert {key for key in data if key.startswith("rai:")} >= {
         "rai:dataCollection",

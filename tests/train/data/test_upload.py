@@ -32,7 +32,9 @@ def test_a_draft_gets_every_file_and_says_its_licence():
     assert {r.get_header("Authorization") for r in requests} == {"Bearer secret"}
 
 
-def test_it_refuses_without_a_token_and_with_changed_files(tmp_path, monkeypatch, capsys):
+def test_it_refuses_without_a_token_and_with_changed_files(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.delenv("ZENODO_TOKEN", raising=False)
     assert main([str(RELEASED)]) == 2
     assert "ZENODO_TOKEN: is not set" in capsys.readouterr().err

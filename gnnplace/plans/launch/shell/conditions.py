@@ -136,7 +136,11 @@ class _ConditionReader:
             return self._is_empty(self._take(), wants_empty=token == "-z")
         if isinstance(token, str) and token in FILE_TESTS:
             operand = self._take()
-            shown = "".join(part.text for part in operand) if isinstance(operand, tuple) else ""
+            shown = (
+                "".join(part.text for part in operand)
+                if isinstance(operand, tuple)
+                else ""
+            )
             return Condition(None, (f"whether {shown or 'a file'} is there ({token})",))
         operator = self._peek()
         if isinstance(operator, str) and (operator in TEXTS or operator in NUMBERS):
@@ -165,10 +169,14 @@ class _ConditionReader:
         return Condition(None, names_in(token))
 
     def _compare(self, left: str | Text, operator: str, right: str | Text) -> Condition:
-        texts = [token if isinstance(token, str) else plain(token) for token in (left, right)]
+        texts = [
+            token if isinstance(token, str) else plain(token) for token in (left, right)
+        ]
         first, second = texts
         if first is None or second is None:
-            names = [n for t in (left, right) if isinstance(t, tuple) for n in names_in(t)]
+            names = [
+                n for t in (left, right) if isinstance(t, tuple) for n in names_in(t)
+            ]
             return Condition(None, tuple(dict.fromkeys(names)))
         if operator in NUMBERS:
             if not all(re.fullmatch(r"\s*-?\d+\s*", text) for text in (first, second)):
@@ -180,7 +188,9 @@ class _ConditionReader:
             return Condition(first < second if operator == "<" else first > second)
         is_pattern = isinstance(right, tuple) and not all(part.quoted for part in right)
         has_glob = any(sign in second for sign in "*?[")
-        equal = matches(first, GLOB + second) if has_glob or is_pattern else first == second
+        equal = (
+            matches(first, GLOB + second) if has_glob or is_pattern else first == second
+        )
         return Condition(equal is (operator != "!="))
 
 

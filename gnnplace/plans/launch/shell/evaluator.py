@@ -17,7 +17,11 @@ from tree_sitter import Node
 
 from gnnplace.errors import FormatError
 from gnnplace.plans.launch.neighbours import read_neighbour
-from gnnplace.plans.launch.shell.conditions import Condition, holds_of_tokens, holds_of_words
+from gnnplace.plans.launch.shell.conditions import (
+    Condition,
+    holds_of_tokens,
+    holds_of_words,
+)
 from gnnplace.plans.launch.shell.expansions import (
     Expander,
     ShellState,
@@ -162,7 +166,9 @@ class _Evaluator(Expander):
                 if UNREMARKABLE.search(name) is None
             ]
             if pairs:
-                notes.append(f"defaults of the script, where nothing is set: {', '.join(pairs)}")
+                notes.append(
+                    f"defaults of the script, where nothing is set: {', '.join(pairs)}"
+                )
         return ShellRun(
             commands=tuple(self.commands),
             files=self.files,
@@ -202,7 +208,9 @@ class _Evaluator(Expander):
 
     def _run_declaration(self, node: Node) -> None:
         """Follow `export`, `declare`, `local`, `readonly`: their assignments."""
-        is_mapping = any("A" in self.source.text(c) for c in node.children if c.type == "word")
+        is_mapping = any(
+            "A" in self.source.text(c) for c in node.children if c.type == "word"
+        )
         for child in node.children:
             if child.type == "variable_assignment":
                 self._assign(child, is_mapping=is_mapping)
@@ -233,7 +241,11 @@ class _Evaluator(Expander):
         name = self.source.text(target)
         if appends:
             value = self._appended(name, value)
-        elif isinstance(value, tuple) and len(value) > 1 and name not in self.state.variables:
+        elif (
+            isinstance(value, tuple)
+            and len(value) > 1
+            and name not in self.state.variables
+        ):
             # `X="$X more"` where nothing has set X: it begins empty.
             value = tuple(part for part in value if not is_variable(part, name))
         self.set(name, value)
@@ -334,7 +346,10 @@ class _Evaluator(Expander):
             self.run(node)
 
     def _fork(
-        self, names: Sequence[str], first: Callable[[], object], second: Callable[[], object]
+        self,
+        names: Sequence[str],
+        first: Callable[[], object],
+        second: Callable[[], object],
     ) -> None:
         """Follow two branches from one state, and keep what both leave."""
         start = self.state
@@ -370,7 +385,11 @@ class _Evaluator(Expander):
         if not items:
             return
         _, body = self._case_parts(items[0])
-        self._fork(names, lambda: self._run_all(body), lambda: self._run_cases(items[1:], names))
+        self._fork(
+            names,
+            lambda: self._run_all(body),
+            lambda: self._run_cases(items[1:], names),
+        )
 
     def _case_parts(self, item: Node) -> tuple[list[str], list[Node]]:
         """Return the patterns and the statements of one item."""
@@ -435,10 +454,14 @@ class _Evaluator(Expander):
             else:
                 status = self._status(condition)
             if status.holds is None:
-                if "#" in status.names or (self.state.arguments is None and "@" in status.names):
+                if "#" in status.names or (
+                    self.state.arguments is None and "@" in status.names
+                ):
                     self.notes.append("arguments of the script: none are assumed")
                 else:
-                    self._fork(status.names, lambda: self._run_children(body), lambda: None)
+                    self._fork(
+                        status.names, lambda: self._run_children(body), lambda: None
+                    )
                 return
             if status.holds is is_until:
                 return
@@ -498,7 +521,11 @@ class _Evaluator(Expander):
                     continue
                 signs = [c.type for c in child.children]
                 word = child.child_by_field_name("destination")
-                if word is not None and (">" in signs or ">>" in signs) and "2" not in signs:
+                if (
+                    word is not None
+                    and (">" in signs or ">>" in signs)
+                    and "2" not in signs
+                ):
                     if child.children[0].type == "file_descriptor":
                         continue
                     return _path_text(self.value(word))
@@ -539,8 +566,12 @@ class _Evaluator(Expander):
             self.set(plain(arguments[-1]) or "", here)
         elif name in WRITERS and (target or name == "tee" or here):
             self._write(name, arguments, here=here, target=target)
-        elif not self._run_builtin(name, arguments) and not self._run_nested(words, here=here):
-            command = ShellCommand(words=tuple(words), line=line, conditions=tuple(self.conditions))
+        elif not self._run_builtin(name, arguments) and not self._run_nested(
+            words, here=here
+        ):
+            command = ShellCommand(
+                words=tuple(words), line=line, conditions=tuple(self.conditions)
+            )
             self.commands.append(command)
 
     def _leave(self, name: str) -> None:
@@ -638,7 +669,9 @@ class _Evaluator(Expander):
         path = _path_text(arguments[0])
         text = self._file_beside(path)
         if text is None:
-            self.unread.append(" ".join((PurePosixPath(path).name or path).split())[:80])
+            self.unread.append(
+                " ".join((PurePosixPath(path).name or path).split())[:80]
+            )
             return
         self._run_source(Source.of_file(text, is_sourced=True))
 
@@ -661,7 +694,12 @@ class _Evaluator(Expander):
             self.state.arguments = self.state.arguments[1:]
 
     def _write(
-        self, name: str, arguments: Sequence[Text], *, here: Text | None, target: str | None
+        self,
+        name: str,
+        arguments: Sequence[Text],
+        *,
+        here: Text | None,
+        target: str | None,
     ) -> None:
         """Record the text that `cat`, `tee`, `echo` or `printf` puts into a file.
 
@@ -710,7 +748,9 @@ class _Evaluator(Expander):
             words = self.command_words(node)
             name = plain(words[0]) if words else None
             if name in ("test", "["):
-                return holds_of_words([w for w in words[1:] if plain(w) != "]"], self._is_unset)
+                return holds_of_words(
+                    [w for w in words[1:] if plain(w) != "]"], self._is_unset
+                )
             if name in ("true", ":", "false"):
                 return Condition(name != "false")
             if in_condition:
@@ -750,7 +790,9 @@ class _Evaluator(Expander):
             self._flatten(child, tokens, is_double=is_double)
         return holds_of_tokens(tokens, self._is_unset)
 
-    def _flatten(self, node: Node, tokens: list[str | Text], *, is_double: bool) -> None:
+    def _flatten(
+        self, node: Node, tokens: list[str | Text], *, is_double: bool
+    ) -> None:
         """Append the operators (text) and operands (values) of a test, in order."""
         kinds = (
             "binary_expression",
@@ -810,7 +852,9 @@ def _split_clause(node: Node) -> tuple[list[Node], list[Node]]:
     return condition, body
 
 
-def _merge_states(first: ShellState, second: ShellState, names: Sequence[str]) -> ShellState:
+def _merge_states(
+    first: ShellState, second: ShellState, names: Sequence[str]
+) -> ShellState:
     """Return the state after a branch that may have run. One that ended the script has not."""
     if first.has_ended or second.has_ended:
         return second if first.has_ended else first
@@ -832,7 +876,9 @@ def _merge_states(first: ShellState, second: ShellState, names: Sequence[str]) -
 def _merge_arrays(first: Value, second: Value, names: Sequence[str]) -> list[Text]:
     value, alternative = as_items(first), as_items(second)
     count = 0
-    while count < min(len(value), len(alternative)) and value[count] == alternative[count]:
+    while (
+        count < min(len(value), len(alternative)) and value[count] == alternative[count]
+    ):
         count += 1
     options = (join(value[count:]), join(alternative[count:]))
     if options == ((), ()):
@@ -847,7 +893,8 @@ def _path_text(text: Text) -> str:
     if letters is not None:
         return letters
     return "".join(
-        part.text if part.unknown is None else f"<{' '.join(part.unknown.names)}>" for part in text
+        part.text if part.unknown is None else f"<{' '.join(part.unknown.names)}>"
+        for part in text
     )
 
 
@@ -863,12 +910,17 @@ def _slurm_values(text: str) -> dict[str, str]:
             options.setdefault(name, option[2] or option[4])
     gpus = re.search(r"gpu(?::[a-zA-Z][\w.-]*)?:(\d+)", options.get("gres", ""))
     nodes = re.fullmatch(r"\d+", options.get("nodes", ""))
-    per_node = re.search(r"(\d+)$", options.get("gpus-per-node", gpus[1] if gpus else ""))
+    per_node = re.search(
+        r"(\d+)$", options.get("gpus-per-node", gpus[1] if gpus else "")
+    )
     values: dict[str, str] = {}
     if nodes is not None:
         values |= {"SLURM_NNODES": nodes[0], "SLURM_JOB_NUM_NODES": nodes[0]}
     if per_node is not None:
-        values |= {"SLURM_GPUS_PER_NODE": per_node[1], "SLURM_GPUS_ON_NODE": per_node[1]}
+        values |= {
+            "SLURM_GPUS_PER_NODE": per_node[1],
+            "SLURM_GPUS_ON_NODE": per_node[1],
+        }
     tasks = options.get("ntasks-per-node", "")
     if tasks.isdigit():
         values["SLURM_NTASKS_PER_NODE"] = tasks

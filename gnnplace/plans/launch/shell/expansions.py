@@ -100,7 +100,11 @@ class Expander:
         """Set a variable, unless the caller named its value."""
         if name in self.values:
             return
-        if isinstance(value, tuple) and len(value) == 1 and value[0].unknown is not None:
+        if (
+            isinstance(value, tuple)
+            and len(value) == 1
+            and value[0].unknown is not None
+        ):
             unknown = value[0].unknown
             anonymous = all(not re.fullmatch(r"[A-Za-z_]\w*", n) for n in unknown.names)
             if anonymous and not unknown.options:
@@ -126,7 +130,10 @@ class Expander:
 
     def assign_number(self, node: Node) -> None:
         """Follow an assignment of arithmetic."""
-        target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        target, value = (
+            node.child_by_field_name("name"),
+            node.child_by_field_name("value"),
+        )
         if target is None or value is None:
             return
         number = self.compute_node(value)
@@ -140,14 +147,18 @@ class Expander:
             self.assign_number(node)
             return 1
         raw = self.raw(node)
-        return raw if not isinstance(raw, str) else self.compute_text(raw, self.line(node))
+        return (
+            raw if not isinstance(raw, str) else self.compute_text(raw, self.line(node))
+        )
 
     def raw(self, node: Node) -> str | Text:
         """Return the letters of arithmetic with `$` put in; what is unknown as a text."""
         text: Text = ()
         position = node.start_byte
         for child in expansions_in(node):
-            text += literal(self.source.slice(position, child.start_byte), self.line(node))
+            text += literal(
+                self.source.slice(position, child.start_byte), self.line(node)
+            )
             text += self.expand(child)
             position = child.end_byte
         text += literal(self.source.slice(position, node.end_byte), self.line(node))
@@ -157,12 +168,20 @@ class Expander:
     def compute_text(self, text: str, line: int = 0) -> int | Text:
         """Return the value of arithmetic in letters; `NAME=...` and `NAME++` are made."""
         text = text.strip()
-        assignment = re.fullmatch(r"([A-Za-z_]\w*)\s*([-+*/]?)=(?!=)(.*)", text, re.DOTALL)
-        step = re.fullmatch(r"([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)", text)
+        assignment = re.fullmatch(
+            r"([A-Za-z_]\w*)\s*([-+*/]?)=(?!=)(.*)", text, re.DOTALL
+        )
+        step = re.fullmatch(
+            r"([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)", text
+        )
         name = ""
         if assignment is not None:
             name = assignment[1]
-            text = f"{name}{assignment[2]}({assignment[3]})" if assignment[2] else assignment[3]
+            text = (
+                f"{name}{assignment[2]}({assignment[3]})"
+                if assignment[2]
+                else assignment[3]
+            )
         elif step is not None:
             name = step[1] or step[4]
             text = f"{name}{(step[2] or step[3])[0]}1"
@@ -209,7 +228,11 @@ class Expander:
             is_quoted = node.type == "string"
             if is_quoted:
                 return [with_quotes(word, quoted=True) for word in array]
-            return [w for word in array for w in split_words(with_quotes(word, quoted=False))]
+            return [
+                w
+                for word in array
+                for w in split_words(with_quotes(word, quoted=False))
+            ]
         if node.type == "brace_expression":
             return [literal(self.source.text(node), self.line(node))]
         return split_words(self.value(node))
@@ -220,7 +243,9 @@ class Expander:
         for child in node.children:
             if child.type in NO_WORDS:
                 continue
-            words += self.words(child.children[0] if child.type == "command_name" else child)
+            words += self.words(
+                child.children[0] if child.type == "command_name" else child
+            )
         return words
 
     def array_expansion(self, node: Node) -> list[Text] | None:
@@ -256,7 +281,13 @@ class Expander:
         """Return the text of a word, a string or an expansion."""
         self.step()
         kind = node.type
-        if kind in ("word", "variable_name", "extglob_pattern", "regex", "test_operator"):
+        if kind in (
+            "word",
+            "variable_name",
+            "extglob_pattern",
+            "regex",
+            "test_operator",
+        ):
             text = re.sub(
                 r"\\(\n|.)",
                 lambda m: "" if m[1] == "\n" else m[1],
@@ -265,13 +296,17 @@ class Expander:
             )
             named = [c for c in node.children if c.is_named]
             if named:
-                return self.pieces(node, node.start_byte, node.end_byte, in_quotes=False)
+                return self.pieces(
+                    node, node.start_byte, node.end_byte, in_quotes=False
+                )
             return literal(text, self.line(node))
         if kind == "raw_string":
             return self.lines(self.source.text(node)[1:-1], node.start_byte + 1)
         if kind == "ansi_c_string":
             text = self.source.text(node)[2:-1]
-            return literal(text.replace("\\n", "\n").replace("\\t", "\t"), self.line(node))
+            return literal(
+                text.replace("\\n", "\n").replace("\\t", "\t"), self.line(node)
+            )
         if kind in ("string", "translated_string"):
             start = node.start_byte + (2 if kind == "translated_string" else 1)
             pieces = self.pieces(node, start, node.end_byte - 1, in_quotes=True)
@@ -317,7 +352,9 @@ class Expander:
     def expand(self, node: Node) -> Text:
         """Return the text of `$X`, `${...}`, `$(...)` or `$((...))`."""
         if node.type == "simple_expansion":
-            return self.variable(self.source.text(node).partition("$")[2], self.line(node))
+            return self.variable(
+                self.source.text(node).partition("$")[2], self.line(node)
+            )
         if node.type == "arithmetic_expansion":
             return self.arithmetic(node)
         if node.type in ("command_substitution", "process_substitution"):
@@ -379,7 +416,11 @@ class Expander:
         if first.type in ("#", "!"):
             return self.expand_prefixed(first.type, text[3:-1], line)
         name = self.source.text(first)
-        value = self.subscripted(first) if first.type == "subscript" else self.variable(name, line)
+        value = (
+            self.subscripted(first)
+            if first.type == "subscript"
+            else self.variable(name, line)
+        )
         if len(children) == 1:
             return value
         operator = self.source.text(children[1])
@@ -389,16 +430,25 @@ class Expander:
         letters = plain(value)
         if letters is None:
             return unknown_text(names_in(value), line)
-        operand = plain(self.pieces(node, children[1].end_byte, node.end_byte - 1, in_quotes=True))
+        operand = plain(
+            self.pieces(node, children[1].end_byte, node.end_byte - 1, in_quotes=True)
+        )
         if operand is None:
             return unknown_text(names_in(value) or [name], line)
         if operator == ":":
             operand = operand.strip()
         expanded = expand_operator(letters, operator, operand)
-        return unknown_text([name], line) if expanded is None else literal(expanded, line)
+        return (
+            unknown_text([name], line) if expanded is None else literal(expanded, line)
+        )
 
     def expand_default(
-        self, name: str, value: Text, operator: str, operands: Sequence[Node], first: Node
+        self,
+        name: str,
+        value: Text,
+        operator: str,
+        operands: Sequence[Node],
+        first: Node,
     ) -> Text:
         """Return the value of `${X:-v}` and its like. A default that counts is recorded.
 
@@ -417,7 +467,9 @@ class Expander:
             if single is not None:
                 default = self.value(single)
             else:
-                default = tuple(part for child in operands for part in self.value(child))
+                default = tuple(
+                    part for child in operands for part in self.value(child)
+                )
             default = default or literal(self.source.slice(start, end), line)
         letters = plain(value)
         is_unset = self.is_environment(name, value)
@@ -449,7 +501,11 @@ class Expander:
             target = plain(self.variable(base, line))
             if isinstance(value, dict):
                 return join([literal(key, line) for key in value])
-            return unknown_text([base], line) if target is None else self.variable(target, line)
+            return (
+                unknown_text([base], line)
+                if target is None
+                else self.variable(target, line)
+            )
         if value is None:
             return unknown_text([base], line)
         if isinstance(value, (list, dict)):
@@ -463,7 +519,10 @@ class Expander:
 
     def subscripted(self, node: Node) -> Text:
         """Return `X[K]` and `X[@]`."""
-        name_node, index_node = node.child_by_field_name("name"), node.child_by_field_name("index")
+        name_node, index_node = (
+            node.child_by_field_name("name"),
+            node.child_by_field_name("index"),
+        )
         line = self.line(node)
         if name_node is None or index_node is None:
             return ()
@@ -489,7 +548,9 @@ class Expander:
         inner = [c for c in node.children if c.is_named and c.type != "comment"]
         shown = " ".join(self.source.text(node).lstrip("\\ \n\t").split())[:60]
         if shown.startswith("$((") and shown.endswith("))"):
-            return self.arithmetic(node)  # in a heredoc the parser takes it for a command
+            return self.arithmetic(
+                node
+            )  # in a heredoc the parser takes it for a command
         if not inner:
             return ()
         start = self.state.copy()
@@ -517,16 +578,22 @@ class Expander:
         """Return what a statement prints, or None if that is not known."""
         line = self.line(node)
         if node.type == "redirected_statement":
-            heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
+            heredoc = next(
+                (c for c in node.children if c.type == "heredoc_redirect"), None
+            )
             body = node.child_by_field_name("body")
-            if heredoc is not None and body is not None and self.source.text(body) == "cat":
+            if (
+                heredoc is not None
+                and body is not None
+                and self.source.text(body) == "cat"
+            ):
                 return self.heredoc(heredoc)
             return None if body is None else self.printed(body)
         if node.type == "list" and node.children[1].type == "&&":
             first, last = node.children[0], node.children[-1]
-            if self.source.text(first).startswith("cd ") and self.source.text(last).startswith(
-                "pwd"
-            ):
+            if self.source.text(first).startswith("cd ") and self.source.text(
+                last
+            ).startswith("pwd"):
                 words = self.words(first.children[1]) if first.child_count > 1 else []
                 return words[0] if words else None
             return self.printed(last)
@@ -541,13 +608,26 @@ class Expander:
             return literal(".", line)
         if name == "echo":
             return join([w for w in arguments if plain(w) not in ("-n", "-e")])
-        if name == "printf" and arguments and plain(arguments[0]) in ("%s", "%s\\n", "%d"):
+        if (
+            name == "printf"
+            and arguments
+            and plain(arguments[0]) in ("%s", "%s\\n", "%d")
+        ):
             return join(arguments[1:])
         letters = [plain(word) for word in arguments]
         if name is None or any(text is None for text in letters):
-            known = name in ("dirname", "basename", "realpath", "readlink", "expr", "seq")
+            known = name in (
+                "dirname",
+                "basename",
+                "realpath",
+                "readlink",
+                "expr",
+                "seq",
+            )
             return unknown_text(names_in(join(arguments)), line) if known else None
-        return printed_by(name, [text or "" for text in letters], line, self.compute_text)
+        return printed_by(
+            name, [text or "" for text in letters], line, self.compute_text
+        )
 
     def piped(self, node: Node) -> Text | None:
         """Return what `echo ... | bc` prints, and `| tr`, `| wc -w` of what is known."""
@@ -565,7 +645,11 @@ class Expander:
                 if not isinstance(number, int):
                     return None
                 letters = str(number)
-            elif words[:1] == ["tr"] and len(words) == 3 and len(words[1]) == len(words[2]) == 1:
+            elif (
+                words[:1] == ["tr"]
+                and len(words) == 3
+                and len(words[1]) == len(words[2]) == 1
+            ):
                 letters = letters.replace(words[1], words[2])
             elif words[:2] == ["wc", "-w"]:
                 letters = str(len(letters.split()))
@@ -605,7 +689,10 @@ def as_words(value: Value) -> list[Text]:
 
 
 def printed_by(
-    name: str, arguments: list[str], line: int, compute_text: Callable[[str, int], int | Text]
+    name: str,
+    arguments: list[str],
+    line: int,
+    compute_text: Callable[[str, int], int | Text],
 ) -> Text | None:
     """Return what a command on paths or numbers prints, or None if the command is not known.
 
@@ -632,5 +719,7 @@ def printed_by(
         step = numbers[1] if len(numbers) == 3 else 1
         if not step or (numbers[-1] - start) // step > 1000:
             return None
-        return literal(" ".join(map(str, range(start, numbers[-1] + 1, step))), line, quoted=False)
+        return literal(
+            " ".join(map(str, range(start, numbers[-1] + 1, step))), line, quoted=False
+        )
     return None

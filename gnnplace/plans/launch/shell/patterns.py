@@ -39,8 +39,12 @@ def expand_operator(text: str, operator: str, operand: str) -> str | None:
         return _without_end(text, operator, operand)
     if operator in ("/", "//", "/#", "/%"):
         pattern, _, replacement = operand.partition("/")
-        expression = re.compile(fnmatch.translate(pattern).removesuffix(r"\Z").removesuffix(r"\z"))
-        return expression.sub(lambda _: replacement, text, count=1 if operator == "/" else 0)
+        expression = re.compile(
+            fnmatch.translate(pattern).removesuffix(r"\Z").removesuffix(r"\z")
+        )
+        return expression.sub(
+            lambda _: replacement, text, count=1 if operator == "/" else 0
+        )
     if operator in ("^^", ",,"):
         return text.upper() if operator == "^^" else text.lower()
     if operator in ("^", ","):

@@ -60,7 +60,9 @@ def plain(text: Text) -> str | None:
 
 def names_in(text: Text) -> tuple[str, ...]:
     """Return the names that a text depends on, each once."""
-    names = [name for part in text if part.unknown is not None for name in part.unknown.names]
+    names = [
+        name for part in text if part.unknown is not None for name in part.unknown.names
+    ]
     return tuple(dict.fromkeys(names))
 
 
@@ -136,7 +138,9 @@ class _Splitter:
 def _all_blank_at(options: Sequence[Text], index: int) -> bool:
     """Return whether every option is empty or has a blank at its first or last letter."""
     letters = [plain(option) for option in options]
-    return all(text is not None and (not text or text[index].isspace()) for text in letters)
+    return all(
+        text is not None and (not text or text[index].isspace()) for text in letters
+    )
 
 
 def join(texts: Iterable[Text], separator: str = " ") -> Text:

@@ -71,14 +71,20 @@ def _expand(
     names |= dict(zip(body.inputs, node.inputs, strict=False))
     # An output that the caller leaves out keeps a name of its own: the body may read it.
     names |= {
-        inside: name for inside, name in zip(body.outputs, node.outputs, strict=False) if name
+        inside: name
+        for inside, name in zip(body.outputs, node.outputs, strict=False)
+        if name
     }
-    values |= {names[name]: value for name, value in body.values.items() if name in inner}
+    values |= {
+        names[name]: value for name, value in body.values.items() if name in inner
+    }
     attributes = {**function.defaults, **node.attributes}
     for index, one in enumerate(body.nodes):
         call = rename_node(_resolve(one, attributes), names)
         label = f"{node.label}.{index}"
-        yield from _expand(replace(call, label=label), functions, values, (*callers, key))
+        yield from _expand(
+            replace(call, label=label), functions, values, (*callers, key)
+        )
 
 
 def _resolve(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
@@ -89,7 +95,9 @@ def _resolve(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
             if attribute.reference in attributes:
                 resolved[name] = attributes[attribute.reference]
         elif attribute.graphs:
-            graphs = tuple(_resolve_graph(graph, attributes) for graph in attribute.graphs)
+            graphs = tuple(
+                _resolve_graph(graph, attributes) for graph in attribute.graphs
+            )
             resolved[name] = replace(attribute, graphs=graphs)
         else:
             resolved[name] = attribute
@@ -97,4 +105,6 @@ def _resolve(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
 
 
 def _resolve_graph(graph: Graph, attributes: Mapping[str, Attribute]) -> Graph:
-    return replace(graph, nodes=tuple(_resolve(node, attributes) for node in graph.nodes))
+    return replace(
+        graph, nodes=tuple(_resolve(node, attributes) for node in graph.nodes)
+    )

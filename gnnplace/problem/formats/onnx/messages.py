@@ -60,7 +60,9 @@ class Value:
         """
         if self.stored is not None:
             return self.stored
-        bits = POINTER_BITS if self.element_type == STRING else BITS.get(self.element_type)
+        bits = (
+            POINTER_BITS if self.element_type == STRING else BITS.get(self.element_type)
+        )
         if bits is None:
             raise InputError(f"elem_type: {self.element_type} is no type of onnx.proto")
         return ceil(self.elements * bits / 8)
@@ -245,7 +247,9 @@ def plain_domain(domain: str) -> str:
 
 
 def _nodes(message: WireMessage, key: int) -> tuple[OnnxNode, ...]:
-    return tuple(_node(one, str(index)) for index, one in enumerate(message.messages(key)))
+    return tuple(
+        _node(one, str(index)) for index, one in enumerate(message.messages(key))
+    )
 
 
 def _node(message: WireMessage, label: str) -> OnnxNode:
@@ -266,7 +270,9 @@ def _attribute(message: WireMessage) -> tuple[str, Attribute]:
     tensors += [_sparse(one) for one in message.messages(22)]
     graphs = [*message.messages(6), *message.messages(11)]
     attribute = Attribute(
-        ints=tuple(signed(number) for number in (*message.numbers(3), *message.numbers(8))),
+        ints=tuple(
+            signed(number) for number in (*message.numbers(3), *message.numbers(8))
+        ),
         text=message.text(4),
         tensor=tensors[0] if tensors else None,
         graphs=tuple(read_graph(one, "subgraph") for one in graphs),
@@ -325,7 +331,9 @@ def _value_infos(
         for info in message.messages(number):
             name = info.text(1)
             types = info.messages(2)
-            size = _size_of_type(types[0], f"{path}.{key}[{name}].type") if types else None
+            size = (
+                _size_of_type(types[0], f"{path}.{key}[{name}].type") if types else None
+            )
             if isinstance(size, Value):
                 values[name] = size
                 unsized.pop(name, None)

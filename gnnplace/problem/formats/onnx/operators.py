@@ -49,7 +49,9 @@ class Call:
         value = self.optional(position)
         if value is None:
             kind = self.node.kind
-            raise InputError(f"graph.node[{self.node.label}].input[{position}]: missing of {kind}")
+            raise InputError(
+                f"graph.node[{self.node.label}].input[{position}]: missing of {kind}"
+            )
         return value.shape
 
     def optional(self, position: int) -> Value | None:
@@ -115,7 +117,9 @@ def _per_element(call: Call) -> float:
 # --- products ---------------------------------------------------------------------------------
 
 
-def _contraction(shape: tuple[int, ...], transposed: bool = False, batch: bool = False) -> int:
+def _contraction(
+    shape: tuple[int, ...], transposed: bool = False, batch: bool = False
+) -> int:
     """Return the length that a product sums over, of its first factor."""
     if transposed and len(shape) > 1:
         return shape[0 if batch else -2]
@@ -128,18 +132,28 @@ def _matmul(call: Call) -> float:
 
 def _fused_matmul(call: Call) -> float:
     node = call.node
-    transposed, batch = (bool(node.integer(key, 0)) for key in ("transA", "transBatchA"))
+    transposed, batch = (
+        bool(node.integer(key, 0)) for key in ("transA", "transBatchA")
+    )
     return 2.0 * call.result.elements * _contraction(call.shape(0), transposed, batch)
 
 
 def _gemm(call: Call) -> float:
-    return 2.0 * call.result.elements * call.shape(0)[0 if call.node.integer("transA", 0) else 1]
+    return (
+        2.0
+        * call.result.elements
+        * call.shape(0)[0 if call.node.integer("transA", 0) else 1]
+    )
 
 
 def _packed_matmul(call: Call) -> float:
     """Count A [..., K] times packed weights of `K` x `N` elements."""
     value = call.optional(0)
-    return 2.0 * (value.elements if value else 0) * call.node.integer("N", call.result.shape[-1])
+    return (
+        2.0
+        * (value.elements if value else 0)
+        * call.node.integer("N", call.result.shape[-1])
+    )
 
 
 def _convolution(weight: int) -> Callable[[Call], float]:
@@ -550,6 +564,10 @@ ONE_PER_ELEMENT: dict[str, frozenset[str]] = {
 }
 
 # Of their first input they read what they return, and of the next ones where it is.
-READS_PART = frozenset(("Gather", "GatherElements", "GatherND", "GatherBlockQuantized", "Slice"))
+READS_PART = frozenset(
+    ("Gather", "GatherElements", "GatherND", "GatherBlockQuantized", "Slice")
+)
 # They read the sizes of their first input alone.
-READS_NOTHING = frozenset(("Shape", "Size", "RandomNormalLike", "RandomUniformLike", "EyeLike"))
+READS_NOTHING = frozenset(
+    ("Shape", "Size", "RandomNormalLike", "RandomUniformLike", "EyeLike")
+)

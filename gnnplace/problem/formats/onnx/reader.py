@@ -22,7 +22,12 @@ from pathlib import Path
 from gnnplace.errors import ChangedWarning, FormatError, InputError
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.formats.attributed import GivenOp, problem_of
-from gnnplace.problem.formats.onnx.messages import Graph, Weight, read_functions, read_graph
+from gnnplace.problem.formats.onnx.messages import (
+    Graph,
+    Weight,
+    read_functions,
+    read_graph,
+)
 from gnnplace.problem.formats.onnx.scope import Notes, Scope
 from gnnplace.problem.formats.onnx.work import Work
 from gnnplace.problem.formats.protobuf import WireMessage
@@ -69,7 +74,9 @@ def read_onnx(path: str | Path, cluster: Cluster | None = None) -> Problem:
     except InputError as error:
         raise FormatError(f"{path}: {_one_line(str(error))}") from None
     except RecursionError:
-        raise FormatError(f"{path}: graphs within graphs, more than Python can follow") from None
+        raise FormatError(
+            f"{path}: graphs within graphs, more than Python can follow"
+        ) from None
     lines = [*notes.lines()]
     if model.messages(TRAINING_INFO):
         lines.append("training_info: not read; the problem is the forward pass")
@@ -87,7 +94,9 @@ def _build_problem(name: str, scope: Scope, cluster: Cluster | None) -> Problem:
     from networkx.utils import UnionFind  # late: of this format alone
 
     nodes = scope.nodes
-    producers = {value: k for k, node in enumerate(nodes) for value in node.outputs if value}
+    producers = {
+        value: k for k, node in enumerate(nodes) for value in node.outputs if value
+    }
     consumers: dict[str, list[int]] = {}
     readers: dict[Weight, list[int]] = {}
     for k, node in enumerate(nodes):
@@ -102,7 +111,9 @@ def _build_problem(name: str, scope: Scope, cluster: Cluster | None) -> Problem:
         if weight.value.bytes > MAX_COPIED:
             classes.union(*sharing)
     sizes = {
-        root: len(members) for members in classes.to_sets() for root in (classes[min(members)],)
+        root: len(members)
+        for members in classes.to_sets()
+        for root in (classes[min(members)],)
     }
 
     state = [0] * len(nodes)

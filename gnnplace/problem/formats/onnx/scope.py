@@ -40,7 +40,9 @@ from gnnplace.problem.formats.onnx.shapes import (
 )
 from gnnplace.problem.formats.onnx.work import Dearest, Kernel, Repetition, Work
 
-VIEWS = frozenset(("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
+VIEWS = frozenset(
+    ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+)
 PREPARING = VIEWS | {
     "Cast",
     "CastLike",
@@ -51,7 +53,9 @@ PREPARING = VIEWS | {
     "QuantizeLinear",
     "Slice",
 }
-MAX_TRIPS = 2**31  # a loop that ends by its condition is written with the largest integer
+MAX_TRIPS = (
+    2**31
+)  # a loop that ends by its condition is written with the largest integer
 MISSING = (
     "graph.value_info[{}]: missing; write shapes into the file: "
     "onnx.shape_inference.infer_shapes_path(FILE)"
@@ -75,7 +79,9 @@ class Notes:
     def lines(self) -> Iterator[str]:
         """Yield a line for each kind of note."""
         if self.uncounted:
-            calls = ", ".join(f"{count} {name}" for name, count in self.uncounted.most_common())
+            calls = ", ".join(
+                f"{count} {name}" for name, count in self.uncounted.most_common()
+            )
             yield (
                 f"operators that are not known, priced as one operation an element: {calls}; give "
                 "their times in the problem file where they compute more"
@@ -131,7 +137,9 @@ class Scope:
         self._outer = outer
         self._values = {**(bound or {}), **expansion.values, **graph.values}
         self._defined = {*graph.inputs, *graph.weights}
-        self._constants = {name: _Constant((weight,)) for name, weight in graph.weights.items()}
+        self._constants = {
+            name: _Constant((weight,)) for name, weight in graph.weights.items()
+        }
         self._numbers = {
             name: weight.numbers
             for name, weight in graph.weights.items()
@@ -162,7 +170,9 @@ class Scope:
             self._notes.strings = True
         elif value.element_type not in BITS:
             kind = value.element_type
-            raise InputError(f"graph.value_info[{name}]: element type {kind} is not in onnx.proto")
+            raise InputError(
+                f"graph.value_info[{name}]: element type {kind} is not in onnx.proto"
+            )
         return value
 
     def is_read(self, name: str) -> bool:
@@ -265,7 +275,9 @@ class Scope:
         if node.kind not in VIEWS:
             flops += count_flops(self._call(node))
         weights = {id(one): one for constant in constants for one in constant.weights}
-        constant = _Constant(weights=tuple(weights.values()), flops=flops, is_prepared=True)
+        constant = _Constant(
+            weights=tuple(weights.values()), flops=flops, is_prepared=True
+        )
         for name in filter(None, node.outputs):
             self._constants[name] = constant
 
@@ -283,11 +295,14 @@ class Scope:
         if all(name in self._values for name in node.outputs if name):
             return
         if any(
-            name and value is None for name, value in zip(node.inputs, inputs.values, strict=True)
+            name and value is None
+            for name, value in zip(node.inputs, inputs.values, strict=True)
         ):
             return
         values = self._infer_from_subgraphs(node) or infer_outputs(inputs) or ()
-        if node.kind in DECIDED_BY_NUMBERS or not self._inferred.isdisjoint(node.inputs):
+        if node.kind in DECIDED_BY_NUMBERS or not self._inferred.isdisjoint(
+            node.inputs
+        ):
             self._to_be_sized.difference_update(node.outputs)
         for name, value in zip(node.outputs, values, strict=False):
             is_open = name not in self._to_be_sized and name not in self._values
@@ -348,7 +363,11 @@ class Scope:
     def trips(self, node: OnnxNode) -> int | None:
         """Return how often a loop runs; None where the file does not say it."""
         if node.kind == "Loop":
-            numbers = self.find_numbers(node.inputs[0]) if node.inputs and node.inputs[0] else None
+            numbers = (
+                self.find_numbers(node.inputs[0])
+                if node.inputs and node.inputs[0]
+                else None
+            )
             return numbers[0] if numbers and 0 <= numbers[0] < MAX_TRIPS else None
         if node.kind != "Scan":
             return None
@@ -357,17 +376,25 @@ class Scope:
         if scanned is None or not scanned.shape:
             return None
         if len(node.inputs) == len(graph.inputs) + 1:
-            return scanned.shape[0] * scanned.shape[1] if len(scanned.shape) > 1 else None
+            return (
+                scanned.shape[0] * scanned.shape[1] if len(scanned.shape) > 1 else None
+            )
         axes = node.integers("scan_input_axes")
         axis = axes[-1] if axes else 0
-        return scanned.shape[axis] if -len(scanned.shape) <= axis < len(scanned.shape) else None
+        return (
+            scanned.shape[axis]
+            if -len(scanned.shape) <= axis < len(scanned.shape)
+            else None
+        )
 
     def _infer_from_subgraphs(self, node: OnnxNode) -> list[Value | None] | None:
         """Return the sizes of what an `If`, `Loop` or `Scan` gives: those that its graphs give."""
         children = self._children.get(id(node))
         if not children or node.kind not in ("If", "Loop", "Scan"):
             return None
-        outputs = [[child.find(name) for name in child.graph.outputs] for child in children]
+        outputs = [
+            [child.find(name) for name in child.graph.outputs] for child in children
+        ]
         if node.kind == "If":
             return [_largest(branches) for branches in zip(*outputs, strict=False)]
         results = outputs[0][1:] if node.kind == "Loop" else outputs[0]
@@ -426,16 +453,22 @@ class Scope:
             value = self.value(name) if name else None
             constant = self.constant(name) if name else None
             if value is not None and constant is not None and constant.is_prepared:
-                value = replace(value, stored=sum(one.value.bytes for one in constant.weights))
+                value = replace(
+                    value, stored=sum(one.value.bytes for one in constant.weights)
+                )
             inputs.append(value)
         # A value that nobody reads, such as the mask of a Dropout, may have no size.
         outputs = [
-            self.value(name) if name and (self.is_read(name) or self.find(name)) else None
+            self.value(name)
+            if name and (self.is_read(name) or self.find(name))
+            else None
             for name in node.outputs
         ]
         if not any(outputs) and any(node.outputs):
             outputs = [self.value(next(filter(None, node.outputs)))]
-        numbers = {k: self.find_numbers(name) for k, name in enumerate(node.inputs) if name}
+        numbers = {
+            k: self.find_numbers(name) for k, name in enumerate(node.inputs) if name
+        }
         return Call(
             node=node,
             inputs=tuple(inputs),
@@ -475,7 +508,9 @@ def _weight_of(node: OnnxNode) -> Weight:
     for key in ("value_float", "value_floats"):
         attribute = node.attributes.get(key)
         if attribute:
-            return Weight(value=Value((attribute.num_floats,) if key == "value_floats" else (), 1))
+            return Weight(
+                value=Value((attribute.num_floats,) if key == "value_floats" else (), 1)
+            )
     for key in ("value_string", "value_strings"):
         attribute = node.attributes.get(key)
         if attribute:

@@ -73,7 +73,9 @@ def infer_outputs(inputs: OperatorInputs) -> list[Value] | None:
     except (LookupError, ValueError, ZeroDivisionError, TypeError, OverflowError):
         return None
     values = result if isinstance(result, list) else [result]
-    return values if all(size >= 0 for value in values for size in value.shape) else None
+    return (
+        values if all(size >= 0 for value in values for size in value.shape) else None
+    )
 
 
 def compute_numbers(inputs: OperatorInputs) -> Numbers | None:
@@ -87,7 +89,9 @@ def compute_numbers(inputs: OperatorInputs) -> Numbers | None:
         if kind == "Size":
             return (inputs.value(0).elements,)
         constants = [numbers for numbers in inputs.numbers if numbers is not None]
-        if not constants or len(constants) < sum(value is not None for value in inputs.values):
+        if not constants or len(constants) < sum(
+            value is not None for value in inputs.values
+        ):
             return None
         if kind in ARITHMETIC:
             result = ARITHMETIC[kind](*map(np.array, constants))
@@ -156,7 +160,9 @@ DECIDED_BY_NUMBERS = split_names(
 
 
 def _like(shape: Sequence[int], value: Value) -> Value:
-    return Value(shape=tuple(int(size) for size in shape), element_type=value.element_type)
+    return Value(
+        shape=tuple(int(size) for size in shape), element_type=value.element_type
+    )
 
 
 def _same(inputs: OperatorInputs) -> Value:
@@ -190,7 +196,11 @@ def _like_second(inputs: OperatorInputs) -> Value:
 
 def _quantized(inputs: OperatorInputs) -> Value:
     zero_point = inputs.optional(2)
-    kind = zero_point.element_type if zero_point else inputs.node.integer("output_dtype", UINT8)
+    kind = (
+        zero_point.element_type
+        if zero_point
+        else inputs.node.integer("output_dtype", UINT8)
+    )
     return Value(inputs.value(0).shape, kind or UINT8)
 
 
@@ -240,10 +250,14 @@ def _gemm(inputs: OperatorInputs) -> Value:
 
 
 def _packed_matmul(inputs: OperatorInputs) -> Value:
-    return _like((*inputs.value(0).shape[:-1], inputs.node.integer("N", 0)), inputs.value(0))
+    return _like(
+        (*inputs.value(0).shape[:-1], inputs.node.integer("N", 0)), inputs.value(0)
+    )
 
 
-def _window_sizes(inputs: OperatorInputs, shape: Sequence[int], window: Sequence[int]) -> list[int]:
+def _window_sizes(
+    inputs: OperatorInputs, shape: Sequence[int], window: Sequence[int]
+) -> list[int]:
     """Return the sizes of an output over which a window slides."""
     node, sizes = inputs.node, shape[2:]
     count = len(sizes)
@@ -252,7 +266,9 @@ def _window_sizes(inputs: OperatorInputs, shape: Sequence[int], window: Sequence
     pads = node.integers("pads") or (0,) * (2 * count)
     automatic = node.text("auto_pad", "NOTSET")
     if automatic.startswith("SAME"):
-        return [ceil(size / stride) for size, stride in zip(sizes, strides, strict=True)]
+        return [
+            ceil(size / stride) for size, stride in zip(sizes, strides, strict=True)
+        ]
     if automatic == "VALID":
         pads = (0,) * (2 * count)
     rounding = ceil if node.integer("ceil_mode", 0) else floor
@@ -262,7 +278,10 @@ def _window_sizes(inputs: OperatorInputs, shape: Sequence[int], window: Sequence
         padded = size + pads[axis] + pads[axis + count]
         length = rounding((padded - reach) / strides[axis]) + 1
         # A window that would begin in the padding behind the end is dropped.
-        if node.integer("ceil_mode", 0) and (length - 1) * strides[axis] >= size + pads[axis]:
+        if (
+            node.integer("ceil_mode", 0)
+            and (length - 1) * strides[axis] >= size + pads[axis]
+        ):
             length -= 1
         result.append(length)
     return result
@@ -328,7 +347,9 @@ def _reshape(inputs: OperatorInputs) -> Value:
     value = inputs.value(0)
     target = list(inputs.constant(1, "shape") or ())
     if not inputs.node.integer("allowzero", 0):
-        target = [size if size else value.shape[axis] for axis, size in enumerate(target)]
+        target = [
+            size if size else value.shape[axis] for axis, size in enumerate(target)
+        ]
     if -1 in target:
         divisor = prod(size for size in target if size != -1)
         target[target.index(-1)] = value.elements // divisor
@@ -585,11 +606,15 @@ REDUCED = split_names(
 OF_ONNX: dict[str, Rule] = {
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(BROADCAST, _broadcast),
-    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared),
+    **dict.fromkeys(
+        ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _compared
+    ),
     **dict.fromkeys(("IsInf", "IsNaN"), _tested),
     **dict.fromkeys(REDUCED, _reduced),
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), _pool),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), _global_pool
+    ),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrence),
     **dict.fromkeys(("ArgMax", "ArgMin"), _index_of_extreme),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _matmul),
