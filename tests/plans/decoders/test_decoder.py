@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gnnplace.errors import InputError
+from gnnplace.launch.torchtitan import MODELS
 from gnnplace.plans.decoders.decoder import (
     DecoderSizes,
     ExpertLayers,
@@ -14,7 +15,6 @@ from gnnplace.plans.decoders.decoder import (
     decoder_of,
     from_config,
 )
-from gnnplace.plans.launch.torchtitan import MODELS
 
 SIZES = {
     "llama": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
