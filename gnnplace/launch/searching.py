@@ -310,14 +310,17 @@ class LauncherSearch:
         free = self.free(launcher)
         if free is None:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
+        message = "none of the plans that fit can be said"
         if launcher != OWN:
+            target, plan = launcher_of(launcher), self._launch_plan(setting, free.spec)
             try:
-                launcher_of(launcher).write(
-                    self._launch_plan(setting, free.spec), [], SERVER_GPUS
-                )
+                target.write(plan, [], SERVER_GPUS)
+                lost = [line for line, _ in nearest_plan(plan, target)[1]]
             except InfeasibleError as error:
                 return error
-        message = "none of the plans that fit can be said"
+            # What the launcher would write instead of the fastest plan says what it lacks.
+            if lost:
+                message += f" (the fastest: {lost[0]})"
         return InfeasibleError(
             f"{launcher}: {message}; take more devices, or another launcher"
         )

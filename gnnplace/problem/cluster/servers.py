@@ -133,11 +133,11 @@ class ServerPool:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one GPU to another, by their numbers."""
-        sender, first_server, local = self._part(source)
-        receiver, second_server, other = self._part(target)
+        sender, first_server, sender_gpu = self._part(source)
+        receiver, second_server, receiver_gpu = self._part(target)
         ends = (
-            first_server + local // sender.per_server,
-            second_server + other // receiver.per_server,
+            first_server + sender_gpu // sender.per_server,
+            second_server + receiver_gpu // receiver.per_server,
         )
         if ends[0] == ends[1]:
             return _link(sender.inside, source, target)
