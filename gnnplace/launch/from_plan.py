@@ -15,8 +15,15 @@ from gnnplace.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan
 from gnnplace.plans import SEARCHED, DecoderSizes, Plan, PlanFile, layer_of
 
 LAUNCHED = (
-    "gpt2", "llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
-)  # fmt: skip
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen3",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 """Model types whose layers launchers have."""
 
 
@@ -61,13 +68,24 @@ def launch_plan_of(
     if numbers != sorted(numbers):
         told.append("devices: not in their order; launchers number ranks by servers")
     made = LaunchPlan(
-        dp=dp * replicas, tp=tp, cp=cp, ep=ep, pp=ranks,
+        dp=dp * replicas,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        pp=ranks,
         sp=tp == 1 or all(s.border.endswith("tokens") for s in file.stages),
-        chunks=chunks, layers=layers if len(file.stages) > 1 else None,
-        microbatch_size=file.microbatch_size // replicas, batch=file.batch, zero=zero,
-        recompute=recompute, schedule=name, precision=file.precision, gradients=file.gradients,
-        optimizer=file.optimizer, sizes=sizes,
-    )  # fmt: skip
+        chunks=chunks,
+        layers=layers if len(file.stages) > 1 else None,
+        microbatch_size=file.microbatch_size // replicas,
+        batch=file.batch,
+        zero=zero,
+        recompute=recompute,
+        schedule=name,
+        precision=file.precision,
+        gradients=file.gradients,
+        optimizer=file.optimizer,
+        sizes=sizes,
+    )
     return made, [*lines, *told]
 
 

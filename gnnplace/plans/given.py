@@ -477,8 +477,18 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
             choice = SplitChoice(
                 border=entry.border, regather=entry.regather, labels=labels
             )
-        stages.append(Stage(begin, begin + len(indices), mesh, entry.zero, recomputed, together,
-                            kind == "selective", choice))  # fmt: skip
+        stages.append(
+            Stage(
+                begin,
+                begin + len(indices),
+                mesh,
+                entry.zero,
+                recomputed,
+                together,
+                kind == "selective",
+                choice,
+            )
+        )
         begin += len(indices)
     if begin != len(chain):
         raise MismatchError(

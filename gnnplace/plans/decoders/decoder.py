@@ -198,34 +198,53 @@ class DecoderSizes:
                 "sizes of the model: experts beside a feed-forward of all tokens or of the first "
                 "layers are known with latent attention alone; name the model"
             )
-        told: dict[str, Any] = {
-            "num_hidden_layers": self.layers, "hidden_size": self.hidden,
-            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
-            "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.length,
-        } if self.gated or not self.biases else {
-            "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
-            "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
-            "n_positions": self.length,
-        }  # fmt: skip
+        told: dict[str, Any] = (
+            {
+                "num_hidden_layers": self.layers,
+                "hidden_size": self.hidden,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads,
+                "intermediate_size": self.feed_forward,
+                "vocab_size": self.vocabulary,
+                "max_position_embeddings": self.length,
+            }
+            if self.gated or not self.biases
+            else {
+                "n_layer": self.layers,
+                "n_embd": self.hidden,
+                "n_head": self.heads,
+                "n_inner": self.feed_forward,
+                "vocab_size": self.vocabulary,
+                "n_positions": self.length,
+            }
+        )
         if own is not None:
-            told |= {"q_lora_rank": own.queries or None, "kv_lora_rank": own.keys,
-                     "qk_rope_head_dim": own.rotary, "v_head_dim": own.values,
-                     "qk_nope_head_dim": self.head_size - own.rotary,
-                     "n_group": 1, "topk_group": 1}  # fmt: skip
+            told |= {
+                "q_lora_rank": own.queries or None,
+                "kv_lora_rank": own.keys,
+                "qk_rope_head_dim": own.rotary,
+                "v_head_dim": own.values,
+                "qk_nope_head_dim": self.head_size - own.rotary,
+                "n_group": 1,
+                "topk_group": 1,
+            }
             told |= {} if many is not None else {"first_k_dense_replace": self.layers}
         elif self.own_head_size or self.head_norms:
             told["head_dim"] = self.head_size
         if many is not None:
             names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
-            told |= {names.get(self.kind, "n_routed_experts"): many.count,
-                     "num_experts_per_tok": many.active}  # fmt: skip
+            told |= {
+                names.get(self.kind, "n_routed_experts"): many.count,
+                "num_experts_per_tok": many.active,
+            }
             told |= (
                 {} if self.kind == "mixtral" else {"moe_intermediate_size": many.width}
             )
         if own is not None and many is not None:
-            told |= {"n_shared_experts": many.shared // many.width,
-                     "first_k_dense_replace": many.dense}  # fmt: skip
+            told |= {
+                "n_shared_experts": many.shared // many.width,
+                "first_k_dense_replace": many.dense,
+            }
         told |= {"length": self.length, "tie_word_embeddings": self.tied}
         words = (
             f"{k}={'null' if value is None else value}" for k, value in told.items()
