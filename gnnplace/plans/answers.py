@@ -188,9 +188,9 @@ def plan_of(
             list(p) for p in _frontier(found.best if found is not None else (priced,))
         ],
     )
-    whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
+    whole_batch = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
-    notices = [*chain.notices, whole, UNLIKE if unlike else ""]
+    notices = [*chain.notices, whole_batch, UNLIKE if unlike else ""]
     if chain.framework is not None:
         notices.append(offloading_notice(priced))
     return Plan(
@@ -258,10 +258,10 @@ def _claim(bound: float | None, one: float | None, step: float) -> str:
     space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
     if bound >= step * (1 - 1e-9):
         return f"optimal among {space}, by predicted times"
-    least = f"no plan of {space} takes less than the bound, by predicted times"
+    claim = f"no plan of {space} takes less than the bound, by predicted times"
     if one >= step * (1 - 1e-9):
-        return f"{least}, and none with one stage a rank takes less than this plan"
-    return f"{least}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
+        return f"{claim}, and none with one stage a rank takes less than this plan"
+    return f"{claim}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
 
 
 def _entry(
@@ -346,9 +346,9 @@ def _parts(priced: Priced) -> dict[str, float]:
         if seconds > most_seconds:
             busiest, most_seconds = parts, seconds
     # What a framework takes once a step belongs to the optimizer.
-    once = priced.pricer.step_seconds(priced.draft)
-    bubble = max(priced.step_time - most_seconds - once, 0.0)
-    return {**busiest, "update": busiest["update"] + once, "bubble": bubble}
+    step_seconds = priced.pricer.step_seconds(priced.draft)
+    bubble = max(priced.step_time - most_seconds - step_seconds, 0.0)
+    return {**busiest, "update": busiest["update"] + step_seconds, "bubble": bubble}
 
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
@@ -480,11 +480,11 @@ def given_priced(
     else:
         spec = parse_spec(given) if isinstance(given, str) else given
         draft = draft_of_spec(chain, cluster, spec)
-    whole = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
+    words = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(
             f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
-            f"{chain.mixes}; leave it whole ({whole}), or say --accept-other-loss to cut it anyway"
+            f"{chain.mixes}; leave it whole ({words}), or say --accept-other-loss to cut it anyway"
         )
     orders = orders_in(given) if isinstance(given, Plan) else None
     priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)

@@ -502,18 +502,18 @@ class Plan:
     def shape(self) -> str:
         """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
-        told = (
+        mesh_text = (
             f"{len(meshes)} x {meshes[0]}"
             if len(set(meshes)) == 1
             else " + ".join(meshes)
         )
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
-        again = sum(len(s.recompute.modules) for s in self.file.stages)
-        more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
-        more += [f"{again} recomputed"] if again else []
-        more += ["regathered"] if any(s.regather for s in self.file.stages) else []
+        num_recomputed = sum(len(s.recompute.modules) for s in self.file.stages)
+        remarks = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
+        remarks += [f"{num_recomputed} recomputed"] if num_recomputed else []
+        remarks += ["regathered"] if any(s.regather for s in self.file.stages) else []
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
-        return ", ".join([told, cut, self.file.schedule, *more])
+        return ", ".join([mesh_text, cut, self.file.schedule, *remarks])
 
     def for_launcher(self, launcher: str) -> Plan:
         """Return the launcher's own plan where it stands among the alternatives, else this one."""
