@@ -343,10 +343,12 @@ class LauncherSearch:
         )
         if not replicas or any(batch % count == 0 for count in replicas):
             return ""
-        *fewer, most = replicas
-        lower = batch // most * most
+        *fewer, most_replicas = replicas
+        lower = batch // most_replicas * most_replicas
         nearest = (
-            lower if lower and batch - lower <= lower + most - batch else lower + most
+            lower
+            if lower and batch - lower <= lower + most_replicas - batch
+            else lower + most_replicas
         )
         alike = replace(
             self,
@@ -361,7 +363,7 @@ class LauncherSearch:
             alike.find(launcher)
         except InfeasibleError:
             return ""
-        reason = f"a batch of {batch:,} is not divisible by {most:,} replicas"
+        reason = f"a batch of {batch:,} is not divisible by {most_replicas:,} replicas"
         if fewer:
             reason += f", nor by the {', '.join(map(str, fewer))} that its plans may have instead"
         return f"{reason}; --batch {nearest} is"
@@ -388,8 +390,8 @@ class LauncherSearch:
             return (self.framework,)
         if launcher == OWN:
             return (DEFAULT_FRAMEWORK,)
-        own = launcher_of(launcher).framework
-        return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
+        usual = launcher_of(launcher).framework
+        return (usual, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (usual,)
 
     def _accepts(
         self, launcher: str, setting: PricingSetting
@@ -543,7 +545,7 @@ def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bo
         plan: The plan.
         gpus: GPUs of a server.
     """
-    if any(after != plan for _, after in launcher.nearest(plan)):
+    if any(nearest != plan for _, nearest in launcher.nearest(plan)):
         return False
     try:
         launcher.write(plan, [], gpus)
