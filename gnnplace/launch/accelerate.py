@@ -139,8 +139,10 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
     )
     if plan.zero > 1 and accumulated:
-        given_up = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
-        given_up += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
+        given_up = (
+            f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
+            "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
+        )
         yield given_up, plan
     # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(

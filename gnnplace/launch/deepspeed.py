@@ -46,7 +46,10 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         plan = run
         yield given_up, plan
     if plan.schedule != "1f1b" or plan.chunks > 1:
-        given_up = f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is written"
+        given_up = (
+            f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is "
+            "written"
+        )
         plan = plan.with_one_stage_a_rank()
         yield given_up, plan
     if plan.pp > 1 and plan.zero > 1:

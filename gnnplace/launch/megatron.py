@@ -111,7 +111,10 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             if plan.chunks > 1 and plan.microbatches % plan.pp == 0
             else "1f1b"
         )
-        given_up = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
+        given_up = (
+            f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is "
+            "written"
+        )
         looped = replace(plan, schedule=name)
         plan = looped if name == "interleaved" else plan.with_one_stage_a_rank()
         yield given_up, plan
