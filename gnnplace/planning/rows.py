@@ -237,8 +237,7 @@ def _price_captured(
     chain: Chain, devices: Cluster, table: PlanTable
 ) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
-    from gnnplace.explaining import without_host
-    from gnnplace.plans import MeshFabric, given_plan
+    from gnnplace.plans import MeshFabric, given_plan, without_launches
 
     answers = []
     for row in table.specs:
@@ -249,7 +248,7 @@ def _price_captured(
             else replace(chain, batch=row.batch)
         )
         if row.cuda_graphs not in (None, "off"):
-            row_chain = without_host(row_chain, MeshFabric(devices))
+            row_chain = without_launches(row_chain, MeshFabric(devices))
         try:
             plan = given_plan(row_chain, devices, spec)
         except InputError as error:

@@ -111,7 +111,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.search.space import devices_of_server
     from gnnplace.plans.search.splits import with_splits
     from gnnplace.plans.search.stage import Pricer, Stage, StageCost
-    from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
+    from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice, is_captured
     from gnnplace.plans.segments.chains import (
         TYPES,
         batch_of,
@@ -124,6 +124,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.placements import placements_of
     from gnnplace.plans.segments.pricing import ModelCosts
     from gnnplace.plans.segments.sized import with_framework
+    from gnnplace.plans.segments.variants import (
+        ScaledFabric,
+        scaled_floor,
+        with_launches,
+        without_launches,
+    )
     from gnnplace.plans.spec import (
         WORDS,
         Layers,
@@ -192,6 +198,7 @@ __all__ = [
     "Pricer",
     "PricingSetting",
     "Progress",
+    "ScaledFabric",
     "SearchOptions",
     "SpecSpace",
     "SplitChoice",
@@ -233,6 +240,7 @@ __all__ = [
     "given_plan",
     "groups_of",
     "handed_over",
+    "is_captured",
     "is_plan",
     "layer_bounds",
     "layer_of",
@@ -258,6 +266,7 @@ __all__ = [
     "read_plan_table",
     "realized",
     "recomputing",
+    "scaled_floor",
     "search_specs",
     "seconds_of_rows",
     "setting_of",
@@ -269,10 +278,12 @@ __all__ = [
     "training_of",
     "with_adapters",
     "with_framework",
+    "with_launches",
     "with_messages",
     "with_schedule",
     "with_splits",
     "without_dropped_attention",
+    "without_launches",
     "zero_stages_of",
 ]
 
