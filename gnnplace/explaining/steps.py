@@ -62,7 +62,8 @@ class StepCondition:
         messages: Whether messages between stages take time.
         replicas: Whether exchanges of replicas take time. Replicas and shards that a framework
             prices on one network are told apart by a step of one replica with as many
-            micro-batches, so that their share is that of shards without replicas beside them.
+            micro-batches, so that their share is that of shards without replicas beside them; what
+            shards of tokens (`cp`) add up of gradients is theirs then.
         exchanges: Whether any exchange takes time.
         checks: Whether collectives are checked; None: as in the plan's environment.
         host: Multiple of the seconds that the host takes for launches.
