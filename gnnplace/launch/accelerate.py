@@ -59,20 +59,25 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     sharded = plan.zero > 1 or plan.tp > 1 or plan.cp > 1
     kind = "FSDP" if sharded else "MULTI_GPU" if world > 1 else "NO"
     data: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE", "distributed_type": kind,
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
         "mixed_precision": PRECISION[(plan.precision or "32").partition("-")[0]],
-        "num_machines": -(-world // gpus), "num_processes": world, "machine_rank": 0,
-        "main_training_function": "main", "rdzv_backend": "static",
-    }  # fmt: skip
+        "num_machines": -(-world // gpus),
+        "num_processes": world,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+    }
     if plan.compile:
         data["dynamo_config"] = {"dynamo_backend": "INDUCTOR", "dynamo_mode": "default"}
     if sharded:
         data["fsdp_config"] = {
-            "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": plan.zero == 3,
             "fsdp_activation_checkpointing": plan.recompute == FULL,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }  # fmt: skip
+        }
         if plan.offload != NONE:
             data["fsdp_config"]["fsdp_offload_params"] = True
     if plan.tp > 1 or plan.cp > 1 or (plan.group or dp) < dp:
@@ -82,7 +87,7 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
             "parallelism_config_dp_shard_size": group,
             "parallelism_config_tp_size": plan.tp,
             "parallelism_config_cp_size": plan.cp,
-        }  # fmt: skip
+        }
         if dp // group > 1 and group == 1:
             raise InfeasibleError(
                 "accelerate: tp and cp need replicas that share their state (dp_shard_size); take "

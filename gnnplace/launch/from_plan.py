@@ -15,8 +15,15 @@ from gnnplace.launch.launch_plan import FULL, NONE, SELECTIVE, LaunchPlan
 from gnnplace.plans import SEARCHED, DecoderSizes, Plan, PlanFile, layer_of
 
 LAUNCHED = (
-    "gpt2", "llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
-)  # fmt: skip
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen3",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 """Model types whose layers launchers have."""
 
 
@@ -41,6 +48,7 @@ def launch_plan_of(
             f"{file.model}: its stages have unlike meshes ({plan.shape}), which no launcher can be "
             "told; search again with --runnable, or give pp, dp and tp with --given"
         )
+    # Launchers have one mesh for all stages, so the first stage's degrees are those of the plan.
     dp, axes, zero = next(iter(meshes))
     replicas, tp, cp, ep = _degrees(file, axes)
     zero = max(zero, file.stages[0].zero if replicas > 1 else 0)
@@ -48,27 +56,43 @@ def launch_plan_of(
     chunks, lines = len(file.stages) // ranks, list[str]()
     layers, inside = stage_layers(file)
     lines += inside
-    recompute, told = _recompute(file, layers)
+    recompute, recompute_lines = _recompute(file, layers)
+    lines += recompute_lines
     name, _, searched = file.schedule.partition(":")
     if searched == SEARCHED:
-        told = [*told, f"order of actions: was searched; that of {name} is written"]
-    places = [
-        d for k in range(ranks) for d in file.stages[file.rank_of.index(k)].device_names
-    ]
-    numbers = [
-        int(d.rpartition(":")[2]) for d in places if d.rpartition(":")[2].isdecimal()
-    ]
-    if numbers != sorted(numbers):
-        told.append("devices: not in their order; launchers number ranks by servers")
-    made = LaunchPlan(
-        dp=dp * replicas, tp=tp, cp=cp, ep=ep, pp=ranks,
+        lines.append(f"order of actions: was searched; that of {name} is written")
+    if not _is_in_order(file, ranks):
+        lines.append("devices: not in their order; launchers number ranks by servers")
+    launch_plan = LaunchPlan(
+        dp=dp * replicas,
+        tp=tp,
+        cp=cp,
+        ep=ep,
+        pp=ranks,
         sp=tp == 1 or all(s.border.endswith("tokens") for s in file.stages),
-        chunks=chunks, layers=layers if len(file.stages) > 1 else None,
-        microbatch_size=file.microbatch_size // replicas, batch=file.batch, zero=zero,
-        recompute=recompute, schedule=name, precision=file.precision, gradients=file.gradients,
-        optimizer=file.optimizer, sizes=sizes,
-    )  # fmt: skip
-    return made, [*lines, *told]
+        chunks=chunks,
+        layers=layers if len(file.stages) > 1 else None,
+        microbatch_size=file.microbatch_size // replicas,
+        batch=file.batch,
+        zero=zero,
+        recompute=recompute,
+        schedule=name,
+        precision=file.precision,
+        gradients=file.gradients,
+        optimizer=file.optimizer,
+        sizes=sizes,
+    )
+    return launch_plan, lines
+
+
+def _is_in_order(file: PlanFile, ranks: int) -> bool:
+    """Return whether the devices of all ranks, one rank after the other, are in their order."""
+    numbers: list[int] = []
+    for rank in range(ranks):
+        stage = file.stages[file.rank_of.index(rank)]
+        texts = [name.rpartition(":")[2] for name in stage.device_names]
+        numbers += [int(text) for text in texts if text.isdecimal()]
+    return numbers == sorted(numbers)
 
 
 def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]:

@@ -403,9 +403,21 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     Raises:
         FormatError: If a field is unknown, or is not of its type.
     """
-    kinds = {"batch": int, "microbatch_size": int, "schedule": str, "zero": int, "recompute": str,
-             "optimizer": str, "gradients": str, "precision": str, "layers": list, "sp": bool,
-             "chunks": int, "pp": int, "dp": int}  # fmt: skip
+    kinds = {
+        "batch": int,
+        "microbatch_size": int,
+        "schedule": str,
+        "zero": int,
+        "recompute": str,
+        "optimizer": str,
+        "gradients": str,
+        "precision": str,
+        "layers": list,
+        "sp": bool,
+        "chunks": int,
+        "pp": int,
+        "dp": int,
+    }
     usual = LaunchPlan()
     if not isinstance(held, dict):
         raise FormatError(f"{source}: header: must be an object of a plan's words")

@@ -17,8 +17,18 @@ from gnnplace.models import find_model
 LLAMA, YARN = "llama3", "yarn"
 QUERY_BIASES = ("qwen2", "qwen2_moe", "glm4_moe")
 """Types whose queries, keys and values have biases, and nothing else of a gated layer."""
-PLAIN = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "phi3", "gpt2",
-         "deepseek_v2", "deepseek_v3")  # fmt: skip
+PLAIN = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "mixtral",
+    "qwen3_moe",
+    "phi3",
+    "gpt2",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 """Types whose layers are those of the launchers, apart from what `LayerDetails` has."""
 FEATURES: Mapping[str, str] = {
     "bloom": "positions added to scores (ALiBi), a norm behind the embedding",

@@ -21,9 +21,13 @@ from gnnplace.launch.layer_details import LLAMA, LayerDetails
 from gnnplace.launch.offloading import OPTIMIZER
 from gnnplace.plans import DecoderSizes, ExpertLayers
 
-GRAPHS = {"layers": ["--cuda-graph-impl transformer_engine"],
-          "iteration": ["--cuda-graph-impl full_iteration",
-                        "--no-check-for-nan-in-loss-and-grad"]}  # fmt: skip
+GRAPHS = {
+    "layers": ["--cuda-graph-impl transformer_engine"],
+    "iteration": [
+        "--cuda-graph-impl full_iteration",
+        "--no-check-for-nan-in-loss-and-grad",
+    ],
+}
 
 
 OPTIMIZERS = ("adamw", "sgd", "muon")  # its `adam` decouples weight decay
@@ -50,14 +54,25 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     groups = [
         ("MODEL", [*model_flags(sizes), *detail_flags(plan.details)]),
         ("PLAN", plan_flags(plan)),
-        ("RUN", ["--mock-data", "--tokenizer-type NullTokenizer",
-                 f"--vocab-size {sizes.vocabulary}",
-                 "--train-iters 20", "--lr 1e-4", "--log-interval 1", "--log-throughput"]),
-    ]  # fmt: skip
-    text = ["#!/bin/bash", *(f"# {line}" for line in header(plan, lines)),
-            "# Start it in the root of Megatron-LM; on servers, with NODE_RANK and MASTER_ADDR.",
-            "# RUN has made-up data; put yours there, or behind the name of this script.",
-    ]  # fmt: skip
+        (
+            "RUN",
+            [
+                "--mock-data",
+                "--tokenizer-type NullTokenizer",
+                f"--vocab-size {sizes.vocabulary}",
+                "--train-iters 20",
+                "--lr 1e-4",
+                "--log-interval 1",
+                "--log-throughput",
+            ],
+        ),
+    ]
+    text = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in header(plan, lines)),
+        "# Start it in the root of Megatron-LM; on servers, with NODE_RANK and MASTER_ADDR.",
+        "# RUN has made-up data; put yours there, or behind the name of this script.",
+    ]
     if (
         plan.zero < 2
     ):  # which Megatron's FSDP refuses, and splits on GPUs before Blackwell need
@@ -123,15 +138,23 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
         InfeasibleError: If the experts are not gated.
     """
     flags = [
-        "--use-mcore-models", f"--num-layers {sizes.layers}", f"--hidden-size {sizes.hidden}",
-        f"--ffn-hidden-size {sizes.feed_forward}", f"--num-attention-heads {sizes.heads}",
-        f"--seq-length {sizes.length}", f"--max-position-embeddings {sizes.length}",
-    ]  # fmt: skip
+        "--use-mcore-models",
+        f"--num-layers {sizes.layers}",
+        f"--hidden-size {sizes.hidden}",
+        f"--ffn-hidden-size {sizes.feed_forward}",
+        f"--num-attention-heads {sizes.heads}",
+        f"--seq-length {sizes.length}",
+        f"--max-position-embeddings {sizes.length}",
+    ]
     own = sizes.latent
     if own is not None:
-        flags += ["--multi-latent-attention", f"--kv-lora-rank {own.keys}",
-                  f"--qk-head-dim {sizes.head_size - own.rotary}",
-                  f"--qk-pos-emb-head-dim {own.rotary}", f"--v-head-dim {own.values}"]  # fmt: skip
+        flags += [
+            "--multi-latent-attention",
+            f"--kv-lora-rank {own.keys}",
+            f"--qk-head-dim {sizes.head_size - own.rotary}",
+            f"--qk-pos-emb-head-dim {own.rotary}",
+            f"--v-head-dim {own.values}",
+        ]
         flags += [f"--q-lora-rank {own.queries}"] if own.queries else []
     elif sizes.kv_heads != sizes.heads:
         flags += ["--group-query-attention", f"--num-query-groups {sizes.kv_heads}"]
@@ -139,9 +162,14 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
         flags.append(f"--kv-channels {sizes.own_head_size}")
     flags += ["--qk-layernorm"] if own or sizes.head_norms else []
     if sizes.gated:
-        flags += ["--swiglu", "--normalization RMSNorm", "--position-embedding-type rope",
-                  "--disable-bias-linear", "--attention-dropout 0.0",
-                  "--hidden-dropout 0.0"]  # fmt: skip
+        flags += [
+            "--swiglu",
+            "--normalization RMSNorm",
+            "--position-embedding-type rope",
+            "--disable-bias-linear",
+            "--attention-dropout 0.0",
+            "--hidden-dropout 0.0",
+        ]
     flags += expert_flags(sizes.experts, sizes) if sizes.experts else []
     return [*flags, *([] if sizes.tied else ["--untie-embeddings-and-output-weights"])]
 
@@ -174,10 +202,12 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
     if not sizes.gated:
         raise InfeasibleError("megatron-lm: experts that are not gated are not written")
     flags = [
-        f"--num-experts {own.count}", f"--moe-router-topk {own.active}",
-        f"--moe-ffn-hidden-size {own.width}", "--moe-token-dispatcher-type alltoall",
+        f"--num-experts {own.count}",
+        f"--moe-router-topk {own.active}",
+        f"--moe-ffn-hidden-size {own.width}",
+        "--moe-token-dispatcher-type alltoall",
         "--moe-grouped-gemm",
-    ]  # fmt: skip
+    ]
     flags += (
         [f"--moe-shared-expert-intermediate-size {own.shared}"] if own.shared else []
     )
@@ -196,10 +226,12 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
             f"megatron-lm: has no schedule {plan.schedule!r}; take 1f1b"
         )
     flags = [
-        f"--tensor-model-parallel-size {plan.tp}", f"--pipeline-model-parallel-size {plan.pp}",
-        f"--context-parallel-size {plan.cp}", f"--micro-batch-size {plan.microbatch_size}",
+        f"--tensor-model-parallel-size {plan.tp}",
+        f"--pipeline-model-parallel-size {plan.pp}",
+        f"--context-parallel-size {plan.cp}",
+        f"--micro-batch-size {plan.microbatch_size}",
         f"--global-batch-size {plan.batch}",
-    ]  # fmt: skip
+    ]
     flags += [f"--expert-model-parallel-size {plan.ep}"] if plan.ep > 1 else []
     flags += [f"--expert-tensor-parallel-size {plan.etp}"] if plan.etp else []
     flags += ["--sequence-parallel"] if plan.tp > 1 and plan.sp else []
@@ -212,9 +244,12 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
             )
     elif plan.zero:
         strategy = {2: "optim_grads", 3: "optim_grads_params"}[plan.zero]
-        flags += ["--use-megatron-fsdp", "--use-distributed-optimizer",
-                  "--ckpt-format fsdp_dtensor",
-                  f"--data-parallel-sharding-strategy {strategy}"]  # fmt: skip
+        flags += [
+            "--use-megatron-fsdp",
+            "--use-distributed-optimizer",
+            "--ckpt-format fsdp_dtensor",
+            f"--data-parallel-sharding-strategy {strategy}",
+        ]
     # Megatron-LM asks for its precision-aware optimizer beside the CPU's.
     if plan.offload != NONE:
         flags += [
@@ -228,8 +263,11 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         flags.append("--recompute-granularity selective")
     elif kind != NONE:
         method = "uniform" if kind == FULL else kind
-        flags += ["--recompute-granularity full", f"--recompute-method {method}",
-                  f"--recompute-num-layers {count or 1}"]  # fmt: skip
+        flags += [
+            "--recompute-granularity full",
+            f"--recompute-method {method}",
+            f"--recompute-num-layers {count or 1}",
+        ]
     half = {"bf16": "--bf16", "16": "--fp16"}.get(
         (plan.precision or "").partition("-")[0]
     )
@@ -243,8 +281,11 @@ def plan_flags(plan: LaunchPlan) -> list[str]:
         flags.append("--accumulate-allreduce-grads-in-fp32")
     optimizer = plan.optimizer or "adamw"
     flags += [f"--optimizer {'adam' if optimizer == 'adamw' else optimizer}"]
-    switches = {"gradients": "--overlap-grad-reduce", "parameters": "--overlap-param-gather",
-                "tp": "--tp-comm-overlap"}  # fmt: skip
+    switches = {
+        "gradients": "--overlap-grad-reduce",
+        "parameters": "--overlap-param-gather",
+        "tp": "--tp-comm-overlap",
+    }
     return [*flags, *(flag for name, flag in switches.items() if name in plan.overlap)]
 
 

@@ -62,9 +62,12 @@ READ = (
 )  # sections that say a plan
 COMMON = "_pretrain_common()"
 COMMON_FLAGS = {
-    "micro-batch-size": "2", "global-batch-size": "32", "use-distributed-optimizer": "true",
-    "overlap-grad-reduce": "true", "overlap-param-gather": "true",
-}  # fmt: skip
+    "micro-batch-size": "2",
+    "global-batch-size": "32",
+    "use-distributed-optimizer": "true",
+    "overlap-grad-reduce": "true",
+    "overlap-param-gather": "true",
+}
 """What recipes for pre-training begin with (`recipes/common.py`)."""
 LONGEST = 4096  # characters of a line that says something
 OTHER_NAMES = {
@@ -74,35 +77,63 @@ OTHER_NAMES = {
     "num-moe-experts": "num-experts",
 }
 SECTIONS = {
-    "micro-batch-size": "train", "global-batch-size": "train", "train-iters": "train",
-    "use-distributed-optimizer": "ddp", "use-megatron-fsdp": "ddp", "overlap-grad-reduce": "ddp",
-    "overlap-param-gather": "ddp", "data-parallel-sharding-strategy": "ddp",
-    "ckpt-format": "checkpoint", "optimizer": "optimizer",
-    "optimizer-cpu-offload": "optimizer", "optimizer-offload-fraction": "optimizer",
+    "micro-batch-size": "train",
+    "global-batch-size": "train",
+    "train-iters": "train",
+    "use-distributed-optimizer": "ddp",
+    "use-megatron-fsdp": "ddp",
+    "overlap-grad-reduce": "ddp",
+    "overlap-param-gather": "ddp",
+    "data-parallel-sharding-strategy": "ddp",
+    "ckpt-format": "checkpoint",
+    "optimizer": "optimizer",
+    "optimizer-cpu-offload": "optimizer",
+    "optimizer-offload-fraction": "optimizer",
     "use-precision-aware-optimizer": "optimizer",
     "no-check-for-nan-in-loss-and-grad": "rerun_state_machine",
-}  # fmt: skip
+}
 USUAL = {
-    "ddp.use_distributed_optimizer": "false", "ddp.use_megatron_fsdp": "false",
-    "ddp.overlap_grad_reduce": "false", "ddp.overlap_param_gather": "false",
-    "model.sequence_parallel": "false", "model.expert_model_parallel_size": "1",
+    "ddp.use_distributed_optimizer": "false",
+    "ddp.use_megatron_fsdp": "false",
+    "ddp.overlap_grad_reduce": "false",
+    "ddp.overlap_param_gather": "false",
+    "model.sequence_parallel": "false",
+    "model.expert_model_parallel_size": "1",
     "model.virtual_pipeline_model_parallel_size": "null",
-    "model.pipeline_model_parallel_layout": "null", "model.recompute_granularity": "null",
-    "model.recompute_method": "null", "model.recompute_num_layers": "null",
+    "model.pipeline_model_parallel_layout": "null",
+    "model.recompute_granularity": "null",
+    "model.recompute_method": "null",
+    "model.recompute_num_layers": "null",
     "model.cuda_graph_impl": "none",
-}  # fmt: skip
+}
 """What recipes may set and a plan leaves at rest: overrides say it, too."""
 HALVES = {
     "bf16": ("bf16_mixed", "torch.bfloat16"),
     "16": ("fp16_mixed", "torch.float16"),
 }
 """Its mixed precision by name, which sums gradients in fp32 and in fp16, and the type."""
-OWN = ("gated-linear-unit", "share-embeddings-and-output-weights", "grad-reduce-in-fp32",
-       "add-bias-linear", "pipeline-dtype", "transformer-impl",
-       "check-for-nan-in-grad")  # fmt: skip
-LEFT_OUT = ("use-mcore-models", "swiglu", "normalization", "position-embedding-type",
-            "disable-bias-linear", "group-query-attention", "max-position-embeddings", "bf16",
-            "fp16", "grad-reduce-in-bf16", "untie-embeddings-and-output-weights")  # fmt: skip
+OWN = (
+    "gated-linear-unit",
+    "share-embeddings-and-output-weights",
+    "grad-reduce-in-fp32",
+    "add-bias-linear",
+    "pipeline-dtype",
+    "transformer-impl",
+    "check-for-nan-in-grad",
+)
+LEFT_OUT = (
+    "use-mcore-models",
+    "swiglu",
+    "normalization",
+    "position-embedding-type",
+    "disable-bias-linear",
+    "group-query-attention",
+    "max-position-embeddings",
+    "bf16",
+    "fp16",
+    "grad-reduce-in-bf16",
+    "untie-embeddings-and-output-weights",
+)
 
 
 def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
@@ -123,20 +154,23 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
             key = other.get(name, name).replace("-", "_")
             told[f"{SECTIONS.get(name, 'model')}.{key}"] = value.strip("'") or "true"
     if told.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
-        told |= {"rerun_state_machine.check_for_nan_in_loss": "false",
-                 "ddp.check_for_nan_in_grad": "false"}  # fmt: skip
+        told |= {
+            "rerun_state_machine.check_for_nan_in_loss": "false",
+            "ddp.check_for_nan_in_grad": "false",
+        }
     told |= _layer_overrides(plan.details)
     told["optimizer.use_distributed_optimizer"] = told["ddp.use_distributed_optimizer"]
     told["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
     told["mixed_precision"] = _mixed_precision(plan)
     if plan.sizes is not None:
         own = plan.sizes.experts
-        told |= {"model.vocab_size": str(plan.sizes.vocabulary),
-                 "dataset.seq_length": str(plan.sizes.length),
-                 "model.gated_linear_unit": str(plan.sizes.gated).lower(),
-                 "model.add_bias_linear": str(not plan.sizes.gated).lower(),
-                 "model.share_embeddings_and_output_weights": str(plan.sizes.tied).lower()
-                 }  # fmt: skip
+        told |= {
+            "model.vocab_size": str(plan.sizes.vocabulary),
+            "dataset.seq_length": str(plan.sizes.length),
+            "model.gated_linear_unit": str(plan.sizes.gated).lower(),
+            "model.add_bias_linear": str(not plan.sizes.gated).lower(),
+            "model.share_embeddings_and_output_weights": str(plan.sizes.tied).lower(),
+        }
         if own is not None and own.dense:  # a list, where the flag has a pattern
             chosen = ["0"] * own.dense + ["1"] * (plan.sizes.layers - own.dense)
             told["model.moe_layer_freq"] = f"[{','.join(chosen)}]"
@@ -240,8 +274,11 @@ def read_bridge(
         flags = COMMON_FLAGS | flags
     replicas = with_header(LaunchPlan(), text, source).dp
     if replicas is not None:
-        degrees = ("tensor-model-parallel-size", "pipeline-model-parallel-size",
-                   "context-parallel-size")  # fmt: skip
+        degrees = (
+            "tensor-model-parallel-size",
+            "pipeline-model-parallel-size",
+            "context-parallel-size",
+        )
         inside = math.prod(number_of(flags, name, source, 1) for name in degrees)
         flags["world-size"] = str(replicas * inside)
     unknown = [name for name in flags if not (name in OWN or is_known(name))]

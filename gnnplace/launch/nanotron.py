@@ -30,15 +30,34 @@ from gnnplace.launch.layer_details import BESIDE_LLAMA, LayerDetails
 from gnnplace.plans import DecoderSizes, ExpertLayers, layers_of
 
 TOP = (
-    "checkpoints", "data_stages", "general", "lighteval", "logging", "model", "optimizer",
-    "parallelism", "profiler", "tokenizer", "tokens", "s3_upload", "metrics_logging",
-)  # fmt: skip
+    "checkpoints",
+    "data_stages",
+    "general",
+    "lighteval",
+    "logging",
+    "model",
+    "optimizer",
+    "parallelism",
+    "profiler",
+    "tokenizer",
+    "tokens",
+    "s3_upload",
+    "metrics_logging",
+)
 TYPES = ("llama", "mistral", "qwen2", "phi3")
 """Types of models of the catalogue whose layers nanotron has."""
 PARALLEL = (
-    "dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer",
-    "tp_recompute_allgather", "expert_parallel_size", "context_parallel_size",
-)  # fmt: skip
+    "dp",
+    "pp",
+    "tp",
+    "pp_engine",
+    "tp_mode",
+    "tp_linear_async_communication",
+    "recompute_layer",
+    "tp_recompute_allgather",
+    "expert_parallel_size",
+    "context_parallel_size",
+)
 
 
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -154,43 +173,70 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     check_degrees(plan)
     data: dict[str, Any] = {
         "checkpoints": {"checkpoint_interval": 1000, "checkpoints_path": "checkpoints"},
-        "data_stages": [{"name": "made up", "start_training_step": 1,
-                         "data": {"dataset": None, "num_loading_workers": 1, "seed": 42}}],
+        "data_stages": [
+            {
+                "name": "made up",
+                "start_training_step": 1,
+                "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
+            }
+        ],
         "general": {"project": "gnnplace", "run": "plan", "seed": 42},
         "logging": {"iteration_step_info_interval": 1, "log_level": "info"},
         "model": {
-            "dtype": "bfloat16", "ddp_bucket_cap_mb": 25, "make_vocab_size_divisible_by": 1,
+            "dtype": "bfloat16",
+            "ddp_bucket_cap_mb": 25,
+            "make_vocab_size_divisible_by": 1,
             "init_method": {"std": 0.02},
             "model_config": {
                 "is_qwen2_config" if is_qwen else "is_llama_config": True,
-                "hidden_size": sizes.hidden, "hidden_act": "silu",
-                "intermediate_size": sizes.feed_forward, "num_hidden_layers": sizes.layers,
-                "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads,
-                "max_position_embeddings": sizes.length, "vocab_size": sizes.vocabulary,
-                "tie_word_embeddings": sizes.tied, "initializer_range": 0.02,
-                **_layer_keys(details), "bos_token_id": 1, "eos_token_id": 2,
+                "hidden_size": sizes.hidden,
+                "hidden_act": "silu",
+                "intermediate_size": sizes.feed_forward,
+                "num_hidden_layers": sizes.layers,
+                "num_attention_heads": sizes.heads,
+                "num_key_value_heads": sizes.kv_heads,
+                "max_position_embeddings": sizes.length,
+                "vocab_size": sizes.vocabulary,
+                "tie_word_embeddings": sizes.tied,
+                "initializer_range": 0.02,
+                **_layer_keys(details),
+                "bos_token_id": 1,
+                "eos_token_id": 2,
             },
         },
         "optimizer": {
-            "accumulate_grad_in_fp32": plan.gradients == "fp32", "clip_grad": 1.0,
-            "weight_decay": 0.01, "zero_stage": plan.zero,
-            "learning_rate_scheduler": {"learning_rate": 1e-4, "lr_warmup_steps": 2,
-                                        "lr_warmup_style": "linear",
-                                        "lr_decay_style": "cosine", "min_decay_lr": 1e-5},
+            "accumulate_grad_in_fp32": plan.gradients == "fp32",
+            "clip_grad": 1.0,
+            "weight_decay": 0.01,
+            "zero_stage": plan.zero,
+            "learning_rate_scheduler": {
+                "learning_rate": 1e-4,
+                "lr_warmup_steps": 2,
+                "lr_warmup_style": "linear",
+                "lr_decay_style": "cosine",
+                "min_decay_lr": 1e-5,
+            },
             "optimizer_factory": _factory(plan),
         },
         "parallelism": {
-            "dp": plan.dp, "pp": plan.pp, "tp": plan.tp, "expert_parallel_size": 1,
+            "dp": plan.dp,
+            "pp": plan.pp,
+            "tp": plan.tp,
+            "expert_parallel_size": 1,
             "pp_engine": "afab" if plan.schedule == "gpipe" else "1f1b",
             "tp_mode": "REDUCE_SCATTER" if plan.sp else "ALL_REDUCE",
             "tp_linear_async_communication": "tp" in plan.overlap,
             "recompute_layer": plan.recompute == FULL,
         },
         "tokenizer": {"tokenizer_name_or_path": "robot-test/dummy-tokenizer-wordlevel"},
-        "tokens": {"batch_accumulation_per_replica": plan.microbatches, "train_steps": 20,
-                   "micro_batch_size": plan.microbatch_size, "sequence_length": sizes.length,
-                   "val_check_interval": -1},
-    }  # fmt: skip
+        "tokens": {
+            "batch_accumulation_per_replica": plan.microbatches,
+            "train_steps": 20,
+            "micro_batch_size": plan.microbatch_size,
+            "sequence_length": sizes.length,
+            "val_check_interval": -1,
+        },
+    }
     told = [f"# {line}" for line in header(plan, lines)]
     return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
 
@@ -212,8 +258,13 @@ def _layer_keys(details: LayerDetails | None) -> dict[str, float | bool]:
 def _factory(plan: LaunchPlan) -> dict[str, Any]:
     if plan.optimizer == "sgd":
         return {"name": "sgd"}
-    return {"name": "adamW", "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
-            "torch_adam_is_fused": True}  # fmt: skip
+    return {
+        "name": "adamW",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-8,
+        "torch_adam_is_fused": True,
+    }
 
 
 def read_nanotron(

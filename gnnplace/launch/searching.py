@@ -126,11 +126,14 @@ def price_launch_plan(
     plan = completed(plan, devices.num_devices, batch)
     check_known(plan)
     setting = setting_of(
-        _decoder(model, plan, devices.num_devices), devices,
-        framework_name=framework or framework_of(launcher, plan), environment_name=environment,
+        _decoder(model, plan, devices.num_devices),
+        devices,
+        framework_name=framework or framework_of(launcher, plan),
+        environment_name=environment,
         precision=None if plan.precision == "32-true" else plan.precision,
-        optimizer=priced_optimizer(plan), memory_limit=memory_limit,
-    )  # fmt: skip
+        optimizer=priced_optimizer(plan),
+        memory_limit=memory_limit,
+    )
     check_expert_groups(plan)
     notes = list(plan.remarks)
     notes += assumed_values(plan, setting.framework.precision)
@@ -310,14 +313,17 @@ class LauncherSearch:
         free = self.free(launcher)
         if free is None:
             return InfeasibleError(f"{launcher}: nothing fits; take more devices")
+        message = "none of the plans that fit can be said"
         if launcher != OWN:
+            target, plan = launcher_of(launcher), self._launch_plan(setting, free.spec)
             try:
-                launcher_of(launcher).write(
-                    self._launch_plan(setting, free.spec), [], SERVER_GPUS
-                )
+                target.write(plan, [], SERVER_GPUS)
+                lost = [line for line, _ in nearest_plan(plan, target)[1]]
             except InfeasibleError as error:
                 return error
-        message = "none of the plans that fit can be said"
+            # What the launcher would write instead of the fastest plan says what it lacks.
+            if lost:
+                message += f" (the fastest: {lost[0]})"
         return InfeasibleError(
             f"{launcher}: {message}; take more devices, or another launcher"
         )
@@ -561,7 +567,9 @@ def _decoder(model: str | None, plan: LaunchPlan, num_devices: int) -> DecoderSi
         decoder_of(model, num_devices=num_devices) if model is not None else plan.sizes
     )
     if decoder is None:
-        raise InputError(f"{model}: is no decoder of text of transformers, which are priced from "
-                         "their sizes; give the plan's words with --given")  # fmt: skip
+        raise InputError(
+            f"{model}: is no decoder of text of transformers, which are priced from "
+            "their sizes; give the plan's words with --given"
+        )
     decoder = replace(decoder, batch=plan.batch or decoder.batch)
     return decoder if plan.lora is None else with_adapters(decoder, plan.lora)

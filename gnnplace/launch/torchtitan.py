@@ -57,24 +57,81 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
     "llama3_8b": ("8B", DecoderSizes(32, 4096, 32, 8, 14336, 8192, 128256)),
     "llama3_70b": ("70B", DecoderSizes(80, 8192, 64, 8, 28672, 8192, 128256)),
     "llama3_405b": ("405B", DecoderSizes(126, 16384, 128, 8, 53248, 8192, 128256)),
-    "deepseek_v3_16b": ("16B", DecoderSizes(
-        27, 2048, 16, 16, 10944, 4096, 102400, own_head_size=192,
-        experts=ExpertLayers(64, 6, 1408, 2816, 1), latent=LatentAttention(0, 512, 64, 128))),
-    "deepseek_v3_671b": ("671B", DecoderSizes(
-        61, 7168, 128, 128, 18432, 4096, 129280, own_head_size=192,
-        experts=ExpertLayers(256, 8, 2048, 2048, 3), latent=LatentAttention(1536, 512, 64, 128))),
-    "qwen3_0_6b": ("0.6B", DecoderSizes(
-        28, 1024, 16, 8, 3072, 4096, 151936, tied=True, own_head_size=128, head_norms=True)),
-    "qwen3_1_7b": ("1.7B", DecoderSizes(
-        28, 2048, 16, 8, 6144, 4096, 151936, tied=True, head_norms=True)),
-    "qwen3_14b": ("14B", DecoderSizes(
-        40, 5120, 40, 8, 17408, 4096, 151936, head_norms=True)),
-    "qwen3_32b": ("32B", DecoderSizes(
-        64, 5120, 64, 8, 25600, 4096, 151936, own_head_size=128, head_norms=True)),
-    "qwen3_30b_a3b": ("30B-A3B", DecoderSizes(
-        48, 2048, 32, 4, 6144, 4096, 151936, own_head_size=128, head_norms=True,
-        experts=ExpertLayers(128, 8, 768))),
-}  # fmt: skip
+    "deepseek_v3_16b": (
+        "16B",
+        DecoderSizes(
+            27,
+            2048,
+            16,
+            16,
+            10944,
+            4096,
+            102400,
+            own_head_size=192,
+            experts=ExpertLayers(64, 6, 1408, 2816, 1),
+            latent=LatentAttention(0, 512, 64, 128),
+        ),
+    ),
+    "deepseek_v3_671b": (
+        "671B",
+        DecoderSizes(
+            61,
+            7168,
+            128,
+            128,
+            18432,
+            4096,
+            129280,
+            own_head_size=192,
+            experts=ExpertLayers(256, 8, 2048, 2048, 3),
+            latent=LatentAttention(1536, 512, 64, 128),
+        ),
+    ),
+    "qwen3_0_6b": (
+        "0.6B",
+        DecoderSizes(
+            28,
+            1024,
+            16,
+            8,
+            3072,
+            4096,
+            151936,
+            tied=True,
+            own_head_size=128,
+            head_norms=True,
+        ),
+    ),
+    "qwen3_1_7b": (
+        "1.7B",
+        DecoderSizes(28, 2048, 16, 8, 6144, 4096, 151936, tied=True, head_norms=True),
+    ),
+    "qwen3_14b": (
+        "14B",
+        DecoderSizes(40, 5120, 40, 8, 17408, 4096, 151936, head_norms=True),
+    ),
+    "qwen3_32b": (
+        "32B",
+        DecoderSizes(
+            64, 5120, 64, 8, 25600, 4096, 151936, own_head_size=128, head_norms=True
+        ),
+    ),
+    "qwen3_30b_a3b": (
+        "30B-A3B",
+        DecoderSizes(
+            48,
+            2048,
+            32,
+            4,
+            6144,
+            4096,
+            151936,
+            own_head_size=128,
+            head_norms=True,
+            experts=ExpertLayers(128, 8, 768),
+        ),
+    ),
+}
 LOOPED = {"pipeline_parallel_schedule": "Interleaved1F1B"}
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "llama3_debugmodel": (8 * 2048, 2048, LOOPED, SELECTIVE),
@@ -122,8 +179,12 @@ LAYERS: Mapping[str, LayerDetails] = {
 DEEPSEEK_EPSILON = 1e-5
 """Of norms of its DeepSeek-V3, which the published models do not have."""
 FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
-SCHEDULES = {"1F1B": "1f1b", "GPipe": "gpipe", "Interleaved1F1B": "interleaved",
-             "ZBVZeroBubble": "v"}  # fmt: skip
+SCHEDULES = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved",
+    "ZBVZeroBubble": "v",
+}
 LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
 """The name of schedules that a file lists, and the key that names the file."""
 RESHARD = "fsdp_reshard_after_forward"
@@ -134,8 +195,11 @@ RECOMPUTE = {"FullAC": FULL, "SelectiveAC": SELECTIVE}
 FUNCTION = "gnnplace_plan"
 MOST_CALLS = 20
 """How deep functions of configurations that call one another are read."""
-CONFIGS = {"ParallelismConfig": "parallelism", "TrainingConfig": "training",
-           "CompileConfig": "compile"}  # fmt: skip
+CONFIGS = {
+    "ParallelismConfig": "parallelism",
+    "TrainingConfig": "training",
+    "CompileConfig": "compile",
+}
 WORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "dp": ("parallelism.data_parallel_shard_degree",),
     "tp": ("parallelism.tensor_parallel_degree",),
@@ -621,22 +685,40 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
         notes.append("CUDA graphs of a step with experts: priced without")
     return check_plan_words(
         LaunchPlan(
-            dp=dp, tp=tp, pp=pp, cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
-            ep=ep, etp=1 if tp > 1 and chosen else None,
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
+            ep=ep,
+            etp=1 if tp > 1 and chosen else None,
             sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
-            chunks=chunks, layers=layers, microbatch_size=each // length, batch=batch,
+            chunks=chunks,
+            layers=layers,
+            microbatch_size=each // length,
+            batch=batch,
             accumulation=count if batch is None and count > 1 else None,
             zero=zero,
-            group=shard if replicate > 1 and shard not in (None, -1) and cp * shard > 1 else None,
-            recompute=keys.get("activation_checkpoint"), schedule=name,
-            precision="bf16-true" if true else "32-true" if half == "float32" else "bf16-mixed",
+            group=shard
+            if replicate > 1 and shard not in (None, -1) and cp * shard > 1
+            else None,
+            recompute=keys.get("activation_checkpoint"),
+            schedule=name,
+            precision="bf16-true"
+            if true
+            else "32-true"
+            if half == "float32"
+            else "bf16-mixed",
             offload=_offload(keys, zero, notes),
-            gradients="fp32", optimizer="adamw", sizes=sizes, notes=tuple(notes), compile=compiled,
+            gradients="fp32",
+            optimizer="adamw",
+            sizes=sizes,
+            notes=tuple(notes),
+            compile=compiled,
             cuda_graphs=None if pp > 1 or chosen else captures.get(eager),
             lines=keys.word_lines(WORD_KEYS),
         ),
         keys.source,
-    )  # fmt: skip
+    )
 
 
 def _offload(keys: Keys, zero: int, notes: list[str]) -> str:

@@ -343,12 +343,12 @@ def plan_model(
         imbalance=imbalance,
     )
     named = find_named(question.job, devices)
-    # Words are priced by a framework, on GPUs of one kind that have tables.
+    # Words are priced by a framework, on GPUs that have tables.
     is_in_words = (
         options.is_of_words if question.given is None else question.is_file_in_words
     )
-    is_searched = named is None and is_in_words and len(devices.kinds) == 1
-    if is_searched and has_step_constants(devices.kinds[0]):
+    has_constants = all(map(has_step_constants, devices.kinds))
+    if named is None and is_in_words and has_constants:
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
@@ -416,7 +416,7 @@ def _plans_in_words(
         InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
             or none reaches the rate.
     """
-    if named is None or question.given is not None or len(devices.kinds) > 1:
+    if named is None or question.given is not None:
         _check_only(
             launcher=options.launcher,
             framework=options.framework,
@@ -444,7 +444,7 @@ def _check_only(**words: str | None) -> None:
         if word is not None:
             raise InputError(
                 f"--{name} {word}: is searched for decoders of text that are known by their "
-                "sizes, on GPUs of one kind; give a plan of yours with --given, in words or as a "
+                "sizes, on GPUs with tables; give a plan of yours with --given, in words or as a "
                 "CSV file"
             )
 
@@ -539,7 +539,7 @@ def _search(
     if options.goal == LEANEST or options.trades or options.modes is not None:
         raise InputError(
             "--goal memory, --pareto, --modes: are answered for decoders of text that are known by "
-            "their sizes, on GPUs of one kind"
+            "their sizes, on GPUs with tables"
         )
     if options.tries:
         check_trials(cluster, job.model)

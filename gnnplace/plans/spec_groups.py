@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -413,12 +413,20 @@ class SpecSpace:
 
         The `sums` of a group are None if the model cannot be cut as the group says.
         """
-        return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
+        return tuple(groups_of(self.on, self.batch, self.num_devices, self.modes))
+
+    @cached_property
+    def on(self) -> PricingSetting:
+        """Return the setting on the devices that are used, if they are of several kinds."""
+        cluster = self.setting.cluster
+        if len(cluster.kinds) == 1 or self.num_devices == cluster.num_devices:
+            return self.setting
+        return replace(self.setting, cluster=cluster.part(range(self.num_devices)))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Price a plan. A plan that cannot be priced has a reason."""
         if spec not in self._answers:
-            self._answers[spec] = price(self.setting, spec)
+            self._answers[spec] = price(self.on, spec)
         return self._answers[spec]
 
 

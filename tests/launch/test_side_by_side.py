@@ -142,3 +142,11 @@ def test_where_nothing_fits_the_answer_says_what_is_lacking():
     assert "take at least" in plan.reason
     with pytest.raises(InfeasibleError, match="megatron-lm: nothing fits"):
         gnnplace.plan("meta-llama/Llama-3.1-405B", "1xRTX4090", launcher="megatron-lm")
+
+
+def test_what_keeps_a_launcher_from_every_plan_is_said():
+    words = "the fastest: precision bf16-mixed: Megatron-LM has half parameters"
+    with pytest.raises(InfeasibleError, match=words):
+        gnnplace.plan(
+            "llama-3.2-1b", "8xH100", launcher="megatron-lm", precision="bf16-mixed"
+        )

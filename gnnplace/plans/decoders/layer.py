@@ -320,9 +320,12 @@ def _dispatch(
 
 
 def _exchanges(
-    setting: PricingSetting, tokens: int, shards: int, split: bool,
+    setting: PricingSetting,
+    tokens: int,
+    shards: int,
+    split: bool,
     products: tuple[list[float], list[float], list[float]],
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Return the seconds of a layer's collectives among shards that no computation hides.
 
     Without sequence parallelism activations are all-reduced. With it they are all-gathered before

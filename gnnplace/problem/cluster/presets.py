@@ -352,8 +352,7 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
         raise of_faults(FormatError, error.faults or (str(error),), source) from None
     wires: dict[str, WireEntry | str | None] = {"network": file.network}
     memory: dict[str, float] = {}
-    for number, entry in enumerate(file.entries()):
-        path = "each" if file.each is not None else f"servers[{number}]"
+    for path, entry in file.entries().items():
         wires[f"{path}.link"] = entry.link
         if entry.memory is not None:
             memory[f"{path}.memory"] = entry.memory

@@ -133,11 +133,11 @@ class ServerPool:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one GPU to another, by their numbers."""
-        sender, first_server, local = self._part(source)
-        receiver, second_server, other = self._part(target)
+        sender, first_server, sender_gpu = self._part(source)
+        receiver, second_server, receiver_gpu = self._part(target)
         ends = (
-            first_server + local // sender.per_server,
-            second_server + other // receiver.per_server,
+            first_server + sender_gpu // sender.per_server,
+            second_server + receiver_gpu // receiver.per_server,
         )
         if ends[0] == ends[1]:
             return _link(sender.inside, source, target)
@@ -343,8 +343,8 @@ class ServersFile(Schema):
     kinds: dict[str, KindEntry] = {}
     name: str = "cluster"
 
-    def entries(self) -> list[CountedServerEntry]:
-        """Return the servers of each kind.
+    def entries(self) -> dict[str, CountedServerEntry]:
+        """Return the servers of each kind, by the paths of their keys.
 
         Raises:
             InputError: A number without `each`, or a list with it or empty.
@@ -356,12 +356,12 @@ class ServersFile(Schema):
                 )
             if not self.servers:
                 raise InputError("servers: give at least one")
-            return self.servers
+            return {f"servers[{i}]": entry for i, entry in enumerate(self.servers)}
         if self.each is None:
             raise InputError("each: required key is missing")
         if not 1 <= self.servers <= MOST_DEVICES:
             raise InputError(f"servers: must be 1 to {MOST_DEVICES}")
-        return [CountedServerEntry(count=self.servers, **dict(self.each))]
+        return {"each": CountedServerEntry(count=self.servers, **dict(self.each))}
 
 
 def cluster_of_file(file: ServersFile) -> Cluster:
@@ -373,9 +373,9 @@ def cluster_of_file(file: ServersFile) -> Cluster:
     for name, entry in file.kinds.items():
         add_kind(name, _own_kind(name, entry))
     entries = file.entries()
-    if sum(entry.count * entry.gpus for entry in entries) > MOST_DEVICES:
+    if sum(entry.count * entry.gpus for entry in entries.values()) > MOST_DEVICES:
         raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
-    if sum(entry.count for entry in entries) > 1 and file.network is None:
+    if sum(entry.count for entry in entries.values()) > 1 and file.network is None:
         raise InputError(
             "network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}"
         )
@@ -387,16 +387,17 @@ def cluster_of_file(file: ServersFile) -> Cluster:
             fabric=OWN_BETWEEN,
             shared=file.network.per == "server",
         )
-    parts = [_part_of_entry(entry, network) for entry in entries]
+    parts = [_part_of_entry(entry, network, path) for path, entry in entries.items()]
     return ServerPool(tuple(parts)).cluster(file.name)
 
 
-def _part_of_entry(entry: CountedServerEntry, network: Wire) -> Servers:
+def _part_of_entry(entry: CountedServerEntry, network: Wire, path: str) -> Servers:
     """Return the servers of an entry of a file.
 
     Args:
         entry: The entry.
         network: What joins all servers.
+        path: The path of its key.
 
     Raises:
         InputError: As `cluster_of_file` does.
@@ -411,12 +412,12 @@ def _part_of_entry(entry: CountedServerEntry, network: Wire) -> Servers:
         memory=figures(kind).memory - CONTEXT if memory is None else memory,
         num_servers=entry.count,
         per_server=entry.gpus,
-        inside=_inside(entry, kind),
+        inside=_inside(entry, kind, path),
         network=network,
     )
 
 
-def _inside(server: ServerEntry, kind: str) -> Wire:
+def _inside(server: ServerEntry, kind: str, path: str) -> Wire:
     """Return what joins the GPUs of a server: the file's link, or that of usual servers."""
     if isinstance(server.link, WireEntry):
         return Wire(server.link.bandwidth, server.link.latency, OWN_INSIDE)
@@ -424,16 +425,16 @@ def _inside(server: ServerEntry, kind: str) -> Wire:
         usual = _usual_servers().get(kind)
         if usual is None:
             raise InputError(
-                f"each.link: is missing; no usual servers of {kind!r} are known"
+                f"{path}.link: is missing; no usual servers of {kind!r} are known"
             )
         return _wire(usual["inside"], OWN_INSIDE)
-    path = Path(__file__).with_name("servers.json")
-    links = json.loads(path.read_text(encoding="utf-8"))["links"]
+    table = Path(__file__).with_name("servers.json")
+    links = json.loads(table.read_text(encoding="utf-8"))["links"]
     row = links.get(server.link.lower())
     if row is None:
         raise InputError(
-            f"each.link {server.link!r}: unknown{suggestion(server.link, links) or ';'} use one of "
-            f"{', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
+            f"{path}.link {server.link!r}: unknown{suggestion(server.link, links) or ';'} "
+            f"use one of {', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
         )
     return _wire(row.get(kind, row["any"]) if "any" in row else row, OWN_INSIDE)
 
