@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from gnnplace.costs import IdleNetwork, environment, with_network
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import IdleNetwork, environment, resolve_cluster, with_network
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.explaining.changes import (
     DEGREES,

@@ -21,8 +21,8 @@ from gnnplace.costs import (
     environment,
     framework,
     has_step_constants,
+    resolve_cluster,
 )
-from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans import (
     HALVES,
@@ -36,8 +36,7 @@ from gnnplace.plans import (
     table_of_spec,
     with_adapters,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.constraints.constraints import cluster_with_headroom
+from gnnplace.problem import Cluster, cluster_with_headroom
 
 if TYPE_CHECKING:
     from torch import nn

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         HALVES,
         PricingSetting,
         memory_limit_of,
+        roofline_line,
         setting_of,
     )
     from gnnplace.plans.decoders.stages import layers_of
@@ -53,14 +54,26 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         split_of_spec,
     )
     from gnnplace.plans.handover import handed_over
+    from gnnplace.plans.hybrid.advice import (
+        ReplicaAdvice,
+        best_data_parallel,
+        gain_at_scale,
+    )
+    from gnnplace.plans.hybrid.advice import hours as advice_hours
+    from gnnplace.plans.hybrid.advice import sentence as advice_sentence
     from gnnplace.plans.hybrid.batches import BatchPlan, plan_batches
+    from gnnplace.plans.hybrid.convergence import SOURCE as CONVERGENCE_SOURCE
     from gnnplace.plans.hybrid.convergence import (
         ConvergenceOptions,
         Training,
         preset_of,
+        published_gain,
         token_preset,
         training_of,
     )
+    from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
+    from gnnplace.plans.hybrid.splits import SplitRow
+    from gnnplace.plans.hybrid.study import HybridStudy
     from gnnplace.plans.job import (
         CAPTURING,
         FEWEST,
@@ -72,24 +85,31 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         only_modes,
     )
     from gnnplace.plans.launchers import READ_NAMES
-    from gnnplace.plans.mesh import MeshFabric
+    from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
+    from gnnplace.plans.order.orders import FULL as FULL_PASS
     from gnnplace.plans.order.orders import (
         SEARCHED,
         ActionRows,
         Orders,
+        Pipeline,
         one_by_one,
         seconds_of_rows,
     )
-    from gnnplace.plans.order.rows import as_csv, with_messages
+    from gnnplace.plans.order.orders import WEIGHT as WEIGHT_PASS
+    from gnnplace.plans.order.rows import PASSES as PASS_KINDS
+    from gnnplace.plans.order.rows import as_csv, passes_in, with_messages
     from gnnplace.plans.order.rows import parsed as parsed_actions
     from gnnplace.plans.order.rows import words as action_words
+    from gnnplace.plans.order.timing import Timing, timed
     from gnnplace.plans.plan import (
         OWN,
         AlternativeEntry,
         InputEntry,
         MemoryEntry,
         MemoryParts,
+        OpPlacement,
         Plan,
         PlanFile,
         StageEntry,
@@ -106,6 +126,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         pipeline,
         realized,
     )
+    from gnnplace.plans.search.drafts import BASELINES
     from gnnplace.plans.search.framework_pricing import pricer_of
     from gnnplace.plans.search.search import under as with_schedule
     from gnnplace.plans.search.space import devices_of_server
@@ -117,13 +138,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         batch_of,
         chain_of,
         fingerprint,
+        on_cluster,
         told_inputs,
         without_dropped_attention,
     )
     from gnnplace.plans.segments.cuts import cuts_of
+    from gnnplace.plans.segments.parts import Part as CallPart
     from gnnplace.plans.segments.placements import placements_of
     from gnnplace.plans.segments.pricing import ModelCosts
     from gnnplace.plans.segments.sized import with_framework
+    from gnnplace.plans.segments.splits import ShardMachine
     from gnnplace.plans.segments.variants import (
         ScaledFabric,
         scaled_floor,
@@ -154,13 +178,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
 
 __all__ = [
     "ANY_SPLIT",
+    "BASELINES",
     "CAPTURING",
+    "CONVERGENCE_SOURCE",
     "FEWEST",
+    "FORWARD_PASS",
+    "FULL_PASS",
     "HALF_BITS",
     "HALVES",
     "LEANEST",
     "MAX_RANK",
     "OWN",
+    "PASS_KINDS",
     "QUANTIZED_BITS",
     "READ_NAMES",
     "SEARCHED",
@@ -168,11 +197,13 @@ __all__ = [
     "TIME",
     "TYPES",
     "WEIGHTS",
+    "WEIGHT_PASS",
     "WORDS",
     "ActionRows",
     "Adapters",
     "AlternativeEntry",
     "BatchPlan",
+    "CallPart",
     "Chain",
     "ConvergenceOptions",
     "DecoderSizes",
@@ -180,15 +211,19 @@ __all__ = [
     "ExpertLayers",
     "FoundSpec",
     "FoundSpecs",
+    "HybridStudy",
     "InputEntry",
     "LatentAttention",
     "Layers",
     "MemoryEntry",
     "MemoryParts",
+    "Mesh",
     "MeshFabric",
     "ModelCosts",
     "NamedModel",
+    "OpPlacement",
     "Orders",
+    "Pipeline",
     "Plan",
     "PlanAnswer",
     "PlanFile",
@@ -198,21 +233,28 @@ __all__ = [
     "Pricer",
     "PricingSetting",
     "Progress",
+    "ReplicaAdvice",
     "ScaledFabric",
     "SearchOptions",
+    "ShardMachine",
     "SpecSpace",
     "SplitChoice",
+    "SplitRow",
     "Stage",
     "StageCost",
     "StageEntry",
+    "Timing",
     "TradeEntry",
     "Training",
     "TrainingJob",
     "TrialEntry",
     "action_words",
+    "advice_hours",
+    "advice_sentence",
     "answer_of",
     "as_csv",
     "batch_of",
+    "best_data_parallel",
     "captured_launches",
     "chain_of",
     "chain_of_file",
@@ -237,6 +279,7 @@ __all__ = [
     "format_layers",
     "from_config",
     "fullest_parts",
+    "gain_at_scale",
     "given_plan",
     "groups_of",
     "handed_over",
@@ -247,12 +290,14 @@ __all__ = [
     "layers_of",
     "memory_limit_of",
     "named_chain",
+    "on_cluster",
     "one_by_one",
     "only_modes",
     "orders_in",
     "parse_adapters",
     "parse_spec",
     "parsed_actions",
+    "passes_in",
     "pipeline",
     "placements_of",
     "plan_batches",
@@ -262,10 +307,12 @@ __all__ = [
     "price_named",
     "priced_spec",
     "pricer_of",
+    "published_gain",
     "read_plan",
     "read_plan_table",
     "realized",
     "recomputing",
+    "roofline_line",
     "scaled_floor",
     "search_specs",
     "seconds_of_rows",
@@ -273,11 +320,13 @@ __all__ = [
     "sized_model",
     "split_of_spec",
     "table_of_spec",
+    "timed",
     "token_preset",
     "told_inputs",
     "training_of",
     "with_adapters",
     "with_framework",
+    "with_gradients_reduced",
     "with_launches",
     "with_messages",
     "with_schedule",

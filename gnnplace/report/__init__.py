@@ -9,7 +9,14 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.batches import batch_lines as batch_lines
     from gnnplace.report.fits import fit_data as fit_data
     from gnnplace.report.fits import fit_lines as fit_lines
+    from gnnplace.report.html import Html as Html
+    from gnnplace.report.html import heading as heading
+    from gnnplace.report.html import table as table
     from gnnplace.report.launch import converted_lines as converted_lines
+    from gnnplace.report.pictures import Axis as Axis
+    from gnnplace.report.pictures import Series as Series
+    from gnnplace.report.pictures import chart as chart
+    from gnnplace.report.pictures import svg as svg
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_placements as write_placements
     from gnnplace.report.rows import Row as Row

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gnnplace.costs.floors import EAGER, NOTHING, Floor
+from gnnplace.costs import EAGER, Floor
+from gnnplace.costs.floors import NOTHING
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import known_kind
 
 
 @dataclass(eq=False)
