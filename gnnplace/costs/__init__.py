@@ -62,8 +62,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable
-    from gnnplace.costs.links import message as message
-    from gnnplace.costs.links import shipped as shipped
     from gnnplace.costs.memory import PARAMETER as PARAMETER
     from gnnplace.costs.memory import StateTerms as StateTerms
     from gnnplace.costs.memory import state_terms as state_terms

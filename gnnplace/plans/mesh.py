@@ -20,16 +20,8 @@ from math import prod
 
 import numpy as np
 
-from gnnplace.costs import (
-    Group,
-    LinkTable,
-    collective,
-    hops,
-    message,
-    ring_seconds,
-    share,
-    shipped,
-)
+from gnnplace.costs import Group, LinkTable, collective, hops, ring_seconds, share
+from gnnplace.costs.links import message, shipped
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
 from gnnplace.simulation import message_seconds
