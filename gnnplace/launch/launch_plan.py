@@ -212,6 +212,7 @@ class LaunchPlan:
             compile=self.compile,
             cuda_graphs=self.cuda_graphs,
             offload=self.offload,
+            sample_length=None if self.sizes is None else self.sizes.sample_length,
         )
 
     @property

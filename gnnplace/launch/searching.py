@@ -499,7 +499,9 @@ class LauncherSearch:
 
 def launch_plan_of(setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
     """Return a plan in words as a launch file says it."""
-    framework, sizes = setting.framework, replace(setting.decoder, batch=1)
+    framework = setting.framework
+    samples = spec.sample_length or setting.decoder.sample_length
+    sizes = replace(setting.decoder, batch=1, sample_length=samples)
     overlap = HIDDEN_EXCHANGES[spec.overlap or "none"]
     if spec.tp_overlap and spec.tp > 1:
         overlap += ("tp",)

@@ -20,6 +20,9 @@ from gnnplace.plans import DecoderSizes, decoder_of, format_layers
 
 SERVER_GPUS = 8
 SCRIPT_SAYS = "is the script's to say; the file holds it unread"
+DATA_SAYS = (
+    "is the data's to say: samples are packed, and attention knows where each begins"
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,8 @@ def write_launch_plan(
     losses = [Loss(f"{', '.join(script_words)}: {SCRIPT_SAYS}")] if script_words else []
     if plan.adapters is not None:
         losses.append(Loss(plan.adapters.script_line))
+    if plan.sizes is not None and plan.sizes.sample_length is not None:
+        losses.append(Loss(f"sample_length={plan.sizes.sample_length}: {DATA_SAYS}"))
     if plan.details is not None and target.scalings is not None:
         losses += [Loss(line) for line in plan.details.unsaid(scalings=target.scalings)]
     head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
@@ -207,10 +212,12 @@ def unlike(plan: LaunchPlan, launcher: Launcher, text: str) -> Iterator[str]:
 
 
 def _same_sizes(sizes: DecoderSizes, read_sizes: DecoderSizes) -> bool:
-    """Return whether two models are the same, of whatever batch."""
-    return replace(sizes, positions=sizes.learned, batch=1) == replace(
-        read_sizes, positions=read_sizes.learned, batch=1
+    """Return whether two models are the same, of whatever batch and samples."""
+    plain, plain_read = (
+        replace(one, positions=one.learned, batch=1, sample_length=None)
+        for one in (sizes, read_sizes)
     )
+    return plain == plain_read
 
 
 def convert_launch_file(

@@ -58,6 +58,7 @@ SIZES_ONLY = (
     "zero_group",
     "etp",
     "offload",
+    "sample_length",
     "compile",
     "cuda_graphs",
 )

@@ -129,6 +129,8 @@ class DecoderSizes:
             head.
         expert_vectors: Parameters of the biases of a layer's experts.
         adapters: Adapters that are trained instead of these parameters; None: all of them are.
+        sample_length: Tokens of a sample where an example packs several that do not attend to one
+            another; None: an example is one sample.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
     """
@@ -153,6 +155,7 @@ class DecoderSizes:
     end_vectors: int | None = None
     expert_vectors: int = 0
     adapters: Adapters | None = None
+    sample_length: int | None = None
     # How products are written makes no other model, and no other price of training all of it.
     joins_queries: bool = field(default=False, compare=False)
     joins_gate: bool = field(default=False, compare=False)
@@ -161,6 +164,11 @@ class DecoderSizes:
     def head_size(self) -> int:
         """Return the width of a head."""
         return self.own_head_size or self.hidden // self.heads
+
+    @property
+    def attended(self) -> int:
+        """Return the tokens among which a token attends to those before it."""
+        return min(self.sample_length or self.length, self.length)
 
     @property
     def learned(self) -> int:
@@ -492,7 +500,7 @@ class DecoderSizes:
             inside = self.experts.active * self.experts.width + self.experts.shared
             expert_layer = 3 * self.hidden * inside + self.hidden * self.experts.count
             matrices += (self.layers - num_dense) * expert_layer
-        scores = self.layers * self.length * (self.queries + self.values)
+        scores = self.layers * self.attended * (self.queries + self.values)
         return 2.0 * self.length * (matrices + scores)
 
     @property
@@ -505,7 +513,11 @@ class DecoderSizes:
         if self.adapters is None:
             return 3.0 * self.forward_flops
         scores = (
-            2.0 * self.length * self.layers * self.length * (self.queries + self.values)
+            2.0
+            * self.length
+            * self.layers
+            * self.attended
+            * (self.queries + self.values)
         )
         adapters = 2.0 * self.length * self.trained_parameters
         return 2.0 * (self.forward_flops - scores) + 3.0 * (scores + adapters)
