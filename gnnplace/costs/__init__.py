@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.constants import Constant as Constant
     from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
+    from gnnplace.costs.frameworks.constants import assumed as assumed
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
@@ -73,9 +74,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
     from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
     from gnnplace.costs.own import with_measurements as with_measurements
+    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
     from gnnplace.costs.profiling.profiler import Progress as Progress
     from gnnplace.costs.profiling.profiler import any_local as any_local
     from gnnplace.costs.profiling.profiler import capture_for as capture_for
+    from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
     from gnnplace.costs.profiling.profiler import profile as profile
     from gnnplace.costs.profiling.profiler import profile_model as profile_model
     from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile

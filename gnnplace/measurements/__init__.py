@@ -8,10 +8,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.measurements.calibration import Calibrated as Calibrated
     from gnnplace.measurements.calibration import Calibration as Calibration
     from gnnplace.measurements.calibration import Forward as Forward
+    from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.measurements.calibration import calibrated as calibrated
     from gnnplace.measurements.calibration import (
         calibrated_cluster as calibrated_cluster,
     )
+    from gnnplace.measurements.calibration import read_calibration as read_calibration
     from gnnplace.measurements.calibration import write_calibration as write_calibration
     from gnnplace.measurements.fidelity import FidelityRow as FidelityRow
     from gnnplace.measurements.fidelity import Study as Study

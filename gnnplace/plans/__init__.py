@@ -72,8 +72,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         training_of,
     )
     from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
+    from gnnplace.plans.hybrid.groups import Running as HybridRunning
     from gnnplace.plans.hybrid.splits import SplitRow
-    from gnnplace.plans.hybrid.study import HybridStudy
+    from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_hybrid
+    from gnnplace.plans.hybrid.study import Search as HybridSearch
     from gnnplace.plans.job import (
         CAPTURING,
         FEWEST,
@@ -117,7 +119,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         TrialEntry,
         layer_of,
     )
-    from gnnplace.plans.reading import check_words, is_plan, read_plan
+    from gnnplace.plans.reading import check_cluster, check_words, is_plan, read_plan
     from gnnplace.plans.search.draft import (
         Draft,
         Priced,
@@ -211,6 +213,9 @@ __all__ = [
     "ExpertLayers",
     "FoundSpec",
     "FoundSpecs",
+    "HybridOptions",
+    "HybridRunning",
+    "HybridSearch",
     "HybridStudy",
     "InputEntry",
     "LatentAttention",
@@ -259,6 +264,7 @@ __all__ = [
     "chain_of",
     "chain_of_file",
     "chain_on",
+    "check_cluster",
     "check_framework",
     "check_spec",
     "check_words",
@@ -319,6 +325,7 @@ __all__ = [
     "setting_of",
     "sized_model",
     "split_of_spec",
+    "study_hybrid",
     "table_of_spec",
     "timed",
     "token_preset",

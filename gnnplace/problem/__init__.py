@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
     from gnnplace.problem.constraints import constrained as constrained
     from gnnplace.problem.constraints import limited as limited
+    from gnnplace.problem.constraints import read_constraints as read_constraints
     from gnnplace.problem.constraints.applying import Matched as Matched
     from gnnplace.problem.constraints.applying import Names as Names
     from gnnplace.problem.constraints.applying import devices_matched as devices_matched
@@ -41,15 +42,27 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         as_constraints as as_constraints,
     )
     from gnnplace.problem.constraints.constraints import (
+        check_headroom as check_headroom,
+    )
+    from gnnplace.problem.constraints.constraints import (
         cluster_with_headroom as cluster_with_headroom,
     )
+    from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
     from gnnplace.problem.digests import digest as digest
     from gnnplace.problem.digests import graph_digest as graph_digest
     from gnnplace.problem.digests import ruled as ruled
+    from gnnplace.problem.formats import READERS as READERS
     from gnnplace.problem.formats import convert as convert
+    from gnnplace.problem.formats import from_networkx as from_networkx
+    from gnnplace.problem.formats import from_pyg as from_pyg
+    from gnnplace.problem.formats import to_pyg as to_pyg
+    from gnnplace.problem.microbatching import MOST_MICROBATCHES as MOST_MICROBATCHES
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
+    from gnnplace.problem.placement import CLUSTER_KEY as CLUSTER_KEY
+    from gnnplace.problem.placement import CONSTRAINTS_KEY as CONSTRAINTS_KEY
     from gnnplace.problem.placement import Placement as Placement
     from gnnplace.problem.placement import faults as faults
+    from gnnplace.problem.placement import placed_microbatches as placed_microbatches
     from gnnplace.problem.placement import placement_from_data as placement_from_data
     from gnnplace.problem.placement import placement_to_data as placement_to_data
     from gnnplace.problem.placement import read_placement as read_placement
