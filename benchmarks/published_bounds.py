@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.studies.published import ultrascale, vtrain
 from benchmarks.studies.published.outcomes import Outcome
-from gnnplace.explaining.in_words import row_parts
+from gnnplace.explaining import SpecStep, step_parts
 
 SERVER, LONGER = 8, 2.0
 
@@ -63,7 +63,7 @@ def bounds_of(folder: Path) -> dict[str, Counter[str]]:
     """How often each part is the largest, of the rows that one is known to bound, by that one."""
     found: dict[str, Counter[str]] = {}
     for known, row in known_rows(folder):
-        parts = row_parts(row.setting, row.plan)
+        parts = step_parts(SpecStep(row.setting, row.plan))
         found.setdefault(known, Counter())[max(parts, key=parts.__getitem__)] += 1
     return found
 

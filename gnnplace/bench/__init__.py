@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.bench.runner import Override as Override
+    from gnnplace.bench.runner import Where as Where
+    from gnnplace.bench.runner import run_suite as run_suite
     from gnnplace.bench.submissions import check_files as check_files
     from gnnplace.bench.submissions import coverage_of as coverage_of
     from gnnplace.bench.submissions import declaration_of as declaration_of
@@ -13,5 +16,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.bench.suite import suite_names as suite_names
     from gnnplace.bench.suite import suite_path as suite_path
     from gnnplace.bench.summary import SummaryOptions as SummaryOptions
+    from gnnplace.bench.summary import summarise as summarise
 
 __getattr__, __dir__ = lazy_names(__name__)

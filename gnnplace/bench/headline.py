@@ -16,7 +16,7 @@ import numpy as np
 from gnnplace.bench.standings import step_times
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.bench.tables import Grid, interval_text
-from gnnplace.report.pictures import Axis, Series, chart
+from gnnplace.report import Axis, Series, chart
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure

@@ -21,14 +21,10 @@ from math import prod
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import PARAMETER as STATE
-from gnnplace.costs.memory import state_terms
+from gnnplace.costs import PARAMETER as STATE
+from gnnplace.costs import state_terms
 from gnnplace.errors import InfeasibleError
-from gnnplace.plans.mesh import Mesh, MeshFabric
-from gnnplace.plans.segments.chain import Chain
-from gnnplace.plans.segments.parts import Part
-from gnnplace.plans.segments.pricing import ModelCosts
-from gnnplace.plans.segments.splits import ShardMachine
+from gnnplace.plans import CallPart, Chain, Mesh, MeshFabric, ModelCosts, ShardMachine
 from gnnplace.problem import Cluster
 from gnnplace.sharding import (
     CapturedProblem,
@@ -58,7 +54,7 @@ class WholeStep(CapturedProblem):
     source: ModelCosts | None = None
     kind: str = ""
 
-    def part(self, call: int, split: Configuration) -> Part:
+    def part(self, call: int, split: Configuration) -> CallPart:
         """Return the part of a call that one device computes."""
         assert self.source is not None
         return self.source.part(call, split, self.kind, (self.mesh, 1))

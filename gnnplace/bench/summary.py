@@ -45,8 +45,7 @@ from gnnplace.bench.tables import (
 )
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.report import html
-from gnnplace.report.pictures import Axis, Series, chart, svg
+from gnnplace.report import Axis, Series, chart, html, svg
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure

@@ -9,7 +9,9 @@ from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.bench import (
+    Override,
     SummaryOptions,
+    Where,
     check_files,
     coverage_of,
     declaration_of,
@@ -18,7 +20,6 @@ from gnnplace.bench import (
     suite_path,
     write_submission,
 )
-from gnnplace.bench.runner import Override, Where
 from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError

@@ -16,11 +16,17 @@ from gnnplace.cli.options import (
 from gnnplace.cli.place import read_problem_of
 from gnnplace.errors import InputError, MissingExtraError
 from gnnplace.problem import Problem
-from gnnplace.report.plans import baseline_lines
-from gnnplace.report.rows import make_row, summary_lines, with_best_bound
-from gnnplace.report.tables import comparison_table, interval_row, interval_table
-from gnnplace.report.timeline import from_simulation
-from gnnplace.report.trace import write_trace
+from gnnplace.report import (
+    baseline_lines,
+    comparison_table,
+    from_simulation,
+    interval_row,
+    interval_table,
+    make_row,
+    summary_lines,
+    with_best_bound,
+    write_trace,
+)
 
 
 def run(args: Namespace) -> int:

@@ -12,8 +12,7 @@ from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans import READ_NAMES
-from gnnplace.problem import write_problem
-from gnnplace.problem.formats import READERS
+from gnnplace.problem import READERS, write_problem
 
 
 def run(args: Namespace) -> int:
@@ -63,7 +62,7 @@ def _export(args: Namespace) -> int:
             )
         write_text(path, made.beside)
     write_text(args.output, made.text)
-    from gnnplace.report.launch import launch_lines
+    from gnnplace.report import launch_lines
 
     print_lines(*launch_lines(plan.for_launcher(args.launcher), made, args.output))
     return 0
@@ -94,7 +93,7 @@ def _import(args: Namespace) -> int:
         args.model, args.cluster, batch=args.batch, given=given, progress=say
     )
     plan.save(args.output)
-    from gnnplace.report.plans import plan_lines
+    from gnnplace.report import plan_lines
 
     print_lines(*plan_lines(plan), f"written to {args.output}")
     return 0

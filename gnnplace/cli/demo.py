@@ -14,12 +14,10 @@ from gnnplace.cli.options import (
     AUTO,
     capture_options,
 )
-from gnnplace.report.rows import summary_lines
-from gnnplace.report.tables import comparison_table
-from gnnplace.report.units import eager_line, seconds_text
+from gnnplace.report import comparison_table, eager_line, seconds_text, summary_lines
 
 if TYPE_CHECKING:
-    from gnnplace.report.road import Road
+    from gnnplace.report import Road
 
 
 def run(args: Namespace) -> int:
@@ -28,7 +26,7 @@ def run(args: Namespace) -> int:
     Returns:
         0, or 1 if an execution computed something else than one device.
     """
-    from gnnplace.report.road import Walking
+    from gnnplace.report import Walking
 
     begin, folder = time.perf_counter(), output_folder(args.output)
     gnnplace.check_budget(args.budget)
@@ -47,7 +45,7 @@ def run(args: Namespace) -> int:
 
 
 def _print(road: Road) -> None:
-    from gnnplace.report.tables import sizes_table
+    from gnnplace.report import sizes_table
 
     out, problem = console(), road.problem
     if road.chosen is not None:

@@ -12,12 +12,15 @@ from gnnplace.cli.placed import read_placed
 from gnnplace.errors import InputError
 from gnnplace.plans import is_plan, read_plan
 from gnnplace.problem import Placement, Problem
-from gnnplace.report.explanations import difference_data, difference_parts
-from gnnplace.report.placements import write_placements
-from gnnplace.report.plans import difference_lines
-from gnnplace.report.tables import moved_between
-from gnnplace.report.timeline import from_simulation
-from gnnplace.report.trace import write_trace
+from gnnplace.report import (
+    difference_data,
+    difference_lines,
+    difference_parts,
+    from_simulation,
+    moved_between,
+    write_placements,
+    write_trace,
+)
 
 
 def run(args: Namespace) -> int:

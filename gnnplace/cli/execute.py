@@ -28,13 +28,19 @@ from gnnplace.files import read_json, write_text
 from gnnplace.foreign import check_installed
 from gnnplace.measurements import is_disturbed
 from gnnplace.planning import read_plan
-from gnnplace.plans.reading import check_cluster, is_plan
-from gnnplace.report.pictures import check_drawable
-from gnnplace.report.placements import write_placements
-from gnnplace.report.plans import plan_page, run_lines
-from gnnplace.report.timeline import from_execution, from_simulation
-from gnnplace.report.trace import write_trace
-from gnnplace.report.units import bytes_text, eager_line, seconds_text
+from gnnplace.plans import check_cluster, is_plan
+from gnnplace.report import (
+    bytes_text,
+    check_drawable,
+    eager_line,
+    from_execution,
+    from_simulation,
+    plan_page,
+    run_lines,
+    seconds_text,
+    write_placements,
+    write_trace,
+)
 
 if TYPE_CHECKING:
     from gnnplace.run.workers import Hosts

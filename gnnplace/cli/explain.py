@@ -21,7 +21,7 @@ def run(args: Namespace) -> int:
         raise InputError("--measured: is of a plan; give its file alone")
     # Words of a launch file and plans need no placer, whose kernels take a while to import.
     from gnnplace.cli.placed import read_placed
-    from gnnplace.report.explanations import explanation_data, explanation_parts
+    from gnnplace.report import explanation_data, explanation_parts
 
     problem, placement, asked = read_placed(args, args.placement)
     known = args.name in problem.graph.index
@@ -60,7 +60,7 @@ def _show_words(args: Namespace) -> int:
 def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
     from gnnplace.explaining import LaunchExplanation
-    from gnnplace.report.plan_explanations import (
+    from gnnplace.report import (
         launch_explanation_data,
         launch_explanation_lines,
         plan_explanation_data,

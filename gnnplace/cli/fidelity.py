@@ -22,12 +22,7 @@ from gnnplace.foreign import check_installed
 
 def run(args: Namespace) -> int:
     """Measure placements, compare them with predictions, calibrate, print and write."""
-    from gnnplace.report.fidelity import (
-        study_data,
-        study_lines,
-        study_table,
-        write_study,
-    )
+    from gnnplace.report import study_data, study_lines, study_table, write_study
     from gnnplace.run.measuring import FidelityOptions
 
     check_installed("torch", "matplotlib")  # its page has pictures

@@ -18,7 +18,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import write_text
 
 if TYPE_CHECKING:
-    from gnnplace.plans.hybrid.study import Search
+    from gnnplace.plans import HybridSearch as Search
 
 
 def run(args: Namespace) -> int:
@@ -31,15 +31,15 @@ def run(args: Namespace) -> int:
 
 
 def _study(args: Namespace) -> int:
-    from gnnplace.plans.hybrid.study import HybridOptions
-    from gnnplace.report.hybrid import (
+    from gnnplace.plans import HybridOptions
+    from gnnplace.report import (
+        check_drawable,
         hybrid_page,
         hybrid_plot,
         hybrid_table,
-        study_data,
-        study_lines,
+        write_picture,
     )
-    from gnnplace.report.pictures import check_drawable, write_picture
+    from gnnplace.report.hybrid import study_data, study_lines
 
     check_output(args.output, args.html)
     if args.output is not None:
@@ -64,8 +64,8 @@ def _study(args: Namespace) -> int:
 
 def _execute(args: Namespace) -> int:
     """Run groups x devices as a plan, and DDP beside it. Return 1 if numbers are wrong."""
-    from gnnplace.plans.hybrid.groups import Running
-    from gnnplace.report.plans import run_lines
+    from gnnplace.plans import HybridRunning as Running
+    from gnnplace.report import run_lines
 
     if args.cluster is None:
         raise InputError("hybrid --execute: --cluster is needed, such as cpu:4")
@@ -93,7 +93,7 @@ def _execute(args: Namespace) -> int:
 
 
 def _search(args: Namespace) -> Search:
-    from gnnplace.plans.hybrid.study import Search
+    from gnnplace.plans import HybridSearch as Search
 
     capture = capture_options(args, microbatches=1)
     counts = microbatch_counts(args.microbatches or "1,4")

@@ -34,23 +34,24 @@ from gnnplace.files import (
     write_text,
 )
 from gnnplace.placers import Result, SearchSpace
-from gnnplace.problem import Problem, problem_to_data
-from gnnplace.problem.placement import (
+from gnnplace.problem import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
-    OPTIONS_KEY,
     Placement,
+    Problem,
     placement_to_data,
+    problem_to_data,
 )
-from gnnplace.report.explanations import advice_lines
-from gnnplace.report.tables import (
+from gnnplace.problem.placement import OPTIONS_KEY
+from gnnplace.report import (
+    advice_lines,
+    bytes_text,
     check_table,
     interval_keys,
     memory_lines,
     placement_rows,
     write_table,
 )
-from gnnplace.report.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.policy import Size
@@ -184,14 +185,13 @@ def _write_views(args: Namespace, problem: Problem, result: Result) -> None:
     if args.html is not None:
         gnnplace.write_page(args.html, problem, [result])
     if args.trace is not None:
-        from gnnplace.report.timeline import from_simulation
-        from gnnplace.report.trace import write_trace
+        from gnnplace.report import from_simulation, write_trace
 
         write_trace(
             args.trace, [from_simulation(problem, result.simulation, result.placer)]
         )
     if args.chakra is not None:
-        from gnnplace.report.chakra import write_chakra
+        from gnnplace.report import write_chakra
 
         write_chakra(args.chakra, problem, result.simulation)
 
@@ -337,7 +337,7 @@ def _chosen_size(
         raise InputError(
             "--microbatches auto finds the shortest step; with --objective throughput give a number"
         )
-    from gnnplace.report.tables import sizes_table
+    from gnnplace.report import sizes_table
 
     gnnplace.warm([args.placer], progress=say)
     sized_model = gnnplace.SizedModel(args.what, args.cluster, options, correct, say)

@@ -36,29 +36,32 @@ from gnnplace.plans import (
     training_of,
 )
 from gnnplace.report import (
+    PlanCost,
     batch_data,
     batch_lines,
-    fit_data,
-    fit_lines,
-    next_line,
-    side_by_side_lines,
-    trade_lines,
-)
-from gnnplace.report.launch import launch_answer_data, launch_answer_lines
-from gnnplace.report.money import (
-    PlanCost,
+    check_table,
     compute_cost,
     cost_lines,
     cost_of_plan,
     costs_of_plans,
+    fit_data,
+    fit_lines,
+    launch_answer_data,
+    launch_answer_lines,
     machine_lines,
+    next_line,
+    plan_lines,
+    plan_page,
+    plan_rows,
+    priced_lines,
     rank_machines,
     read_prices,
+    side_by_side_lines,
+    token_count,
+    trade_lines,
+    write_plan_trace,
+    write_table,
 )
-from gnnplace.report.plans import plan_lines, plan_page, write_plan_trace
-from gnnplace.report.priced import priced_lines
-from gnnplace.report.rates import token_count
-from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
     from gnnplace.launch import LaunchAnswer
@@ -130,7 +133,7 @@ def _is_launch_file(args: Namespace) -> bool:
     words = "=" in args.given or args.given.endswith(".csv")
     if args.output is not None or words or not gnnplace.is_launch_file(args.given):
         return False
-    from gnnplace.plans.decoders.decoder import decoder_of
+    from gnnplace.plans import decoder_of
 
     return args.what is None or decoder_of(args.what) is not None  # others are captured
 

@@ -8,7 +8,7 @@ import gnnplace
 from gnnplace.cli.console import check_output, console
 from gnnplace.files import write_text
 from gnnplace.plans import read_plan
-from gnnplace.report.plans import plan_page, write_plan_trace
+from gnnplace.report import plan_page, write_plan_trace
 
 
 def run(args: Namespace) -> int:

@@ -19,8 +19,8 @@ from gnnplace.cli.options import (
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
-from gnnplace.report.pictures import check_drawable
-from gnnplace.report.sharding import (
+from gnnplace.report import (
+    check_drawable,
     draw_frontier,
     frontier_lines,
     frontier_page,

@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 import gnnplace
 from gnnplace.cli.console import check_output, console, print_json, say_idle
 from gnnplace.problem import Problem, read_problem
-from gnnplace.report.units import seconds_text
+from gnnplace.report import seconds_text
 from gnnplace.simulation import Simulation
 
 
@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
             }
         )
         return 0
-    from gnnplace.report.tables import simulation_table
+    from gnnplace.report import simulation_table
 
     out = console()
     out.print(simulation_table(problem, simulation))
@@ -55,19 +55,19 @@ def _write_views(
 ) -> None:
     """Write the simulated step as a Chakra trace, a page and a trace, if these are asked for."""
     if args.chakra is not None:
-        from gnnplace.report.chakra import write_chakra
+        from gnnplace.report import write_chakra
 
         write_chakra(args.chakra, problem, simulation)
     if args.html is None and args.trace is None:
         return
-    from gnnplace.report.timeline import from_simulation
+    from gnnplace.report import from_simulation
 
     timeline = from_simulation(problem, simulation, name)
     if args.html is not None:
-        from gnnplace.report.placements import write_placements
+        from gnnplace.report import write_placements
 
         write_placements(args.html, problem, [timeline])
     if args.trace is not None:
-        from gnnplace.report.trace import write_trace
+        from gnnplace.report import write_trace
 
         write_trace(args.trace, [timeline])

@@ -8,15 +8,23 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.collectives import ALL_GATHER as ALL_GATHER
     from gnnplace.costs.collectives import ALL_REDUCE as ALL_REDUCE
     from gnnplace.costs.collectives import ALL_TO_ALL as ALL_TO_ALL
+    from gnnplace.costs.collectives import BUCKET as BUCKET
     from gnnplace.costs.collectives import REDUCE_SCATTER as REDUCE_SCATTER
     from gnnplace.costs.collectives import Exchange as Exchange
+    from gnnplace.costs.collectives import Group as Group
+    from gnnplace.costs.collectives import collective as collective
     from gnnplace.costs.collectives import gradient_seconds as gradient_seconds
+    from gnnplace.costs.collectives import hops as hops
     from gnnplace.costs.collectives import ring_seconds as ring_seconds
     from gnnplace.costs.collectives import share as share
+    from gnnplace.costs.floors import EAGER as EAGER
+    from gnnplace.costs.floors import Floor as Floor
     from gnnplace.costs.frameworks.constants import (
         DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK,
     )
+    from gnnplace.costs.frameworks.constants import Constant as Constant
     from gnnplace.costs.frameworks.constants import ConstantSet as ConstantSet
+    from gnnplace.costs.frameworks.constants import assumed as assumed
     from gnnplace.costs.frameworks.constants import environment as environment
     from gnnplace.costs.frameworks.constants import framework as framework
     from gnnplace.costs.frameworks.framework import GIBIBYTE as GIBIBYTE
@@ -54,6 +62,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import Kernels as Kernels
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
+    from gnnplace.costs.links import LinkTable as LinkTable
     from gnnplace.costs.memory import PARAMETER as PARAMETER
     from gnnplace.costs.memory import StateTerms as StateTerms
     from gnnplace.costs.memory import state_terms as state_terms
@@ -65,10 +74,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
     from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
     from gnnplace.costs.own import with_measurements as with_measurements
+    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
     from gnnplace.costs.profiling.profiler import Progress as Progress
+    from gnnplace.costs.profiling.profiler import any_local as any_local
+    from gnnplace.costs.profiling.profiler import capture_for as capture_for
+    from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.profiler import profile as profile
     from gnnplace.costs.profiling.profiler import profile_model as profile_model
     from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
     from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
+    from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
 

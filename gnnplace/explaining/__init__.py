@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
-    from gnnplace.explaining.captured import without_host
     from gnnplace.explaining.causes import SlowdownCause
-    from gnnplace.explaining.in_words import ROW_PARTS, single_changes
+    from gnnplace.explaining.changes import PlanChange, choices_of, single_changes
+    from gnnplace.explaining.in_words import SpecStep
     from gnnplace.explaining.measured_steps import MeasuredSteps
     from gnnplace.explaining.placements.advice import WORTH, Advice, advise
     from gnnplace.explaining.placements.causes import Cause, Causes
@@ -39,40 +39,48 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.explaining.placements.modules import module_rows
     from gnnplace.explaining.plan_explanation import (
-        PARTS,
         LaunchExplanation,
         PlanExplanation,
+        StepExplanation,
         explain_launch_plan,
         explain_plan,
+        explain_step,
     )
+    from gnnplace.explaining.steps import PARTS, ExplainedStep, step_causes, step_parts
 
 __all__ = [
     "COMPUTING",
     "PARTS",
     "PIECE_KINDS",
-    "ROW_PARTS",
     "WORTH",
     "Advice",
     "Cause",
     "Causes",
+    "ExplainedStep",
     "Explanation",
     "LaunchExplanation",
     "MeasuredSteps",
     "PlacementDifference",
+    "PlanChange",
     "PlanExplanation",
     "Side",
     "SlowdownCause",
+    "SpecStep",
+    "StepExplanation",
     "advise",
+    "choices_of",
     "critical_path",
     "device_times",
     "difference",
     "explain",
     "explain_launch_plan",
     "explain_plan",
+    "explain_step",
     "module_rows",
     "single_changes",
+    "step_causes",
+    "step_parts",
     "steps_differ",
-    "without_host",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -1,7 +1,7 @@
-"""`PlanExplanation`: what bounds a plan, and what of it would help; asked by `explain_plan`.
+"""`explain_plan` and `explain_launch_plan`: what bounds a plan's step, and what of it would help.
 
-A plan in words is priced by its model's sizes, without torch. Every other plan captures its model
-(`explaining.captured`).
+A plan in words is priced by its model's sizes, without torch. Every other plan captures its model.
+Both are an `ExplainedStep`, of which parts, causes and changes are made in one way.
 """
 
 from __future__ import annotations
@@ -11,69 +11,33 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 from gnnplace.explaining.causes import SlowdownCause
-from gnnplace.explaining.in_words import (
-    ROW_PARTS,
-    RowChange,
-    row_causes,
-    row_changes,
-    row_parts,
+from gnnplace.explaining.changes import PlanChange
+from gnnplace.explaining.in_words import SpecStep
+from gnnplace.explaining.measured_steps import (
+    MeasuredSteps,
+    RunSizes,
+    measured_steps,
+    sizes_of,
 )
-from gnnplace.explaining.measured_steps import MeasuredSteps, RunSizes, measured_steps
+from gnnplace.explaining.steps import ExplainedStep, step_causes, step_parts
 from gnnplace.launch import LaunchAnswer, price_file, priced_spec
 from gnnplace.plans import MemoryEntry, Plan
 from gnnplace.problem import Cluster
 
-PARTS = {
-    **{name: ROW_PARTS[name] for name in ("compute", "host", "shards", "messages")},
-    "zero": "ZeRO's exchanges with every micro-batch",
-    "reduction": "sums of gradients, and parameters gathered, at the end of the step",
-    **{name: ROW_PARTS[name] for name in ("recompute", "update", "bubble")},
-}
 
-
-@dataclass(frozen=True)
-class PlanChange:
-    """A plan with one word changed.
+@dataclass(frozen=True, kw_only=True)
+class StepExplanation:
+    """An explanation of a step.
 
     Attributes:
-        told: The change in a few words.
-        step_time: Predicted seconds of a step.
-        held: Bytes of the fullest device.
-        lacking: Bytes by which a device is too small; at most 0 where all fit.
-    """
-
-    told: str
-    step_time: float
-    held: float
-    lacking: float
-
-
-@dataclass(frozen=True)
-class PlanExplanation:
-    """An explanation of what bounds a plan.
-
-    Attributes:
-        plan: The plan that was explained.
-        step_time: Predicted seconds of a step.
-        interval: Interval that holds nine in ten steps.
-        parts: Seconds of the step by what they go to; see `PARTS`.
-        fullest: The name of the fullest device.
-        memory: Bytes that the fullest device holds.
-        room: Bytes that the fullest device has.
-        changes: Single changes that are faster and fit, the fastest first; of a plan that does not
-            fit those that make it fit.
+        parts: Seconds of the step by what they go to (`PARTS`). They add up to the step.
+        changes: Single changes that fit, the fastest first.
         tried: The number of changes that were priced.
         causes: What may make a run slower than predicted, the likeliest first.
         measured: A step of a run; None where none is known.
     """
 
-    plan: Plan
-    step_time: float
-    interval: tuple[float, float]
     parts: dict[str, float]
-    fullest: str
-    memory: MemoryEntry
-    room: float
     changes: tuple[PlanChange, ...]
     tried: int
     causes: tuple[SlowdownCause, ...] = ()
@@ -85,23 +49,63 @@ class PlanExplanation:
         return max(self.parts, key=self.parts.__getitem__)
 
 
-@dataclass(frozen=True)
-class LaunchExplanation:
-    """An explanation of what bounds a run of a launch file.
+@dataclass(frozen=True, kw_only=True)
+class LaunchExplanation(StepExplanation):
+    """An explanation of what bounds a run of a launch file, or of a plan in words.
 
     Attributes:
         answer: Its price.
-        parts: Seconds of its step by what they go to (`ROW_PARTS`).
-        changes: Single changes of its words that fit, the fastest first.
-        causes: What may make the run slower than predicted, the likeliest first.
-        measured: A step of the run; None where none is known.
     """
 
     answer: LaunchAnswer
-    parts: dict[str, float]
-    changes: tuple[RowChange, ...]
-    causes: tuple[SlowdownCause, ...] = ()
-    measured: MeasuredSteps | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanExplanation(StepExplanation):
+    """An explanation of what bounds a captured model's plan.
+
+    Attributes:
+        plan: The plan that was explained.
+        step_time: Predicted seconds of a step.
+        interval: Interval that holds nine in ten steps.
+        fullest: The name of the fullest device.
+        memory: Bytes that the fullest device holds.
+        room: Bytes that the fullest device has.
+        fits: Whether every device holds the plan.
+    """
+
+    plan: Plan
+    step_time: float
+    interval: tuple[float, float]
+    fullest: str
+    memory: MemoryEntry
+    room: float
+    fits: bool = True
+
+
+def explain_step(
+    step: ExplainedStep, measured: MeasuredSteps | None = None
+) -> StepExplanation:
+    """Explain what bounds a step, and which single changes would help most.
+
+    Args:
+        step: The step.
+        measured: A step of a run of it; None: causes are those of any run.
+
+    Raises:
+        InputError: If the plan cannot be.
+    """
+    changes = [PlanChange(told, answer) for told, answer in step.price_changes()]
+    fitting = [change for change in changes if change.answer.feasible]
+    parts = step_parts(step)
+    seconds = None if measured is None else measured.seconds
+    return StepExplanation(
+        parts=parts,
+        changes=tuple(sorted(fitting, key=lambda change: change.step_time)),
+        tried=len(changes),
+        causes=step_causes(step, parts, seconds),
+        measured=measured,
+    )
 
 
 def explain_launch_plan(
@@ -119,13 +123,11 @@ def explain_launch_plan(
     plan, setting = answer.plan, answer.setting
     if answer.answer.step_time is None:
         raise InputError(f"{plan.words}: {answer.answer.reason}")
-    batch, words = plan.batch or 1, priced_spec(plan, setting)
+    batch = plan.batch or 1
     sizes = RunSizes(batch, batch * setting.decoder.length, plan.world or 1)
     steps = None if measured is None else measured_steps(measured, sizes)
-    changes = tuple(row_changes(setting, words))
-    parts = row_parts(setting, words)
-    causes = row_causes(setting, words, parts, None if steps is None else steps.seconds)
-    return LaunchExplanation(answer, parts, changes, causes, steps)
+    explained = explain_step(SpecStep(setting, priced_spec(plan, setting)), steps)
+    return LaunchExplanation(answer=answer, **vars(explained))
 
 
 def explain_plan(
@@ -151,11 +153,33 @@ def explain_plan(
         MismatchError: If the plan is of another model or cluster.
     """
     file = plan.file
-    step = f"{measured}s" if isinstance(measured, (int, float)) else measured
+    run = f"{measured}s" if isinstance(measured, (int, float)) else measured
     if file.words is not None:
-        return explain_launch_plan(price_file(file, cluster, model), step)
-    from gnnplace.explaining.captured import explain_captured
+        return explain_launch_plan(price_file(file, cluster, model), run)
+    steps = None if run is None else measured_steps(run, sizes_of(file))
+    if progress is not None:
+        progress("explaining: capturing the model")
+    from gnnplace.explaining.captured import captured_step
 
-    return explain_captured(
-        plan, model=model, cluster=cluster, measured=step, progress=progress
+    step = captured_step(plan, model, cluster)
+    if progress is not None:
+        progress("explaining: pricing single changes")
+    explained = explain_step(step, steps)
+
+    # The plan's file has the memory and the interval of the step that it predicted.
+    priced = step.planned
+    rank = max(range(len(priced.chunks)), key=priced.held)
+    stage = priced.draft.stages[priced.draft.ranks.index(rank)]
+    name = step.fabric.cluster.devices[stage.mesh.first].name
+    low, high = file.interval or (file.step_time or 0.0,) * 2
+    scale = priced.step_time / (file.step_time or priced.step_time)
+    return PlanExplanation(
+        plan=plan,
+        step_time=priced.step_time,
+        interval=(low * scale, high * scale),
+        fullest=name,
+        memory=file.memory[name],
+        room=priced.memory[rank] + file.memory[name].slack,
+        fits=priced.lacking[1] <= 0,
+        **vars(explained),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import resolve_cluster
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.launch.from_plan import LAUNCHED
 from gnnplace.launch.importing import captured_spec
@@ -42,8 +42,7 @@ from gnnplace.plans import (
     split_of_spec,
     with_splits,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.problem import Cluster, with_slack
 from gnnplace.tracing import workload_of
 
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from gnnplace.costs import DEFAULT_FRAMEWORK, NOTHING, TRAITS
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import DEFAULT_FRAMEWORK, NOTHING, TRAITS, resolve_cluster
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.launch.importing import (
     assumed_values,

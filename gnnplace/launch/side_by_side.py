@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gnnplace.costs import DEFAULT_FRAMEWORK
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import DEFAULT_FRAMEWORK, resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
 from gnnplace.launch.layer_details import layer_details
 from gnnplace.launch.registry import LAUNCHERS, launcher_of

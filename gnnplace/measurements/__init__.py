@@ -5,11 +5,30 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.measurements.calibration import Calibrated as Calibrated
+    from gnnplace.measurements.calibration import Calibration as Calibration
+    from gnnplace.measurements.calibration import Forward as Forward
+    from gnnplace.measurements.calibration import calibrate as calibrate
+    from gnnplace.measurements.calibration import calibrated as calibrated
+    from gnnplace.measurements.calibration import (
+        calibrated_cluster as calibrated_cluster,
+    )
+    from gnnplace.measurements.calibration import read_calibration as read_calibration
+    from gnnplace.measurements.calibration import write_calibration as write_calibration
+    from gnnplace.measurements.fidelity import FidelityRow as FidelityRow
+    from gnnplace.measurements.fidelity import Study as Study
+    from gnnplace.measurements.fidelity import link_residuals as link_residuals
+    from gnnplace.measurements.fidelity import op_residuals as op_residuals
     from gnnplace.measurements.records import Outcome as Outcome
     from gnnplace.measurements.records import RunRecord as RunRecord
     from gnnplace.measurements.records import StepRecord as StepRecord
     from gnnplace.measurements.records import StoredRun as StoredRun
     from gnnplace.measurements.records import is_disturbed as is_disturbed
+    from gnnplace.measurements.samples import FEWEST as FEWEST
+    from gnnplace.measurements.samples import Agreement as Agreement
+    from gnnplace.measurements.samples import Sample as Sample
+    from gnnplace.measurements.samples import agreement as agreement
+    from gnnplace.measurements.samples import ceiling as ceiling
     from gnnplace.measurements.store import MeasurementStore as MeasurementStore
     from gnnplace.measurements.store import Selection as Selection
     from gnnplace.measurements.store import open_store as open_store

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gnnplace.errors import InfeasibleError, InputError
-from gnnplace.explaining import single_changes
+from gnnplace.explaining import choices_of, single_changes
 from gnnplace.launch import launcher_plans, setting_of_file
 from gnnplace.plans import (
     MemoryParts,
@@ -186,8 +186,8 @@ def _candidates(
 ) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
-    for text, changed_spec in single_changes(setting, spec):
-        yield WORDS, text, setting, changed_spec
+    for change in single_changes(spec, choices_of(framework)):
+        yield WORDS, change.told, setting, change.spec
     for name in framework.traits.offloads:
         values = (
             [name]

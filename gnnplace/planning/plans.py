@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.costs import has_step_constants
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import has_step_constants, resolve_cluster
 from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
 from gnnplace.files import MOST
 from gnnplace.launch import (
@@ -52,12 +51,12 @@ from gnnplace.plans import (
     sized_model,
 )
 from gnnplace.plans import read_plan as parsed_plan
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures
-from gnnplace.problem.constraints.constraints import (
+from gnnplace.problem import (
+    Cluster,
     Given,
     as_constraints,
     cluster_with_headroom,
+    figures,
 )
 
 if TYPE_CHECKING:

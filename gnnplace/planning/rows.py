@@ -21,8 +21,8 @@ from gnnplace.costs import (
     environment,
     framework,
     has_step_constants,
+    resolve_cluster,
 )
-from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.plans import (
     HALVES,
@@ -36,8 +36,7 @@ from gnnplace.plans import (
     table_of_spec,
     with_adapters,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.constraints.constraints import cluster_with_headroom
+from gnnplace.problem import Cluster, cluster_with_headroom
 
 if TYPE_CHECKING:
     from torch import nn
@@ -237,8 +236,7 @@ def _price_captured(
     chain: Chain, devices: Cluster, table: PlanTable
 ) -> tuple[PlanAnswer, ...]:
     """Price the rows of a table on one capture of the model."""
-    from gnnplace.explaining import without_host
-    from gnnplace.plans import MeshFabric, given_plan
+    from gnnplace.plans import MeshFabric, given_plan, without_launches
 
     answers = []
     for row in table.specs:
@@ -249,7 +247,7 @@ def _price_captured(
             else replace(chain, batch=row.batch)
         )
         if row.cuda_graphs not in (None, "off"):
-            row_chain = without_host(row_chain, MeshFabric(devices))
+            row_chain = without_launches(row_chain, MeshFabric(devices))
         try:
             plan = given_plan(row_chain, devices, spec)
         except InputError as error:

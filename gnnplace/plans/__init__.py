@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         HALVES,
         PricingSetting,
         memory_limit_of,
+        roofline_line,
         setting_of,
     )
     from gnnplace.plans.decoders.stages import layers_of
@@ -53,14 +54,28 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         split_of_spec,
     )
     from gnnplace.plans.handover import handed_over
+    from gnnplace.plans.hybrid.advice import (
+        ReplicaAdvice,
+        best_data_parallel,
+        gain_at_scale,
+    )
+    from gnnplace.plans.hybrid.advice import hours as advice_hours
+    from gnnplace.plans.hybrid.advice import sentence as advice_sentence
     from gnnplace.plans.hybrid.batches import BatchPlan, plan_batches
+    from gnnplace.plans.hybrid.convergence import SOURCE as CONVERGENCE_SOURCE
     from gnnplace.plans.hybrid.convergence import (
         ConvergenceOptions,
         Training,
         preset_of,
+        published_gain,
         token_preset,
         training_of,
     )
+    from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
+    from gnnplace.plans.hybrid.groups import Running as HybridRunning
+    from gnnplace.plans.hybrid.splits import SplitRow
+    from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_hybrid
+    from gnnplace.plans.hybrid.study import Search as HybridSearch
     from gnnplace.plans.job import (
         CAPTURING,
         FEWEST,
@@ -72,24 +87,31 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         only_modes,
     )
     from gnnplace.plans.launchers import READ_NAMES
-    from gnnplace.plans.mesh import MeshFabric
+    from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
+    from gnnplace.plans.order.orders import FULL as FULL_PASS
     from gnnplace.plans.order.orders import (
         SEARCHED,
         ActionRows,
         Orders,
+        Pipeline,
         one_by_one,
         seconds_of_rows,
     )
-    from gnnplace.plans.order.rows import as_csv, with_messages
+    from gnnplace.plans.order.orders import WEIGHT as WEIGHT_PASS
+    from gnnplace.plans.order.rows import PASSES as PASS_KINDS
+    from gnnplace.plans.order.rows import as_csv, passes_in, with_messages
     from gnnplace.plans.order.rows import parsed as parsed_actions
     from gnnplace.plans.order.rows import words as action_words
+    from gnnplace.plans.order.timing import Timing, timed
     from gnnplace.plans.plan import (
         OWN,
         AlternativeEntry,
         InputEntry,
         MemoryEntry,
         MemoryParts,
+        OpPlacement,
         Plan,
         PlanFile,
         StageEntry,
@@ -97,7 +119,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         TrialEntry,
         layer_of,
     )
-    from gnnplace.plans.reading import check_words, is_plan, read_plan
+    from gnnplace.plans.reading import check_cluster, check_words, is_plan, read_plan
     from gnnplace.plans.search.draft import (
         Draft,
         Priced,
@@ -106,24 +128,34 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         pipeline,
         realized,
     )
+    from gnnplace.plans.search.drafts import BASELINES
     from gnnplace.plans.search.framework_pricing import pricer_of
     from gnnplace.plans.search.search import under as with_schedule
     from gnnplace.plans.search.space import devices_of_server
     from gnnplace.plans.search.splits import with_splits
     from gnnplace.plans.search.stage import Pricer, Stage, StageCost
-    from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice
+    from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice, is_captured
     from gnnplace.plans.segments.chains import (
         TYPES,
         batch_of,
         chain_of,
         fingerprint,
+        on_cluster,
         told_inputs,
         without_dropped_attention,
     )
     from gnnplace.plans.segments.cuts import cuts_of
+    from gnnplace.plans.segments.parts import Part as CallPart
     from gnnplace.plans.segments.placements import placements_of
     from gnnplace.plans.segments.pricing import ModelCosts
     from gnnplace.plans.segments.sized import with_framework
+    from gnnplace.plans.segments.splits import ShardMachine
+    from gnnplace.plans.segments.variants import (
+        ScaledFabric,
+        scaled_floor,
+        with_launches,
+        without_launches,
+    )
     from gnnplace.plans.spec import (
         WORDS,
         Layers,
@@ -148,13 +180,18 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
 
 __all__ = [
     "ANY_SPLIT",
+    "BASELINES",
     "CAPTURING",
+    "CONVERGENCE_SOURCE",
     "FEWEST",
+    "FORWARD_PASS",
+    "FULL_PASS",
     "HALF_BITS",
     "HALVES",
     "LEANEST",
     "MAX_RANK",
     "OWN",
+    "PASS_KINDS",
     "QUANTIZED_BITS",
     "READ_NAMES",
     "SEARCHED",
@@ -162,11 +199,13 @@ __all__ = [
     "TIME",
     "TYPES",
     "WEIGHTS",
+    "WEIGHT_PASS",
     "WORDS",
     "ActionRows",
     "Adapters",
     "AlternativeEntry",
     "BatchPlan",
+    "CallPart",
     "Chain",
     "ConvergenceOptions",
     "DecoderSizes",
@@ -174,15 +213,22 @@ __all__ = [
     "ExpertLayers",
     "FoundSpec",
     "FoundSpecs",
+    "HybridOptions",
+    "HybridRunning",
+    "HybridSearch",
+    "HybridStudy",
     "InputEntry",
     "LatentAttention",
     "Layers",
     "MemoryEntry",
     "MemoryParts",
+    "Mesh",
     "MeshFabric",
     "ModelCosts",
     "NamedModel",
+    "OpPlacement",
     "Orders",
+    "Pipeline",
     "Plan",
     "PlanAnswer",
     "PlanFile",
@@ -192,24 +238,33 @@ __all__ = [
     "Pricer",
     "PricingSetting",
     "Progress",
+    "ReplicaAdvice",
+    "ScaledFabric",
     "SearchOptions",
+    "ShardMachine",
     "SpecSpace",
     "SplitChoice",
+    "SplitRow",
     "Stage",
     "StageCost",
     "StageEntry",
+    "Timing",
     "TradeEntry",
     "Training",
     "TrainingJob",
     "TrialEntry",
     "action_words",
+    "advice_hours",
+    "advice_sentence",
     "answer_of",
     "as_csv",
     "batch_of",
+    "best_data_parallel",
     "captured_launches",
     "chain_of",
     "chain_of_file",
     "chain_on",
+    "check_cluster",
     "check_framework",
     "check_spec",
     "check_words",
@@ -230,21 +285,25 @@ __all__ = [
     "format_layers",
     "from_config",
     "fullest_parts",
+    "gain_at_scale",
     "given_plan",
     "groups_of",
     "handed_over",
+    "is_captured",
     "is_plan",
     "layer_bounds",
     "layer_of",
     "layers_of",
     "memory_limit_of",
     "named_chain",
+    "on_cluster",
     "one_by_one",
     "only_modes",
     "orders_in",
     "parse_adapters",
     "parse_spec",
     "parsed_actions",
+    "passes_in",
     "pipeline",
     "placements_of",
     "plan_batches",
@@ -254,25 +313,33 @@ __all__ = [
     "price_named",
     "priced_spec",
     "pricer_of",
+    "published_gain",
     "read_plan",
     "read_plan_table",
     "realized",
     "recomputing",
+    "roofline_line",
+    "scaled_floor",
     "search_specs",
     "seconds_of_rows",
     "setting_of",
     "sized_model",
     "split_of_spec",
+    "study_hybrid",
     "table_of_spec",
+    "timed",
     "token_preset",
     "told_inputs",
     "training_of",
     "with_adapters",
     "with_framework",
+    "with_gradients_reduced",
+    "with_launches",
     "with_messages",
     "with_schedule",
     "with_splits",
     "without_dropped_attention",
+    "without_launches",
     "zero_stages_of",
 ]
 

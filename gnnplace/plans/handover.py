@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gnnplace.costs.profiling.profiler import any_local, profile
+from gnnplace.costs import any_local, profile
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Portfolio
 from gnnplace.plans.job import TrainingJob

@@ -20,11 +20,10 @@ from math import prod
 
 import numpy as np
 
-from gnnplace.costs.collectives import Group, collective, hops, ring_seconds, share
-from gnnplace.costs.links import LinkTable, message, shipped
+from gnnplace.costs import Group, LinkTable, collective, hops, ring_seconds, share
+from gnnplace.costs.links import message, shipped
 from gnnplace.errors import InputError
-from gnnplace.problem import Cluster, Link
-from gnnplace.problem.cluster.cluster import FABRICS, is_between
+from gnnplace.problem import FABRICS, Cluster, Link, is_between
 from gnnplace.simulation import message_seconds
 
 OCTAVES, EACH = (

@@ -20,9 +20,14 @@ from gnnplace.plans.answers import find_plans
 from gnnplace.plans.job import Progress, SearchOptions
 from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
-from gnnplace.problem import Cluster, counts_of_devices
-from gnnplace.problem.constraints import Constraints
-from gnnplace.problem.constraints.applying import Matched, Names, devices_matched
+from gnnplace.problem import (
+    Cluster,
+    Constraints,
+    Matched,
+    Names,
+    counts_of_devices,
+    devices_matched,
+)
 
 MOST = 6  # runs of neighbours that are searched
 

@@ -27,8 +27,7 @@ from gnnplace.plans.order.orders import stage_ranks
 from gnnplace.plans.order.rows import parsed, with_messages
 from gnnplace.plans.plan import OWN, Plan, PlanFile, StageEntry
 from gnnplace.plans.spec import parse_spec
-from gnnplace.problem import Cluster, load_cluster
-from gnnplace.problem.cluster.presets import is_preset
+from gnnplace.problem import Cluster, is_preset, load_cluster
 
 PLAN = "gnnplace-plan"
 CLOSE = 1e-6  # relative difference of times that count as equal

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from gnnplace.plans.hybrid.advice import (
+from gnnplace.plans import (
+    CONVERGENCE_SOURCE,
+    HybridStudy,
     ReplicaAdvice,
+    SplitRow,
     best_data_parallel,
     gain_at_scale,
-    hours,
-    sentence,
+    published_gain,
 )
-from gnnplace.plans.hybrid.convergence import SOURCE, published_gain
-from gnnplace.plans.hybrid.splits import SplitRow
-from gnnplace.plans.hybrid.study import HybridStudy
+from gnnplace.plans import advice_hours as hours
+from gnnplace.plans import advice_sentence as sentence
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import Axis, Series, chart, svg
@@ -100,7 +101,8 @@ def _published_lines(study: HybridStudy) -> list[str]:
         )
     if published is not None:
         lines.append(
-            f"published for {published.model}: at least {published.gain:+.1%} ({SOURCE})"
+            f"published for {published.model}: at least {published.gain:+.1%} "
+            f"({CONVERGENCE_SOURCE})"
         )
     return lines
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.launch import LaunchAnswer, priced_spec
-from gnnplace.plans import Plan, device_peaks
-from gnnplace.plans.decoders.setting import roofline_line
+from gnnplace.plans import Plan, device_peaks, roofline_line
 from gnnplace.report.plans import job_words
 from gnnplace.report.units import bytes_text, seconds_text
 

@@ -16,8 +16,7 @@ from gnnplace.errors import GnnplaceError, MismatchError
 from gnnplace.explaining import Causes, PlacementDifference, device_times, steps_differ
 from gnnplace.files import write_text
 from gnnplace.placers import Result
-from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.placement import Placement, read_placement_for
+from gnnplace.problem import Placement, Problem, read_placement_for, read_problem
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound

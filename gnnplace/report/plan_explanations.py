@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from gnnplace.explaining import (
     PARTS,
-    ROW_PARTS,
     LaunchExplanation,
     MeasuredSteps,
     PlanExplanation,
     SlowdownCause,
+    StepExplanation,
 )
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share
@@ -35,9 +35,8 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
         f"predicted {range_told}{found.plan.shape}",
         f"  {basis_line(found.plan)}",
         f"  {rates_line(found.plan.file, step)}",
-        f"  bound by {PARTS[found.bound]}: {found.parts[found.bound] / step:.0%} of the step",
+        *part_lines(found, step),
     ]
-    lines += part_lines(found.parts, step, PARTS)
     memory = found.memory
     parts_of_memory = ", ".join(
         f"{name} {bytes_text(size)}" for name, size in memory.model_dump().items()
@@ -46,15 +45,7 @@ def plan_explanation_lines(found: PlanExplanation) -> list[str]:
         f"  fullest device {found.fullest}: {bytes_text(memory.all)} of "
         f"{bytes_text(found.room)} ({parts_of_memory})"
     )
-    lines.append(f"  single changes worth most, of {found.tried} that were priced:")
-    for change in found.changes[:MOST]:
-        slowdown = change.step_time / step - 1
-        lines.append(
-            f"    {change.told}: {seconds_text(change.step_time)} ({slowdown:+.1%}), "
-            f"{bytes_text(change.held)} on the fullest device"
-        )
-    if not found.changes:
-        lines.append("    none that fits is faster")
+    lines += change_lines(found, step, fits=found.fits)
     return [*lines, *_measured(found)]
 
 
@@ -113,38 +104,51 @@ def launch_explanation_lines(
 ) -> list[str]:
     """Format what `gnnplace explain FILE` of a launcher prints."""
     lines = launch_answer_lines(found.answer, name, cluster)
-    step, parts = found.answer.answer.step_time or 0.0, found.parts
-    bound = max(parts, key=parts.__getitem__)
-    lines.append(
-        f"  bound by {ROW_PARTS[bound]}: {parts[bound] / step:.0%} of the step"
-    )
-    lines += part_lines(parts, step, ROW_PARTS)
-    lines.append("  single changes worth most:")
-    better = [x for x in found.changes if (x.answer.step_time or step) < step]
-    for change in better[:MOST]:
-        seconds, peak = change.answer.step_time or step, change.answer.peak or 0.0
-        lines.append(
-            f"    {change.told}: {seconds_text(seconds)} ({seconds / step - 1:+.1%}), "
-            f"{bytes_text(peak)} on the fullest device"
-        )
-    lines += [] if better else ["    none that fits is faster"]
     answer = found.answer.answer
+    step = answer.step_time or 0.0
+    lines += part_lines(found, step)
+    lines += change_lines(found, step, fits=answer.feasible)
     if found.measured is not None:
         interval = (answer.low or 0.0, answer.high or 0.0)
         lines += measured_lines(found.measured, step, interval, found.causes)
     return lines
 
 
-def part_lines(
-    parts: Mapping[str, float], step: float, told: Mapping[str, str]
-) -> list[str]:
-    """Parts of a step, the largest first; what is below a thousandth is left out."""
-    rows = sorted(parts.items(), key=lambda row: -row[1])
-    return [
-        f"    {s / step:6.1%}  {seconds_text(s):>9}  {told[n]}"
-        for n, s in rows
-        if s > 1e-3 * step
-    ]
+def part_lines(found: StepExplanation, step: float) -> list[str]:
+    """Format what bounds a step and its parts, the largest first.
+
+    A part below a thousandth of the step is left out.
+
+    Args:
+        found: The explanation.
+        step: Seconds of the step.
+    """
+    largest = found.parts[found.bound]
+    lines = [f"  bound by {PARTS[found.bound]}: {largest / step:.0%} of the step"]
+    for name, seconds in sorted(found.parts.items(), key=lambda row: -row[1]):
+        if seconds > 1e-3 * step:
+            share, time = seconds / step, seconds_text(seconds)
+            lines.append(f"    {share:6.1%}  {time:>9}  {PARTS[name]}")
+    return lines
+
+
+def change_lines(found: StepExplanation, step: float, *, fits: bool) -> list[str]:
+    """Format the single changes that are worth most.
+
+    Args:
+        found: The explanation.
+        step: Seconds of the step.
+        fits: Whether the plan fits. One that does not is worth every change that does.
+    """
+    lines = [f"  single changes worth most, of {found.tried} that were priced:"]
+    better = [change for change in found.changes if not fits or change.step_time < step]
+    for change in better[:MOST]:
+        lines.append(
+            f"    {change.told}: {seconds_text(change.step_time)} "
+            f"({change.step_time / step - 1:+.1%}), "
+            f"{bytes_text(change.answer.peak or 0.0)} on the fullest device"
+        )
+    return lines if better else [*lines, "    none that fits is faster"]
 
 
 def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
@@ -154,7 +158,7 @@ def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
         **launch_answer_data(found.answer),
         "parts": found.parts,
         "changes": changes,
-        "bound": max(found.parts, key=found.parts.__getitem__),
+        "bound": found.bound,
         "measured": None if found.measured is None else asdict(found.measured),
         "suspects": causes_data(found.causes),
     }
@@ -186,7 +190,7 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         "memory": found.memory.model_dump(),
         "room": found.room,
         "changes": [
-            {"change": x.told, "step_time": x.step_time, "held": x.held}
+            {"change": x.told, "step_time": x.step_time, "held": x.answer.peak}
             for x in found.changes
         ],
         "tried": found.tried,

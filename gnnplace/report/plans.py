@@ -21,17 +21,22 @@ import numpy as np
 
 from gnnplace.costs import tested_words
 from gnnplace.errors import InputError
-from gnnplace.plans import parse_adapters
-from gnnplace.plans.order.orders import FORWARD, FULL, WEIGHT, Pipeline
-from gnnplace.plans.order.rows import PASSES, passes_in
-from gnnplace.plans.order.timing import Timing, timed
-from gnnplace.plans.plan import (
+from gnnplace.plans import (
+    FORWARD_PASS,
+    FULL_PASS,
+    PASS_KINDS,
+    WEIGHT_PASS,
     MemoryEntry,
     OpPlacement,
+    Pipeline,
     Plan,
     PlanFile,
     StageEntry,
+    Timing,
     layer_of,
+    parse_adapters,
+    passes_in,
+    timed,
 )
 from gnnplace.report.html import (
     Html,
@@ -626,9 +631,9 @@ def _curve(file: PlanFile, timing: Timing, rank: int) -> Curve:
     )
     for action, (_, _, start, end) in zip(timing.orders[rank], spans, strict=False):
         size = file.stages[action.chunk].saved or 0.0
-        if action.kind == FORWARD:
+        if action.kind == FORWARD_PASS:
             changes.append((start, size))
-        elif action.kind in (FULL, WEIGHT):
+        elif action.kind in (FULL_PASS, WEIGHT_PASS):
             changes.append((end, -size))
     times, sizes = zip(*sorted(changes, key=lambda change: change[0]), strict=True)
     return np.array(times), np.cumsum(sizes)
@@ -649,7 +654,7 @@ def _naming(timing: Timing, stages: Sequence[StageEntry]) -> Naming:
 
 
 def _kind(name: str) -> str:
-    return "end" if name.startswith("end") else next(k for k in name if k in PASSES)
+    return "end" if name.startswith("end") else next(k for k in name if k in PASS_KINDS)
 
 
 def _module(name: str) -> str:

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 MOST_DEVICES = 1024
 DEVICES, EXECUTED_DEVICES = 8, 2  # where nothing says how many
 FLOPS, BANDWIDTH = 10e12, 16e9  # of the PaSE authors' cost model
-TIME, MEMORY, FEWEST = "time", "memory", "gpus"
+TIME: str = "time"
+MEMORY: str = "memory"
+FEWEST: str = "gpus"
 GOALS = (TIME, MEMORY, FEWEST)
 
 

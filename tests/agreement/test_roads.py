@@ -13,11 +13,18 @@ import pytest
 
 import gnnplace
 from gnnplace.cli.main import run
+from gnnplace.explaining.captured import CapturedStep
+from gnnplace.explaining.in_words import SpecStep
+from gnnplace.explaining.steps import step_causes, step_parts
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.given import draft_of_spec
 from gnnplace.plans.job import SearchOptions, TrainingJob
+from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
+from gnnplace.plans.search.draft import realized
+from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.plans.segments.recognition import configured_sizes
@@ -53,6 +60,7 @@ PLANS = (
     "dp=2,tp=2,pp=2,microbatch_size=2,recompute=selective",
     "dp=2,tp=2,pp=2,microbatch_size=1,recompute=block:1,schedule=interleaved:2",
 )
+EXPLAINED = (PLANS[3], PLANS[5], PLANS[7], PLANS[8], PLANS[9])
 EXPERTS = ("dp=8,ep=4,microbatch_size=1,zero=1", "dp=8,ep=2,microbatch_size=2")
 
 
@@ -124,6 +132,26 @@ def test_every_road_answers_alike(tmp_path):
         [peak(plan)] * 3, rel=1e-6
     )
     assert sum(explained.parts.values()) == pytest.approx(plan.step_time, rel=1e-6)
+
+
+@pytest.mark.parametrize("words", EXPLAINED)
+def test_a_captured_decoder_is_explained_as_its_sizes_are(words):
+    """Parts and causes are one mechanism's, whatever its prices come from."""
+    chain, spec = captured("llama"), parse_spec(words)
+    draft = draft_of_spec(chain, machine(), spec)
+    priced = realized(pricer_of(chain, MeshFabric(machine()), draft.size), draft)
+    step = CapturedStep(given_plan(chain, machine(), words), priced)
+    by_sizes = SpecStep(chain.source.sizes.setting, spec)
+    parts, expected = step_parts(step), step_parts(by_sizes)
+    if spec.cp > 1:  # by sizes alone gradients over shards of tokens count as shards'
+        for found in (parts, expected):
+            found["shards"] += found.pop("replicas")
+    assert parts == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    causes, expected_causes = (
+        {cause.name: cause.seconds for cause in step_causes(x, step_parts(x))}
+        for x in (step, by_sizes)
+    )
+    assert causes == pytest.approx(expected_causes, rel=1e-6)
 
 
 def test_what_is_found_is_priced_as_what_is_given():

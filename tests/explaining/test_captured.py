@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gnnplace.explaining.captured import PARTS, changes_of, parts_of
+from gnnplace.explaining import explain_step
+from gnnplace.explaining.captured import CapturedStep
+from gnnplace.explaining.steps import PARTS, step_causes, step_parts
 from gnnplace.plans.answers import given_plan
 from gnnplace.plans.given import draft_of_spec
 from gnnplace.plans.mesh import MeshFabric
@@ -27,43 +29,58 @@ WORDS = [
 ]
 
 
-def priced(words, machine, model=None):
+def explained(words, machine, model=None):
+    """The step of a plan in words of a toy model."""
     model = model or chain(np.random.default_rng(0), count=8, batch=8)
     draft = draft_of_spec(model, machine, parse_spec(words))
-    pricer = Pricer(model, MeshFabric(machine), draft.size)
-    return realized(pricer, draft), pricer
+    priced = realized(Pricer(model, MeshFabric(machine), draft.size), draft)
+    return CapturedStep(given_plan(model, machine, words), priced)
 
 
 @pytest.mark.parametrize("words", WORDS)
 def test_parts_add_up_to_the_step(words):
-    made, pricer = priced(words, cluster(4))
-    parts = parts_of(made, pricer)
+    step = explained(words, cluster(4))
+    parts = step_parts(step)
     assert list(parts) == list(PARTS)
-    assert sum(parts.values()) == pytest.approx(made.step_time)
+    assert sum(parts.values()) == pytest.approx(step.planned.step_time)
     assert min(parts.values()) >= 0
 
 
 def test_messages_are_what_links_take_that_are_not_hidden():
-    made, pricer = priced("pp=4,microbatch_size=1", cluster(4, bandwidth=0.5))
-    free, _ = priced("pp=4,microbatch_size=1", cluster(4, bandwidth=1e30))
+    step = explained("pp=4,microbatch_size=1", cluster(4, bandwidth=0.5))
+    free = explained("pp=4,microbatch_size=1", cluster(4, bandwidth=1e30))
     hops = 6 * 1e-3  # latencies of three hops there and back that stay there
-    told = parts_of(made, pricer)["messages"]
-    assert told == pytest.approx(made.step_time - free.step_time, abs=hops * 8)
-    assert told > 1.0
+    messages = step_parts(step)["messages"]
+    difference = step.planned.step_time - free.planned.step_time
+    assert messages == pytest.approx(difference, abs=hops * 8)
+    assert messages > 1.0
 
 
-def test_recomputation_zero_and_reduction_are_what_goes_away_without_them():
+def test_recomputation_and_replicas_are_what_goes_away_without_them():
     machine = cluster(2, bandwidth=5.0)
     words = "dp=2,microbatch_size=1,zero={},recompute={}"
-    made, pricer = priced(words.format(3, "full"), machine)
-    found = parts_of(made, pricer)
-    without, _ = priced(words.format(3, "none"), machine)
-    assert found["recompute"] == pytest.approx(made.step_time - without.step_time)
-    lean, _ = priced(words.format(1, "full"), machine)
-    saved = made.step_time - lean.step_time  # ZeRO 1 has a sum at the end instead
-    assert found["zero"] == pytest.approx(saved + lean.costs[0].reduction)
-    assert found["reduction"] == 0.0
-    assert parts_of(lean, pricer)["reduction"] == pytest.approx(lean.costs[0].reduction)
+    step = explained(words.format(3, "full"), machine)
+    parts = step_parts(step)
+    without = explained(words.format(3, "none"), machine)
+    difference = step.planned.step_time - without.planned.step_time
+    assert parts["recompute"] == pytest.approx(difference)
+    # ZeRO 3 exchanges with every micro-batch, ZeRO 1 at the end of the step.
+    (cost,) = step.planned.costs
+    assert parts["replicas"] == pytest.approx(4 * cost.gathered)
+    lean = explained(words.format(1, "full"), machine)
+    (cost,) = lean.planned.costs
+    assert step_parts(lean)["replicas"] == pytest.approx(cost.reduction)
+    assert cost.reduction > 0.0
+
+
+def test_slow_links_add_what_they_take_more():
+    """One network joins the devices: at a tenth of its speed exchanges take ten times."""
+    machine = cluster(2, bandwidth=5.0)
+    step = explained("dp=2,microbatch_size=4,zero=1", machine)
+    parts = step_parts(step)
+    causes = {cause.name: cause.seconds for cause in step_causes(step, parts)}
+    assert causes["inside"] == pytest.approx(9 * parts["replicas"])
+    assert "across" not in causes
 
 
 def test_bubbles_are_those_of_1f1b():
@@ -71,28 +88,25 @@ def test_bubbles_are_those_of_1f1b():
     model = chain(np.random.default_rng(0), count=4, batch=8)
     source = model.source
     source.seconds[:] = source.seconds.mean()
-    made, pricer = priced("pp=4,microbatch_size=2", cluster(4, bandwidth=1e30), model)
-    found = parts_of(made, pricer)
-    wanted = 3 / 4 * found["compute"]
-    assert found["bubble"] == pytest.approx(wanted, rel=1e-6)
+    machine = cluster(4, bandwidth=1e30)
+    parts = step_parts(explained("pp=4,microbatch_size=2", machine, model))
+    assert parts["bubble"] == pytest.approx(3 / 4 * parts["compute"], rel=1e-6)
 
 
 @pytest.mark.parametrize("words", WORDS)
 def test_changes_are_priced_as_plans_with_one_other_word(words):
     machine = cluster(4)
     model = chain(np.random.default_rng(0), count=8, batch=8)
-    plan = given_plan(model, machine, words)
-    made, pricer = priced(words, machine, model)
-    found = {x.told: x for x in changes_of(plan, made, pricer)}
-    assert found
+    changes = dict(explained(words, machine, model).price_changes())
+    assert changes
     pairs = dict(pair.split("=") for pair in words.split(","))
-    for told, change in found.items():
+    for told, answer in changes.items():
         name, _, value = told.partition("=")
         if " " in told or name not in ("zero", "recompute"):
             continue
-        other = ",".join(f"{k}={v}" for k, v in {**pairs, name: value}.items())
-        again, _ = priced(other, machine, model)
-        assert change.step_time == pytest.approx(again.step_time), told
+        changed = ",".join(f"{k}={v}" for k, v in {**pairs, name: value}.items())
+        changed_step = explained(changed, machine, model).planned
+        assert answer.step_time == pytest.approx(changed_step.step_time), told
 
 
 def test_fewer_stages_are_worth_most_where_bubbles_bound():
@@ -100,12 +114,11 @@ def test_fewer_stages_are_worth_most_where_bubbles_bound():
         chain(np.random.default_rng(0), count=8, batch=8), border=np.zeros(9)
     )
     machine = cluster(4, bandwidth=1e9)
-    made, pricer = priced("pp=4,microbatch_size=4", machine, model)
-    parts = parts_of(made, pricer)
+    step = explained("pp=4,microbatch_size=4", machine, model)
+    parts = step_parts(step)
     assert max(parts, key=parts.__getitem__) in ("compute", "bubble")
-    plan = given_plan(model, machine, "pp=4,microbatch_size=4")
-    best = min(changes_of(plan, made, pricer), key=lambda x: x.step_time)
-    assert best.step_time < made.step_time
+    best = explain_step(step).changes[0]
+    assert best.step_time < step.planned.step_time
     assert best.told in (
         "microbatch_size=2",
         "dp=2 and pp=2",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gnnplace.explaining.causes import KINDS, rank_causes, speed_text
-from gnnplace.explaining.in_words import row_causes, row_parts
+from gnnplace.explaining.in_words import SpecStep
+from gnnplace.explaining.steps import step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.spec import parse_spec
@@ -89,10 +90,11 @@ def test_sockets_between_servers_are_told_from_a_plan():
     """ZeRO 3 over four servers whose network is a hundredth of its speed."""
     setting = setting_of(LLAMA, preset("dgx-h100-4x8"), framework_name="pytorch")
     spec = parse_spec("dp=32,microbatch_size=1,batch=64,zero=3")
-    parts = row_parts(setting, spec)
+    explained = SpecStep(setting, spec)
+    parts = step_parts(explained)
     step = price(setting, spec).step_time
-    (first, *_) = row_causes(setting, spec, parts, 20.0 * step)
+    (first, *_) = step_causes(explained, parts, 20.0 * step)
     assert first.name == "across"
     assert "sockets instead of InfiniBand" in first.text
-    none = row_causes(setting, spec, parts)
+    none = step_causes(explained, parts)
     assert {"across", "inside", "clock", "host", "recompute"} <= {x.name for x in none}

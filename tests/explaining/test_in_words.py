@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gnnplace.explaining.in_words import (
-    ROW_PARTS,
-    row_causes,
-    row_changes,
-    row_parts,
-)
+from gnnplace.explaining import explain_step
+from gnnplace.explaining.in_words import SpecStep
+from gnnplace.explaining.steps import PARTS, step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import setting_of
 from gnnplace.plans.spec import parse_spec
@@ -43,8 +40,8 @@ def test_parts_add_up_to_the_step(framework, words):
     answer = price(own, told)
     if answer.step_time is None:
         return  # a schedule or ZeRO that the framework has not
-    parts = row_parts(own, told)
-    assert list(parts) == list(ROW_PARTS)
+    parts = step_parts(SpecStep(own, told))
+    assert list(parts) == list(PARTS)
     assert sum(parts.values()) == pytest.approx(answer.step_time)
     assert min(parts.values()) > -1e-3 * answer.step_time
 
@@ -52,11 +49,13 @@ def test_parts_add_up_to_the_step(framework, words):
 def test_what_hosts_take_is_what_a_step_without_them_does_not():
     own = setting("pytorch")
     words = "dp=32,microbatch_size=1,batch=64,zero=3"
-    offloaded = row_parts(own, parse_spec(f"{words},offload=optimizer+parameters"))
-    resident = row_parts(own, parse_spec(words))
+    offloaded = step_parts(
+        SpecStep(own, parse_spec(f"{words},offload=optimizer+parameters"))
+    )
+    resident = step_parts(SpecStep(own, parse_spec(words)))
     assert resident["offload"] == 0.0
     assert offloaded["offload"] > 0.0
-    names = [name for name in ROW_PARTS if name != "offload"]
+    names = [name for name in PARTS if name != "offload"]
     assert [offloaded[name] for name in names] == pytest.approx(
         [resident[name] for name in names]
     )
@@ -95,7 +94,7 @@ def test_the_largest_part_is_the_one_that_is_known_to_dominate(
     framework, environment, words, bound
 ):
     own = setting(framework, environment_name=environment)
-    parts = row_parts(own, parse_spec(words))
+    parts = step_parts(SpecStep(own, parse_spec(words)))
     assert max(parts, key=parts.__getitem__) == bound, parts
 
 
@@ -103,9 +102,8 @@ def test_bubbles_are_those_of_the_formula():
     """Equal stages, no head and no exchanges: (p - 1) / m of the work."""
     own = setting()
     own = replace(own, decoder=replace(own.decoder, vocabulary=1))
-    parts = row_parts(
-        own, parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none")
-    )
+    words = parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=none")
+    parts = step_parts(SpecStep(own, words))
     assert parts["bubble"] == pytest.approx(7 / 16 * parts["compute"], rel=0.02)
 
 
@@ -114,7 +112,7 @@ def test_changes_are_what_their_words_take():
         setting(),
         parse_spec("pp=8,dp=4,microbatch_size=1,batch=64,recompute=full"),
     )
-    changes = row_changes(own, words)
+    changes = explain_step(SpecStep(own, words)).changes
     times = [x.answer.step_time for x in changes]
     assert times == sorted(times)
     told = {x.told: x.answer for x in changes}
@@ -127,7 +125,7 @@ def test_waits_hold_launches_too():
     small = DecoderSizes(128, 64, 4, 4, 256, 64, 128)
     own = setting_of(small, preset("nvswitch-h100-8"), framework_name="megatron-lm")
     words = parse_spec("pp=4,microbatch_size=1,batch=1")
-    parts = row_parts(own, words)
+    parts = step_parts(SpecStep(own, words))
     step = price(own, words).step_time or 0.0
     work = step - parts["update"] - parts["messages"]
     assert parts["bubble"] == pytest.approx(0.75 * work, rel=0.1)
@@ -139,8 +137,8 @@ def test_causes_are_what_the_changed_run_takes_more():
         parse_spec("dp=4,tp=4,pp=2,microbatch_size=1,batch=64,zero=1"),
     )
     step = price(own, words).step_time or 0.0
-    parts = row_parts(own, words)
-    causes = {x.name: x.seconds for x in row_causes(own, words, parts)}
+    parts = step_parts(SpecStep(own, words))
+    causes = {x.name: x.seconds for x in step_causes(SpecStep(own, words), parts)}
     again = price(own, replace(words, recompute="full")).step_time or 0.0
     checked = (
         price(setting(environment_name="checked-collectives"), words).step_time or 0.0
@@ -150,3 +148,12 @@ def test_causes_are_what_the_changed_run_takes_more():
     # Each usual factor is above two, so that at least the part itself is added.
     assert causes["host"] >= parts["host"] * 0.99
     assert causes["inside"] >= parts["shards"] * 0.99
+
+
+def test_a_step_of_captured_launches_is_explained():
+    """Collectives that are checked cannot be captured: the run does not have that cause."""
+    words = "dp=4,tp=8,microbatch_size=1,batch=64,cuda_graphs=layers"
+    step = SpecStep(setting(), parse_spec(words))
+    names = {cause.name for cause in step_causes(step, step_parts(step))}
+    assert "across" in names
+    assert "checks" not in names

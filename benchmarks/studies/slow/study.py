@@ -33,7 +33,8 @@ from benchmarks.studies.published.outcomes import Outcome
 from benchmarks.studies.published.weak_scaling import outcomes
 from gnnplace.errors import FormatError
 from gnnplace.explaining.causes import SlowdownCause
-from gnnplace.explaining.in_words import cause_prices, row_causes, row_parts
+from gnnplace.explaining.in_words import SpecStep
+from gnnplace.explaining.steps import cause_prices, step_causes, step_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
@@ -186,10 +187,11 @@ def name_situation(
     setting, spec = outcome.setting, outcome.plan
     assert setting is not None
     assert outcome.seconds is not None
-    parts = row_parts(setting, spec)
+    explained = SpecStep(setting, spec)
+    parts = step_parts(explained)
     step = sum(parts.values())
     noisy = sum(seconds * generator.normal(1.0, NOISE) for seconds in parts.values())
-    added = cause_prices(setting, spec, parts)(cause, factor) - step
+    added = cause_prices(explained, parts)(cause, factor) - step
     measured = outcome.seconds / step * (noisy + added)
     run = f"{outcome.question}, {cause} x {factor:g}"
     return _named(run, cause, setting, spec, measured)
@@ -198,8 +200,9 @@ def name_situation(
 def _named(
     run: str, cause: str, setting: PricingSetting, spec: PlanSpec, measured: float
 ) -> NamedCause:
-    parts = row_parts(setting, spec)
-    causes = row_causes(setting, spec, parts, measured)
+    explained = SpecStep(setting, spec)
+    parts = step_parts(explained)
+    causes = step_causes(explained, parts, measured)
     return NamedCause(run, cause, causes, measured / sum(parts.values()))
 
 

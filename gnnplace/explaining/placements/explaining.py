@@ -34,13 +34,15 @@ from gnnplace.explaining.placements.critical_path import KINDS, Piece, critical_
 from gnnplace.explaining.placements.modules import module_rows
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.policy import PlaceOptions, place
-from gnnplace.problem import Constraints, Placement, Problem
-from gnnplace.problem.constraints import constrained
-from gnnplace.problem.constraints.applying import resolve
-from gnnplace.problem.constraints.constraints import (
+from gnnplace.problem import (
     ConstraintRule,
+    Constraints,
     Given,
+    Placement,
+    Problem,
     as_constraints,
+    constrained,
+    resolve,
 )
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
 

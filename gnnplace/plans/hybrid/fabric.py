@@ -14,16 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gnnplace.costs.collectives import (
+from gnnplace.costs import (
     ALL_GATHER,
     ALL_REDUCE,
     BUCKET,
     REDUCE_SCATTER,
+    LinkTable,
     collective,
     hops,
     ring_seconds,
 )
-from gnnplace.costs.links import LinkTable
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.problem import Cluster

@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.costs.collectives import BUCKET
+from gnnplace.costs import BUCKET
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gnnplace.costs.memory import PARAMETER
-from gnnplace.costs.profiling.targets import is_problem_file
+from gnnplace.costs import PARAMETER, is_problem_file
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
@@ -26,8 +25,7 @@ from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
 from gnnplace.plans.spec import PlanSpec
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.problem import Cluster, with_slack
 
 if TYPE_CHECKING:
     from gnnplace.plans.hybrid.study import Search

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gnnplace.costs.links import LinkTable
-from gnnplace.costs.own import with_measurements
-from gnnplace.costs.profiling.profiler import read_or_profile
-from gnnplace.costs.profiling.targets import (
+from gnnplace.costs import (
+    LinkTable,
     is_problem_file,
     on_cluster,
+    read_or_profile,
     resolve_cluster,
+    with_measurements,
 )
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.hybrid.advice import ReplicaAdvice, advise

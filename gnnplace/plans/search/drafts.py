@@ -56,7 +56,7 @@ PRECISION = 1e-3
 LARGEST_STAGES = 12  # thresholds that `best_meshes` is run with
 Timed = tuple[float, Draft]
 """Seconds by the formula, and the draft."""
-BASELINES = (
+BASELINES: tuple[str, ...] = (
     "ddp",
     "zero-1",
     "zero-2",

@@ -877,8 +877,9 @@ class FrameworkPricer(Pricer):
         framework = self.framework
         seconds = framework.constants["host_update"]
         if framework.checks is not None:
-            mesh = draft.stages[0].mesh
-            tp, num_devices = mesh.axes[-1], mesh.count * (max(draft.ranks) + 1)
+            stage = draft.stages[0]
+            tp = self._degrees(stage.mesh, stage.choice).tp
+            num_devices = stage.mesh.count * (max(draft.ranks) + 1)
             checks = framework.checks
             seconds += checks["checks_world"] * checks["check"] * num_devices
             seconds += checks["checks_end"] * checks["check"] * tp * (tp > 1)
