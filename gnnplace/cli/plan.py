@@ -247,13 +247,12 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
     return 0
 
 
-def _compare_machines(args: Namespace) -> int:
-    """Search a plan for each of several clusters, and print the best of all.
+def _check_machine_options(args: Namespace, clusters: list[str]) -> None:
+    """Check that nothing but what several clusters are compared by was asked for.
 
     Raises:
-        InputError: An option is for one cluster alone, or a price is missing.
+        InputError: An option is for one cluster alone, or clusters have no names of their own.
     """
-    clusters = [name.strip() for name in args.cluster.split(",")]
     for name in (
         "given",
         "launcher",
@@ -265,21 +264,26 @@ def _compare_machines(args: Namespace) -> int:
     ):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: is of one cluster; give --cluster one name")
-    is_other_goal = args.goal not in (TIME, CHEAPEST)
-    if (
-        args.tries
-        or is_other_goal
-        or "" in clusters
-        or len(set(clusters)) < len(clusters)
-    ):
+    is_comparable = args.goal in (TIME, CHEAPEST) and not args.tries
+    if not is_comparable or "" in clusters or len(set(clusters)) < len(clusters):
         raise InputError(
             f"--cluster {args.cluster}: several clusters must have names of their own, and are "
             "compared by time or cost, without --try"
         )
+
+
+def _compare_machines(args: Namespace) -> int:
+    """Search a plan for each of several clusters, and print the best of all.
+
+    Raises:
+        InputError: An option is for one cluster alone, or a price is missing.
+    """
+    clusters = [name.strip() for name in args.cluster.split(",")]
+    _check_machine_options(args, clusters)
     devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
-    prices = (
-        None if args.price is None else read_prices(args.price, list(devices.values()))
-    )
+    prices = None
+    if args.price is not None:
+        prices = read_prices(args.price, list(devices.values()))
     tokens = None if args.tokens is None else token_count(args.tokens)
     plans = {
         cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
@@ -287,6 +291,7 @@ def _compare_machines(args: Namespace) -> int:
     costs: dict[str, PlanCost] = {}
     if prices is not None:
         costs = costs_of_plans(plans, devices, prices, tokens)
+    # The first of the order is the answer; it alone is written and printed as a plan.
     order = rank_machines(plans, costs if args.goal == CHEAPEST else {})
     best = plans[order[0]]
     if args.output is not None and best.feasible:

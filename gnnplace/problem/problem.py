@@ -78,6 +78,7 @@ class Problem:
     def __post_init__(self) -> None:
         if self.num_ops == 0:
             raise InputError("ops: at least one op is needed")
+        # Every array of ops has one entry an op; forbid, errors and sources may be absent.
         for field_name in (
             "state",
             "phase",
@@ -104,6 +105,7 @@ class Problem:
                 raise InputError(
                     f"{kind}: has {len(values)} errors or sources, not one an op"
                 )
+        # Times may be infinite (that kind cannot run the op), but neither NaN nor negative.
         for kind, seconds in self.time.items():
             bad = np.flatnonzero(
                 ~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds)))

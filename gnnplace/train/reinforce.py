@@ -187,18 +187,25 @@ class Reinforce(Learner):
         steps: int = 3000,
         export: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {"hidden": hidden, "layers": layers, "memory": memory}
-        given |= {"decoder_hidden": decoder_hidden}
-        check_least(
-            **{k: (v, int(k != "layers")) for k, v in given.items() if v is not None}
-        )
+        sizes = {
+            "hidden": hidden,
+            "layers": layers,
+            "memory": memory,
+            "decoder_hidden": decoder_hidden,
+        }
+        for name, size in sizes.items():
+            if size is not None:
+                check_least(**{name: (size, 0 if name == "layers" else 1)})
         check_least(samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
         check_least(temperature=(temperature, 0.01))
+        # An encoder or an order of one's own is code that the network's file names: whoever passes
+        # it here trusts it.
         with trusting(encoder is not None or order is not None):
-            own = None if encoder is None else described(encoder)
-            network = begun(start, given | {"order": order, "encoder": own})
+            described_encoder = None if encoder is None else described(encoder)
+            options = {"order": order, "encoder": described_encoder}
+            network = begun(start, sizes | options)
         super().__init__(network, learning_rate, steps, export)
         self.start = start
         self.samples, self.kept = samples, kept

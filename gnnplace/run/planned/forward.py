@@ -308,6 +308,8 @@ class _Forward:
         store = Parameters(
             self.seat, 0, {}, {n: p.shape for n, p in parameters.items()}
         )
+        # The first gradient that arrives asks for one ``finish`` once the whole backward is over:
+        # sums over processes need all gradients, in one order everywhere.
         waiting = [False]
 
         def arrived(leaf: torch.Tensor) -> None:

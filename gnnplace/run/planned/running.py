@@ -151,6 +151,8 @@ def run_plan(
         )
     if isinstance(model, str):
         check_model(plan.file, workload_of(model, fake=True))
+    # Each worker notes its current action in shared memory. As long as that changes, the run has
+    # not hung, and what is written there says where a worker stopped.
     words = shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:
