@@ -82,7 +82,7 @@ def row_causes(
         parts: Seconds of its step, of `row_parts`.
         measured: Seconds of a step of the run; None: every cause at its usual factor.
     """
-    servers = spec.num_devices > setting.framework.network.each
+    servers = spec.num_devices > setting.framework.network.per_server
     step = sum(parts.values())
     return rank_causes(
         cause_prices(setting, spec, parts), step, measured, servers=servers

@@ -65,8 +65,9 @@ def constant_lines(
         if network.card
         else ""
     )
+    fabric = network.fabric or "links of no measured fabric"
     yield (
-        f"cluster: servers of {network.each}, {network.fabric or 'links of no measured fabric'} "
+        f"cluster: servers of {network.per_server}, {fabric} "
         f"at {network.inside / 1e9:.4g} GB/s inside{rails}"
     )
     owner = ""
