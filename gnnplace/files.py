@@ -94,12 +94,12 @@ def read_size(given: object) -> Any:
     """
     if not isinstance(given, str):
         return given
-    found = SIZE.fullmatch(given.strip())
-    if found is None:
+    match = SIZE.fullmatch(given.strip())
+    if match is None:
         raise ValueError(
             f"{given!r} is no size; write bytes, as 16e9, '16GB' or '512MiB'"
         )
-    return float(found[1]) * UNITS[(found[2] or "").lower()]
+    return float(match[1]) * UNITS[(match[2] or "").lower()]
 
 
 def read_rate(given: object) -> Any:
@@ -200,17 +200,18 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        told: dict[tuple[int | str, ...], dict[str, None]] = {}
+        reasons_by_path: dict[tuple[int | str, ...], dict[str, None]] = {}
         branches = set()
         for fault in error.errors(include_url=False):
             path = _path_in(data, fault)
-            told.setdefault(path, {})[_said(fault)] = None
+            reasons_by_path.setdefault(path, {})[_said(fault)] = None
             branches |= {path} if path != fault["loc"] else set()
         for path in branches:  # of a union, the branch that was read furthest says most
-            if any(path == other[: len(path)] != other for other in told):
-                del told[path]
+            if any(path == longer[: len(path)] != longer for longer in reasons_by_path):
+                del reasons_by_path[path]
         deepest = [
-            f"{key_path(path)}: {', or '.join(said)}" for path, said in told.items()
+            f"{key_path(path)}: {', or '.join(reasons)}"
+            for path, reasons in reasons_by_path.items()
         ]
         raise of_faults(FormatError, deepest, source) from None
 
@@ -405,12 +406,12 @@ def yaml_of(
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = (
+        position = (
             f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
         )
-        told = str(getattr(error, "problem", None) or "syntax error")
+        problem = str(getattr(error, "problem", None) or "syntax error")
         raise FormatError(
-            f"{source}: {where}: not YAML: {' '.join(told.split())}"
+            f"{source}: {position}: not YAML: {' '.join(problem.split())}"
         ) from None
     except RecursionError:
         raise FormatError(
@@ -539,12 +540,12 @@ def silent(descriptor: int) -> Iterator[None]:
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)
-    kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    saved_descriptor, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, descriptor)
         yield
     finally:
         flush(None)
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(saved_descriptor, descriptor)
+        os.close(saved_descriptor)
         os.close(nowhere)

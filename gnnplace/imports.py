@@ -52,13 +52,13 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
             raise InputError(
                 f"{spec}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
             ) from None
-    found: Any = holder
+    target: Any = holder
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        target = getattr(target, part, None)
+    if not callable(target):
         near = suggestion(name, _functions(holder))
         raise InputError(f"{spec}: module {module!r} has no callable {name!r}{near}")
-    return found
+    return target
 
 
 @contextmanager

@@ -256,8 +256,9 @@ def _check_digests(rows: Sequence[Row]) -> None:
                 for r in (first, row)
             ]
             raise InputError(
-                f"{_suite(row)}: {row['problem']}: it says something else in two rows, {digests[0]} "
-                f"and {digests[1]}; leave the older rows out, or raise the suite's version"
+                f"{_suite(row)}: {row['problem']}: it says something else in two rows, "
+                f"{digests[0]} and {digests[1]}; leave the older rows out, or raise "
+                "the suite's version"
             )
 
 

@@ -30,30 +30,30 @@ def read_placed(
     """
     data = read_json(path)
     stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
-    asked = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
+    constraints = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
     options = placed_options(args, data)
     if gnnplace.is_problem_file(args.what):
         problem = gnnplace.read_on_cluster(args.what, args.cluster)
         placement, problem = gnnplace.read_placement_for(path, problem)
-        return problem, placement, asked
+        return problem, placement, constraints
     cluster = args.cluster or cluster_of(data)
     problem = gnnplace.read_or_profile(args.what, cluster, options, say)
     placement, problem = gnnplace.read_placement_for(path, problem)
-    return problem, placement, asked
+    return problem, placement, constraints
 
 
 def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
     """Return the capture options that the placement was made with, else those of the command."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    given = {key: getattr(args, key) for key in CAPTURE}
+    options = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
-        given.update(
+        options.update(
             {key: stored[key] for key in (*CAPTURE, "constraints") if key in stored}
         )
-    given["microbatches"] = max(
-        given["microbatches"], gnnplace.placed_microbatches(data)
+    options["microbatches"] = max(
+        options["microbatches"], gnnplace.placed_microbatches(data)
     )
-    return gnnplace.CaptureOptions(**given)
+    return gnnplace.CaptureOptions(**options)
 
 
 def cluster_of(data: Any) -> str:
@@ -64,9 +64,9 @@ def cluster_of(data: Any) -> str:
     Raises:
         MismatchError: The file names no cluster, and its devices are not those of this machine.
     """
-    known = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
-    if isinstance(known, str):
-        return known
+    cluster = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
+    if isinstance(cluster, str):
+        return cluster
     sequence = data.get("sequence") if isinstance(data, dict) else None
     devices = data.get("device") if isinstance(data, dict) else None
     names = list(sequence) if isinstance(sequence, dict) else []

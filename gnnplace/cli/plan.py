@@ -100,12 +100,12 @@ def is_priced_by_row(
 
 def _price(args: Namespace, headroom: str | float) -> int:
     """Price every plan of a table, print the best first, and write them in their order."""
-    odd = next(
+    unused = next(
         (n for n in ("html", "trace", "table") if getattr(args, n) is not None), None
     )
-    if odd is not None or args.tries:
+    if unused is not None or args.tries:
         raise InputError(
-            f"--{odd or 'try'}: is of one plan; leave it out with a table of plans"
+            f"--{unused or 'try'}: is of one plan; leave it out with a table of plans"
         )
     priced = gnnplace.price_plans(
         args.what,
@@ -179,7 +179,7 @@ def _price_launch_file(
 
 def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan]:
     """Search the fastest plan for one of several clusters, or batches, that options describe."""
-    asked = constraints_of(
+    constraints = constraints_of(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     return list(
@@ -191,12 +191,12 @@ def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan
             optimizer=args.optimizer,
             lora=args.lora,
             memory_limit=args.memory_limit,
-            headroom=asked.headroom or args.headroom,
+            headroom=constraints.headroom or args.headroom,
             budget=args.budget,
             runnable=args.runnable,
             accept_other_loss=args.accept_other_loss,
             imbalance=args.imbalance,
-            constraints=replace(asked, headroom=None),
+            constraints=replace(constraints, headroom=None),
             modes=args.modes,
             launcher=args.launcher,
             framework=args.framework,
@@ -498,7 +498,7 @@ def run(args: Namespace) -> int:
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
-    asked = constraints_of(
+    constraints = constraints_of(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     if args.fits:
@@ -518,7 +518,7 @@ def run(args: Namespace) -> int:
     if by_row and prices is not None:
         raise InputError("--price: is of one plan; leave it out with a table of plans")
     if by_row:
-        return _price(args, headroom=asked.headroom or args.headroom)
+        return _price(args, headroom=constraints.headroom or args.headroom)
     if args.tries and args.given is not None:
         raise InputError(
             "--try: chooses among plans that are searched; leave --given out, or run the plan with "
@@ -532,7 +532,7 @@ def run(args: Namespace) -> int:
         optimizer=args.optimizer,
         lora=args.lora,
         memory_limit=args.memory_limit,
-        headroom=asked.headroom or args.headroom,
+        headroom=constraints.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
         given=None if args.given is None else _given(args),
@@ -540,7 +540,7 @@ def run(args: Namespace) -> int:
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         imbalance=args.imbalance,
-        constraints=replace(asked, headroom=None),
+        constraints=replace(constraints, headroom=None),
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,

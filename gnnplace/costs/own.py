@@ -109,7 +109,7 @@ def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
             "an all-to-all alone does not say what a link takes: run sendrecv_perf"
         )
     run = by_op[op]
-    count = run.servers * run.each
+    count = run.servers * run.per_server
     part, latencies = (1.0, 1.0) if op == P2P else (share(op, count), hops(op, count))
     (small, first), (large, last) = run.rows[0], run.rows[-1]
     bandwidth = part * large / last
@@ -125,7 +125,7 @@ def _with(
     source: str,
 ) -> LinkTable:
     """Return the table with one more fabric."""
-    series = {Key(run.op, run.servers, run.each): _series(run) for run in runs}
+    series = {Key(run.op, run.servers, run.per_server): _series(run) for run in runs}
     return LinkTable(
         {**table.series, fabric: series},
         {**table.latency, fabric: latency},

@@ -92,10 +92,10 @@ class QuickFlags(Flags):  # type: ignore[misc]
         """Return whether all values are equal; what neither has set is its default in both."""
         if not isinstance(other, Flags):
             return False
-        mine, others = self._values, other._values
-        return mine == others or all(
+        values, other_values = self._values, other._values
+        return values == other_values or all(
             getattr(self, name) == getattr(other, name)
-            for name in mine.keys() | others.keys()
+            for name in values.keys() | other_values.keys()
         )
 
 
@@ -319,10 +319,10 @@ def kernel(function: Function) -> Any:
     if config.DISABLE_JIT:
         KERNELS.append(function)
         return function
-    made = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
-    made._cache = KernelCache(function)
-    KERNELS.append(made)
-    return made
+    compiled = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
+    compiled._cache = KernelCache(function)
+    KERNELS.append(compiled)
+    return compiled
 
 
 def inner(**flags: object) -> Callable[[Function], Any]:
@@ -336,12 +336,12 @@ def inner(**flags: object) -> Callable[[Function], Any]:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        made = InnerKernel(
+        inner_kernel = InnerKernel(
             function, targetoptions=options, pipeline_class=InnerCompiler
         )
-        made._cache = InnerCache(function)
-        KERNELS.append(made)
-        return made
+        inner_kernel._cache = InnerCache(function)
+        KERNELS.append(inner_kernel)
+        return inner_kernel
 
     return compiled
 

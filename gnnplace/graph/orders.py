@@ -298,8 +298,10 @@ def check_order(name: str, *also: str) -> None:
         return
     if ":" not in name:
         why = f"it is of {ORDERS[name].alone}" if name in ORDERS else "unknown"
-        known = ", ".join((*also, *FIXED_ORDERS))
-        raise InputError(f"order {name!r}: {why}; orders: {known}, or module:function")
+        known_orders = ", ".join((*also, *FIXED_ORDERS))
+        raise InputError(
+            f"order {name!r}: {why}; orders: {known_orders}, or module:function"
+        )
     _own(name)
 
 
@@ -339,8 +341,8 @@ def direction(graph: ComputationGraph, order: IntArray) -> Direction:
     source, target, _ = graph.edges
     if (position[source] < position[target]).all():
         return Direction.PRODUCERS
-    after = (position[source] > position[target]).all()
-    return Direction.CONSUMERS if after else Direction.NEITHER
+    consumers_first = (position[source] > position[target]).all()
+    return Direction.CONSUMERS if consumers_first else Direction.NEITHER
 
 
 def traversal(

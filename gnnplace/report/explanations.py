@@ -94,14 +94,14 @@ def _alternatives_table(explanation: Explanation) -> Table:
     for choice in explanation.others:
         name = explanation.problem.cluster.devices[choice.device].name
         if not np.isfinite(choice.step_time):
-            table.add_row(name, str(choice.moved), "-", "-", choice.fault)
+            table.add_row(name, str(choice.num_moved), "-", "-", choice.fault)
             continue
         change = choice.step_time / explanation.simulation.step_time - 1.0
-        unmoved = "" if choice.moved else "as it is"
+        unmoved = "" if choice.num_moved else "as it is"
         remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
         table.add_row(
             name,
-            str(choice.moved),
+            str(choice.num_moved),
             seconds_text(choice.step_time),
             f"{change:+.1%}",
             remark,
@@ -146,7 +146,7 @@ def explanation_data(explanation: Explanation) -> dict[str, Any]:
         data["elsewhere"] = {
             names[alternative.device]: {
                 "step_time": _finite(alternative.step_time),
-                "ops_moved": alternative.moved,
+                "ops_moved": alternative.num_moved,
                 "feasible": not alternative.fault,
                 "reason": alternative.fault or None,
             }

@@ -192,9 +192,9 @@ class BatchStructure:
         )
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
-            what = "has no" if path in missing else "has an unknown"
+            fault = "has no" if path in missing else "has an unknown"
             raise InputError(
-                f"batch: it {what} input {path}; give batches with the inputs of the example"
+                f"batch: it {fault} input {path}; give batches with the inputs of the example"
             )
         for path, example in self.leaves.items():
             self._check(path, example, leaves[path])
@@ -202,9 +202,9 @@ class BatchStructure:
         for place, (kind, context) in kinds.items():
             example_kind, example_context = self.kinds.get(place, (None, None))
             if kind is not example_kind or context != example_context:
-                where = "".join(f"[{key!r}]" for key in place)
+                key_text = "".join(f"[{key!r}]" for key in place)
                 raise MismatchError(
-                    f"batch: input {where} is a {kind.__name__} of another form than in the "
+                    f"batch: input {key_text} is a {kind.__name__} of another form than in the "
                     "example; make the step anew for such batches"
                 )
         return {

@@ -176,15 +176,17 @@ def capture_model(
         CaptureError: the module and the line that cannot be captured are named.
     """
     options = options or CaptureOptions()
-    whole = workload_of(model, inputs, loss, fake=fake)
+    workload = workload_of(model, inputs, loss, fake=fake)
     share = None
     if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
         # The callable has a parameter for its batch, so it builds the share itself.
-        tensors = chain(whole.model.parameters(), pytree.tree_leaves(whole.inputs))
+        tensors = chain(
+            workload.model.parameters(), pytree.tree_leaves(workload.inputs)
+        )
         mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), fake)
         share = load(model, share=options.microbatches, fake=mode)
     return capture_workload(
-        whole,
+        workload,
         options.microbatches,
         share=share,
         optimizer=options.optimizer,

@@ -207,9 +207,9 @@ class Evolution(PolicyModule):
             )
         samples = [sample for sample in batch if sample.space.problem.num_devices > 1]
         if not self.spread.any():
-            given = [self._features(sample) for sample in samples[:SPREAD_OF]]
+            features = [self._features(sample) for sample in samples[:SPREAD_OF]]
             # Standard deviation of each feature among the candidates of a decision.
-            spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
+            spread = np.concatenate(features).std(axis=0).clip(min=LEAST_SPREAD)
             mean = self.trainer.strategy.reduce(
                 torch.from_numpy(spread), reduce_op="mean"
             )
@@ -253,9 +253,9 @@ class Evolution(PolicyModule):
         """Go on where the search was."""
         super().on_load_checkpoint(checkpoint)
         if STATE in checkpoint:
-            kept = checkpoint[STATE]
-            self.search = self._new_search(kept["_mean"].numpy())
-            for key, value in kept.items():
+            state = checkpoint[STATE]
+            self.search = self._new_search(state["_mean"].numpy())
+            for key, value in state.items():
                 setattr(
                     self.search,
                     key,
@@ -266,16 +266,18 @@ class Evolution(PolicyModule):
         """Return the features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
-            seen: Any = watch_pass(rollouts, rng)
+            decisions: Any = watch_pass(rollouts, rng)
         else:
             decoded = a_decode(rollouts, rng)
-            seen = rollouts.watch(decoded.aim, decoded.unit_device)
-        if seen is None:
+            decisions = rollouts.watch(decoded.aim, decoded.unit_device)
+        if decisions is None:
             return np.zeros((0, len(self.spread)))
-        allowed = seen.allowed[..., None]
-        mean = (seen.features * allowed).sum(axis=1, keepdims=True)
+        allowed = decisions.allowed[..., None]
+        mean = (decisions.features * allowed).sum(axis=1, keepdims=True)
         mean = mean / allowed.sum(axis=1, keepdims=True).clip(min=1)
-        return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
+        return np.asarray(
+            (decisions.features - mean)[decisions.allowed], dtype=np.float64
+        )
 
     def _fitness(
         self, samples: list[ProblemSample], candidates: FloatArray

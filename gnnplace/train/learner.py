@@ -153,17 +153,17 @@ class Learner(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         share = 1.0 - min(DECAY, (1.0 + self.global_step) / (10.0 + self.global_step))
         with torch.no_grad():
-            for mean, now in zip(
+            for mean, current in zip(
                 self.average.parameters(), self.policy.parameters(), strict=True
             ):
-                mean.lerp_(now, share)
-            for mean, now in zip(
+                mean.lerp_(current, share)
+            for mean, current in zip(
                 self.average.buffers(), self.policy.buffers(), strict=True
             ):
                 _ = (
-                    mean.lerp_(now, share)
+                    mean.lerp_(current, share)
                     if mean.is_floating_point()
-                    else mean.copy_(now)
+                    else mean.copy_(current)
                 )
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
@@ -266,11 +266,11 @@ class Learner(LightningModule):
         Problems without a reference are left out; nan where there are no others.
         """
         ratios = np.array(self.ratios)
-        known = ratios[np.isfinite(ratios)]
-        sums = [known.sum(), (known < BETTER).sum(), len(known)]
-        here = torch.tensor(sums, dtype=torch.float64, device=self.device)
+        finite = ratios[np.isfinite(ratios)]
+        sums = [finite.sum(), (finite < BETTER).sum(), len(finite)]
+        local_sums = torch.tensor(sums, dtype=torch.float64, device=self.device)
         total, better, count = self.trainer.strategy.reduce(
-            here, reduce_op="sum"
+            local_sums, reduce_op="sum"
         ).tolist()
         return float(np.exp(total / count)) if count else float("nan"), better / max(
             count, 1.0
@@ -321,12 +321,14 @@ def begin_with(
     """
     try:
         path = shipped if folder == SHIPPED else folder
-        own = {
+        added_parameters = {
             name: p
             for name, p in network.state_dict().items()
             if name.startswith(added)
         }
-        network.load_state_dict((own if added else {}) | read(path).state_dict())
+        network.load_state_dict(
+            (added_parameters if added else {}) | read(path).state_dict()
+        )
     except RuntimeError:
         raise MismatchError(
             f"model.start {folder}: other sizes than {sizes}; leave these out"

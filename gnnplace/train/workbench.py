@@ -163,10 +163,10 @@ class Workbench(StepObjective):
 
     def labelled(self, label: str) -> Workbench:
         """Return the same model with measurements of its own: by another name in the store."""
-        other = copy.copy(self)
-        other._store = replace(self._store, label=label)
-        other.__dict__.pop("objective", None)
-        return other
+        workbench = copy.copy(self)
+        workbench._store = replace(self._store, label=label)
+        workbench.__dict__.pop("objective", None)
+        return workbench
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
         """Run placements that are not known, and say if other programs had the cores meanwhile.

@@ -325,8 +325,16 @@ def _named_class(config: Any, name: str) -> Any:
     )
     if not is_model:
         owner = f"{config.model_type.replace('_', '').replace('-', '')}"
-        names = [each for each in dir(transformers) if each.lower().startswith(owner)]
-        names = [each for each in names if each.endswith("Model") or "For" in each]
+        names = [
+            class_name
+            for class_name in dir(transformers)
+            if class_name.lower().startswith(owner)
+        ]
+        names = [
+            class_name
+            for class_name in names
+            if class_name.endswith("Model") or "For" in class_name
+        ]
         raise InputError(
             f"hf:{config.model_type}: architectures names {name}, which transformers "
             f"{transformers.__version__} does not have{suggestion(name, names)}; code beside a "

@@ -525,8 +525,8 @@ class _Judge:
             differing: Values that differ.
             recording: The recording's run.
         """
-        more = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
-        values = f"({', '.join(differing[:2])}{more})"
+        suffix = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+        values = f"({', '.join(differing[:2])}{suffix})"
         step = self.runs.step
         for kind, name, t in _state(step):
             if t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None):

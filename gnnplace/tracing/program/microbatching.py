@@ -202,14 +202,14 @@ class _MicrobatchTransform:
 
     def update(self, op: ProgramOp) -> ProgramOp:
         """Return the update with the gradients of all copies, after the ops of all copies."""
-        after: list[str] = []
+        predecessors: list[str] = []
         for name in op.after:
             if name in self.updates:
-                after.append(name)
+                predecessors.append(name)
             else:
-                after += [f"{name}#{k}" for k in range(self.count)]
+                predecessors += [f"{name}#{k}" for k in range(self.count)]
         return replace(
-            op, args=tuple(self.spread(a) for a in op.args), after=tuple(after)
+            op, args=tuple(self.spread(a) for a in op.args), after=tuple(predecessors)
         )
 
     def spread(self, argument: Any) -> Any:

@@ -141,15 +141,15 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
     def process(self) -> None:
         """Make the graphs, filtered and transformed, and write them."""
-        made = [self._made(i) for i in range(len(self.names))]
-        kept = [
-            data for data in made if self.pre_filter is None or self.pre_filter(data)
+        graphs = [self._made(i) for i in range(len(self.names))]
+        filtered = [
+            data for data in graphs if self.pre_filter is None or self.pre_filter(data)
         ]
         if self.pre_transform is not None:
-            kept = [self.pre_transform(data) for data in kept]
-        if not kept:
+            filtered = [self.pre_transform(data) for data in filtered]
+        if not filtered:
             raise FormatError(f"{self.store.folder}: pre_filter keeps no graph")
-        data, slices = self.collate(kept)
+        data, slices = self.collate(filtered)
         arrays = {f"data {key}": value.numpy() for key, value in data.to_dict().items()}
         if slices is not None:  # one graph has none
             arrays |= {
