@@ -145,7 +145,7 @@ def _by_itself(path: Path) -> ModuleType:
     return module
 
 
-def _functions(holder: Any) -> list[str]:
+def _functions(holder: object) -> list[str]:
     """Return the names of public functions and classes that a module defines itself."""
     module_name = getattr(holder, "__name__", None)
     names = []

@@ -77,7 +77,7 @@ def changes_said() -> Iterator[None]:
         yield
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print one JSON object on a line of its own."""
     pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")

@@ -61,7 +61,9 @@ SECONDS = Range(above=0, maximum=MOST_SECONDS)
 Record = TypeVar("Record")
 
 
-def from_args(kind: Callable[..., Record], args: Namespace, **changed: Any) -> Record:
+def from_args(
+    kind: Callable[..., Record], args: Namespace, **changed: object
+) -> Record:
     """Make a dataclass of the arguments that its fields are named as, and of `changed`."""
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
@@ -134,7 +136,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
         check_number(name, value, allowed)
 
 
-def check_number(name: str, value: Any, allowed: Range) -> None:
+def check_number(name: str, value: object, allowed: Range) -> None:
     """Refuse one number; None and words pass.
 
     Raises:

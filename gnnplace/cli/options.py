@@ -59,7 +59,7 @@ def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
 
 
 def _add_option(
-    parser: ArgumentParser, name: str, help: str, kind: str = "text", **settings: Any
+    parser: ArgumentParser, name: str, help: str, kind: str = "text", **settings: object
 ) -> None:
     """Declare one option or argument."""
     if kind in KINDS:
@@ -127,7 +127,7 @@ def _choices_text(name: str) -> str:
     return MODELS if name == "model" else ", ".join(NAMES[name]())
 
 
-def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
+def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptions:
     """Return the capture options among a command's arguments.
 
     With ``--microbatches auto`` they are those of the whole batch.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jsonargparse import Namespace
 
 import gnnplace
@@ -42,7 +40,7 @@ def read_placed(
     return problem, placement, constraints
 
 
-def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
+def placed_options(args: Namespace, data: object) -> gnnplace.CaptureOptions:
     """Return the capture options that the placement was made with, else those of the command."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     options = {key: getattr(args, key) for key in CAPTURE}
@@ -56,7 +54,7 @@ def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
     return gnnplace.CaptureOptions(**options)
 
 
-def cluster_of(data: Any) -> str:
+def cluster_of(data: object) -> str:
     """Return the cluster that a placement's file names, else ``cpu:N`` or ``cuda:N``.
 
     The latter is told by the names of the placement's devices.

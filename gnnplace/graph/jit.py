@@ -32,7 +32,7 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from llvmlite import binding as llvm
 from llvmlite import ir
@@ -272,6 +272,7 @@ class InnerCache(KernelCache):
 
 
 Function = Callable[..., Any]
+FunctionT = TypeVar("FunctionT", bound=Function)
 FLAGS: dict[str, Any] = {
     "boundscheck": False,
     "error_model": "numpy",
@@ -314,34 +315,34 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
     return call
 
 
-def kernel(function: Function) -> Any:
+def kernel(function: FunctionT) -> FunctionT:
     """Compile a function that Python calls."""
     if config.DISABLE_JIT:
         KERNELS.append(function)
         return function
-    compiled = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
+    compiled: Any = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
     compiled._cache = KernelCache(function)
     KERNELS.append(compiled)
-    return compiled
+    return cast("FunctionT", compiled)
 
 
-def inner(**flags: object) -> Callable[[Function], Any]:
+def inner(**flags: object) -> Callable[[FunctionT], FunctionT]:
     """Compile a function that kernels call.
 
     Args:
         flags: The flags of ``njit``, beside the usual ones.
     """
 
-    def compiled(function: Function) -> Any:
+    def compiled(function: FunctionT) -> FunctionT:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        inner_kernel = InnerKernel(
+        inner_kernel: Any = InnerKernel(
             function, targetoptions=options, pipeline_class=InnerCompiler
         )
         inner_kernel._cache = InnerCache(function)
         KERNELS.append(inner_kernel)
-        return inner_kernel
+        return cast("FunctionT", inner_kernel)
 
     return compiled
 

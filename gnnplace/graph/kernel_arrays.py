@@ -28,6 +28,7 @@ from gnnplace.arrays import (
     FloatArray,
     IndexArray,
     IntArray,
+    IntLike,
     LongArray,
     SingleArray,
 )
@@ -206,7 +207,7 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
 
 
 @inner(_nrt=False)
-def greatest(values: NDArray[Any]) -> Any:
+def greatest(values: FloatArray) -> float:
     """Return the largest of at least one value. None of them may be NaN."""
     largest = values[0]
     for i in range(1, len(values)):
@@ -322,7 +323,12 @@ def merge(
 
 @inner(_nrt=False)
 def heap_push(
-    keys: FloatArray, items: IntArray, low: int, count: int, key: float, item: int
+    keys: FloatArray,
+    items: IntArray,
+    low: IntLike,
+    count: IntLike,
+    key: float,
+    item: IntLike,
 ) -> None:
     """Add an item to a heap that has ``count`` and room for one more."""
     base, at = Index(low), Index(count)
@@ -337,7 +343,7 @@ def heap_push(
 
 
 @inner(_nrt=False)
-def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
+def heap_pop(keys: FloatArray, items: IntArray, low: IntLike, count: IntLike) -> int:
     """Take the first item off a heap that has ``count`` of them, at least one."""
     base = Index(low)
     last = Index(count) - ONE

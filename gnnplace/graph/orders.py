@@ -128,8 +128,9 @@ def _depth_first(
 
     owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
     by_key = np.lexsort((key[graph.successor], owner))
-    sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
-    sources = sources[np.argsort(key[sources], kind="stable")].astype(np.int32)
+    unordered = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
+    by_source_key = np.argsort(key[unordered], kind="stable")
+    sources = unordered[by_source_key].astype(np.int32)
     return depth_first_kernel(graph.successor_offset, graph.successor[by_key], sources)
 
 

@@ -234,7 +234,7 @@ def build_problem(
     graph: ComputationGraph,
     cluster: Cluster,
     time: dict[str, Any],
-    **given: Any,
+    **given: object,
 ) -> Problem:
     """Build a problem whose other attributes are plain: no state, all forward, no colocation.
 
@@ -316,7 +316,7 @@ def read_problem(path: str | Path) -> Problem:
         return problem_from_data(read_json(path), str(path))
 
 
-def problem_from_data(data: Any, source: str = "problem") -> Problem:
+def problem_from_data(data: object, source: str = "problem") -> Problem:
     """Build a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
     faults = [
@@ -349,7 +349,7 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     return problem
 
 
-def _captured(data: Any) -> dict[str, Any] | None:
+def _captured(data: object) -> dict[str, Any] | None:
     options = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     return options if isinstance(options, dict) else None
 

@@ -736,7 +736,7 @@ def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
     except (TypeError, ValueError):
         return False
 
-    def binds(*args: Any) -> bool:
+    def binds(*args: object) -> bool:
         try:
             signature.bind(*args)
         except TypeError:

@@ -155,7 +155,7 @@ def _is_fake(model: nn.Module, step: StepModule) -> bool:
 
 def capture_model(
     model: str | nn.Module,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     options: CaptureOptions | None = None,
@@ -324,7 +324,7 @@ def share_of(share: Workload, whole: Workload, count: int) -> Workload:
 
 def workload_of(
     model: str | nn.Module,
-    inputs: Any = None,
+    inputs: object = None,
     loss: Callable[..., torch.Tensor] | None = None,
     *,
     fake: bool = False,
@@ -351,7 +351,7 @@ def workload_of(
     return Workload(type(model).__name__, model, batch, loss)
 
 
-def is_meta(model: nn.Module, inputs: Any) -> bool:
+def is_meta(model: nn.Module, inputs: object) -> bool:
     """Return whether tensors of a model or of its inputs are on the meta device."""
     tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
     return any(
@@ -359,7 +359,7 @@ def is_meta(model: nn.Module, inputs: Any) -> bool:
     )
 
 
-def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
+def on_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:
     """Return a copy of a model on the meta device, and inputs, as fake tensors of the CPU.
 
     Meta tensors do not mix with others and have no device of a cluster; fake ones do, and are
@@ -387,7 +387,7 @@ def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     return copied, fake_inputs
 
 
-def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
+def refuse_meta(model: nn.Module, inputs: object, what: str) -> None:
     """Refuse a model or inputs on the meta device where their numbers are needed.
 
     Raises:

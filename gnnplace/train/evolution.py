@@ -188,7 +188,11 @@ class Evolution(PolicyModule):
         return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: object,
+        optimizer_closure: object = None,
     ) -> None:
         """Take a generation; what is validated is the mean, not an average of means."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
@@ -310,7 +314,7 @@ class Evolution(PolicyModule):
         return np.log(scores / scores[0])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value that loads without unpickling objects."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)

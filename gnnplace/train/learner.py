@@ -144,7 +144,11 @@ class Learner(LightningModule):
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: object,
+        optimizer_closure: object = None,
     ) -> None:
         """Take a step, after which the average moves a little towards the policy.
 

@@ -232,7 +232,7 @@ class TrainingCLI(LightningCLI):
                 raise InputError(_one_line(cause)) from None
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Return Lightning's trainer.
 
         Raises:

@@ -56,7 +56,7 @@ MAIN = (
 
 
 def hugging_face(
-    name: str, batch: int = BATCH, length: int = LENGTH, **options: Any
+    name: str, batch: int = BATCH, length: int = LENGTH, **options: object
 ) -> Workload:
     """Return a model of the `transformers` package, made from its configuration.
 
@@ -282,7 +282,7 @@ def _unknown(name: str, kind: str) -> str:
     )
 
 
-def _model(config: Any) -> Any:
+def _model(config: object) -> Any:
     """Return the model of the class that a configuration names, or of its type's usual one.
 
     Raises:
@@ -404,7 +404,7 @@ def _ended(words: torch.Tensor, config: Any) -> torch.Tensor:
     return words
 
 
-def _image(config: Any, batch: int) -> tuple[int, ...]:
+def _image(config: object, batch: int) -> tuple[int, ...]:
     """Return the shape of images; of videos where the configuration counts their frames."""
     size = getattr(config, "image_size", getattr(config, "crop_size", IMAGE))
     frames = [
@@ -420,7 +420,7 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
 
 
 def _words(
-    config: Any, batch: int, length: int, random: torch.Generator
+    config: object, batch: int, length: int, random: torch.Generator
 ) -> torch.Tensor:
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary is None:

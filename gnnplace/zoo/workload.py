@@ -77,7 +77,7 @@ def default_batch(name: str) -> int:
     return int(inspect.signature(find_factory(name)).parameters["batch"].default)
 
 
-def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
+def build(name: str, *, seed: int = 0, **size: object) -> Workload:
     """Make a workload; the same arguments give the same parameters and inputs.
 
     Args:

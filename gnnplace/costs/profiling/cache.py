@@ -278,7 +278,7 @@ def load(room: str, name: str) -> tuple[Any, Conditions] | None:
         return None
 
 
-def store(room: str, name: str, value: Any, conditions: Conditions) -> None:
+def store(room: str, name: str, value: object, conditions: Conditions) -> None:
     """Write an entry atomically; a folder that cannot be written to is no error."""
     folder = cache_folder() / room
     with suppress(OSError, GnnplaceError):

@@ -249,7 +249,9 @@ def op_flops(program: Program, op: ProgramOp) -> float:
     )
 
 
-def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:
+def _attention_flops(
+    query: torch.Tensor, key: torch.Tensor, *_: object, **__: object
+) -> int:
     """Return the operations of attention forward: two products.
 
     They are 4 * batch * heads * length of queries * length of keys * width.
@@ -259,7 +261,7 @@ def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any)
 
 
 def _attention_backward_flops(
-    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: object, **__: object
 ) -> int:
     """Return the operations of attention backward: five products.
 

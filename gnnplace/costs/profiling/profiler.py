@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -271,7 +270,7 @@ def _main_source(
     return tuple(source[i] for i in longest_op)
 
 
-def _are_seconds(value: Any, count: int) -> bool:
+def _are_seconds(value: object, count: int) -> bool:
     """Return whether plain data is a time for each of so many ops."""
     if not isinstance(value, list) or len(value) != count:
         return False

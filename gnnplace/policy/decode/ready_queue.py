@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray, LongArray
+from gnnplace.arrays import FloatArray, IntArray, IntLike, LongArray
 from gnnplace.graph import (
     ONE,
     Index,
@@ -132,7 +132,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
 
 
 @inner(_nrt=False)
-def put_back(queue: ReadyQueue, bound: float, rank: int) -> None:
+def put_back(queue: ReadyQueue, bound: float, rank: IntLike) -> None:
     """Add the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1

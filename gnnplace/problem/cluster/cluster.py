@@ -35,7 +35,7 @@ from gnnplace.files import Bytes, Rate, Schema, Seconds
 Name = Annotated[str, Field(min_length=1)]
 
 
-def _channels(value: Any) -> Any:
+def _channels(value: object) -> Any:
     """One name, or a tuple of several different ones, or None.
 
     Raises:
@@ -70,7 +70,7 @@ Channel = Annotated[
 ]
 
 
-def _known(value: Any) -> Any:
+def _known(value: object) -> Any:
     if isinstance(value, str):
         is_between(value)  # refuses names that it does not know
     return value

@@ -116,7 +116,7 @@ class ServerGroup:
 
     Attributes:
         kind: the device kind of every GPU.
-        per_server: GPUs of a server.
+        each: GPUs of a server.
         inside: the fabric of a server; none where each has one GPU.
         sharing: ``PORT`` or ``PAIR``, inside.
         servers: the number of servers.
@@ -124,7 +124,7 @@ class ServerGroup:
     """
 
     kind: str
-    per_server: int
+    each: int
     inside: str | None = None
     sharing: str = PORT
     servers: int = 1
@@ -133,7 +133,7 @@ class ServerGroup:
     @property
     def num_devices(self) -> int:
         """Number of devices of all servers."""
-        return self.servers * self.per_server
+        return self.servers * self.each
 
     def cluster(self, name: str = "cluster") -> Cluster:
         """Return the devices with all pairs linked."""
@@ -143,7 +143,7 @@ class ServerGroup:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one device to another, by their indices."""
-        if source // self.per_server != target // self.per_server:
+        if source // self.each != target // self.each:
             ports = (f"gpu:{source} network out", f"gpu:{target} network in")
             return _link(source, target, self.between, ports)
         ports = (f"gpu:{source} out", f"gpu:{target} in")
@@ -217,7 +217,7 @@ def with_servers(name: str) -> Cluster | None:
     alike = (
         m for n, m in MACHINES.items() if m.servers > 1 and n.startswith(f"{base}-")
     )
-    machine = next((m for m in alike if m.per_server == per_server), None)
+    machine = next((m for m in alike if m.each == per_server), None)
     if machine is None:
         return None
     if not (servers >= 2 and servers * per_server <= MOST_DEVICES):

@@ -57,7 +57,7 @@ class UserFunction:
     def __name__(self) -> str:
         return f"{self.of.__name__}.apply"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Call it as the user does."""
         depth = len(_ANNOUNCED)
         _ANNOUNCED.append(self.of)
@@ -94,7 +94,7 @@ class UserCall:
         return f"autograd function {self.function.of.__name__}"
 
     @classmethod
-    def of(cls, function: UserFunction, args: Any, like: type[Any]) -> UserCall:
+    def of(cls, function: UserFunction, args: object, like: type[Any]) -> UserCall:
         """Return a call with its arguments.
 
         Args:
@@ -132,7 +132,7 @@ def user_functions() -> Iterator[list[UserCall]]:
     """
     calls: list[UserCall] = []
 
-    def apply(cls: type, *args: Any) -> Any:
+    def apply(cls: type, *args: object) -> Any:
         if cls.__module__.startswith(OUR_MODULES):
             return UserFunction(cls)(*args)
         call = UserCall.of(UserFunction(cls), args, torch.Tensor)

@@ -90,12 +90,12 @@ class StandIn:
     results: tuple[Geometry, ...]
     output: Any
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, *args: object, **options: object) -> Any:
         """Return the output of the layer, of the right geometry."""
         leaves = pytree.tree_leaves((args, options))
         tensors = self.tensors([leaves[i] for i in self.reads])
 
-        def fill(leaf: Any) -> Any:
+        def fill(leaf: object) -> Any:
             if isinstance(leaf, LayerResult):
                 return tensors[leaf.position]
             return leaves[leaf.position] if isinstance(leaf, ArgumentLeaf) else leaf

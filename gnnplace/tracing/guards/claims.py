@@ -207,7 +207,7 @@ def unguarded() -> Iterator[None]:
         yield
 
 
-def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
     axis, gathered = 0, dict[int, torch.Tensor]()
     for part in _spelled_out(

@@ -450,7 +450,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
         numbers: tensors with numbers, by the ids of those without; None: all have numbers.
     """
 
-    def number(size: Any) -> Any:
+    def number(size: object) -> Any:
         if not isinstance(size, torch.Tensor):
             return size
         return int(size if numbers is None else numbers.get(id(size), size))

@@ -204,7 +204,7 @@ def content_key(
     return hashed.hexdigest()[:16]
 
 
-def _describe(part: Any) -> str:
+def _describe(part: object) -> str:
     """Return code and settings of a function or of an object that is called.
 
     What a function has from around it counts too, and so do the parts of a composition; where the
@@ -230,7 +230,7 @@ def _describe(part: Any) -> str:
     return f"{text}{[_setting(cell) for cell in cells]}{defaults!r}{inner}"
 
 
-def _setting(value: Any) -> str:
+def _setting(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_setting(one) for one in value)}]"
     if isinstance(value, torch.Tensor | np.ndarray):

@@ -57,7 +57,7 @@ def test_runs_after_each_other_and_servers(tmp_path):
         new() + "\n" + new("sendrecv_perf", 4, ("a", "b"), ROWS.replace("sum", "sum"))
     )
     one, two = read(tmp_path, text)
-    assert (one.op, two.op, two.servers, two.each) == ("all_reduce", "p2p", 2, 2)
+    assert (one.op, two.op, two.servers, two.per_server) == ("all_reduce", "p2p", 2, 2)
 
 
 @pytest.mark.parametrize(
