@@ -102,7 +102,7 @@ def read_size(given: object) -> Any:
     return float(match[1]) * UNITS[(match[2] or "").lower()]
 
 
-def read_rate(given: object) -> Any:
+def read_rate(given: object) -> object:
     """Return bytes per second of a text such as "12GB/s", "400Gb/s" or "100Gbit/s".
 
     Numbers, and what is no text, stay as they are. A small b is a bit, a large B a byte.
@@ -170,7 +170,7 @@ class Schema(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_private_keys(cls, data: Any) -> Any:
+    def _drop_private_keys(cls, data: Any) -> object:
         for key in (
             data if isinstance(data, dict) else ()
         ):  # of every object in a file: be quick
@@ -297,7 +297,7 @@ def read_json(path: str | Path) -> Any:
     return json_of(read_text(path), path)
 
 
-def json_of(text: str, path: str | Path) -> Any:
+def json_of(text: str, path: str | Path) -> object:
     """Plain data of a JSON text; repeated keys in one object are errors.
 
     Raises:
@@ -376,7 +376,7 @@ def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> s
     return f"{source}: {place}: key {key!r} is repeated; keep one of the two"
 
 
-def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
+def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> object:
     """Read a UTF-8 YAML file of plain data.
 
     Raises:
@@ -387,7 +387,7 @@ def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
 
 def yaml_of(
     text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
-) -> Any:
+) -> object:
     """Plain data of a YAML text; one that is longer than `YAML` characters is read as JSON.
 
     Raises:

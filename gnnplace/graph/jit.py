@@ -184,7 +184,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
             typing, target, library, kinds, result, QuickFlags(flags), local
         )
 
-    def define_pipelines(self) -> Any:
+    def define_pipelines(self) -> object:
         """Return numba's passes, which compile into a library of this package."""
         name = self.state.func_id.func_qualname
         self.state.library = self.library(self.state.targetctx.codegen(), name)
@@ -212,7 +212,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         if parts and parts[0] in ROOMS:
             self._cache_file._source_stamp = kernels_stamp(parts[0])
 
-    def load_overload(self, kinds: object, target_context: object) -> Any:
+    def load_overload(self, kinds: object, target_context: object) -> object:
         """Load a kernel from the cache as numba does, or None if its file cannot be read.
 
         Numba would raise where a type has moved to another module since; here the cache is flushed.
@@ -227,7 +227,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
     """The reader of an inner kernel from disk."""
 
-    def rebuild(self, target_context: Any, payload: Any) -> Any:
+    def rebuild(self, target_context: Any, payload: Any) -> object:
         """Rebuild a compiled function as numba does, from bitcode instead of machine code."""
         (
             (name, _, bitcode),
@@ -266,7 +266,7 @@ class InnerCache(KernelCache):
 
     _impl_class = InnerFiles
 
-    def _index_key(self, kinds: object, codegen: object) -> Any:
+    def _index_key(self, kinds: object, codegen: object) -> object:
         """Return another key than a kernel's of the same function, because bitcode does not run."""
         return (*super()._index_key(kinds, codegen), "bitcode")
 
@@ -293,7 +293,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
             return self.py_func(*args)
         return _through_kernel(self)(*args)
 
-    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> object:
         """Return the call template for kernels, with argument types widened.
 
         The literal 0 is no type of its own, and short integers are long.
@@ -301,7 +301,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
         return super().get_call_template(tuple(map(_widened, args)), kws)
 
 
-def _widened(kind: object) -> Any:
+def _widened(kind: object) -> object:
     kind = types.unliteral(kind)
     return types.intp if kind in (types.int8, types.int16, types.int32) else kind
 
@@ -347,7 +347,7 @@ def inner(**flags: object) -> Callable[[FunctionT], FunctionT]:
     return compiled
 
 
-def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _code(context: Any, builder: Any, signature: Any, args: Any) -> object:
     """Emit a prefetch of the address of ``array[index]`` and return a dummy value."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -362,7 +362,7 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _typed(typing: object, array: object, index: object) -> Any:
+def _typed(typing: object, array: object, index: object) -> object:
     return types.void(array, index), _code
 
 

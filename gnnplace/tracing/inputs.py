@@ -531,7 +531,7 @@ class _ObjectAdapter:
         """Return the class, and whether a mapping's entries are its attributes."""
         return type(value), getattr(value, "__dict__", None) is value
 
-    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> object:
         """Return a new object with fields."""
         kind, aliased = template
         items: Any = fields.get(self.ITEMS)
@@ -584,7 +584,7 @@ class _MappingAdapter(_ObjectAdapter):
         }
         return type(value), unreadable
 
-    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> object:
         """Return a new mapping with fields."""
         kind, unreadable = template
         value = kind.__new__(kind)
@@ -640,7 +640,7 @@ class _GraphAdapter:
                     store.__dict__[name] = Unreadable(place, "dict")
         return bare
 
-    def rebuild(self, template: object, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: object, fields: Mapping[Any, Any]) -> object:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
         stores = {kind_of(store): store for store in _stores(value)}

@@ -226,7 +226,7 @@ def in_double(workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def doubled(value: Any) -> Any:
+def doubled(value: Any) -> object:
     """Return a real tensor in double precision, and any other value as it is."""
     real = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if real else value

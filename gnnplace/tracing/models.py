@@ -124,7 +124,7 @@ def _converted(
         return model, inputs
     target = DTYPES[dtype]
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: Any) -> object:
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 

@@ -183,7 +183,7 @@ class Evolution(PolicyModule):
         """Return the weights of a policy that evolve. [F]"""
         return policy.refiner if self.part == "refiner" else policy.decoder
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> object:
         """Return gradient descent that goes straight to the new mean."""
         return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 

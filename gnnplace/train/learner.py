@@ -130,7 +130,7 @@ class Learner(LightningModule):
             return card.model_copy(update={"complete": False})
         return earlier.continued(card)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> object:
         """Return Adam with a cosine schedule down to a tenth."""
         optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)

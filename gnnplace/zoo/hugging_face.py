@@ -146,7 +146,7 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         ) from None
 
 
-def _configuration(name: str, options: dict[str, Any]) -> Any:
+def _configuration(name: str, options: dict[str, Any]) -> object:
     from transformers import AutoConfig
 
     path = _file(name)

@@ -248,7 +248,7 @@ class _Forward:
             traced = self.traced[key] = self._trace(inputs)
         return traced.run(tensors)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Return the inputs, all by position or all by keyword."""
         if not kwargs or not args:
             return kwargs or args

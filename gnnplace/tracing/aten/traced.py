@@ -66,7 +66,7 @@ def signature(traced: Traced, *, by_numbers: bool = False) -> list[Any]:
     constant_index: dict[str, int] = {}
     owner = traced.graph.owning_module
 
-    def constant(kind: str, name: str, tensor: object) -> Any:
+    def constant(kind: str, name: str, tensor: object) -> object:
         if not by_numbers or not isinstance(tensor, torch.Tensor):
             return (kind, name)
         index = constant_index.setdefault(name, len(constant_index))

@@ -134,7 +134,7 @@ class DeviceWatch(TorchDispatchMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Run one op and look at what it read and made."""
         kwargs = kwargs or {}
         if self._off or not isinstance(func, OpOverload) or func.namespace == OBSERVED:

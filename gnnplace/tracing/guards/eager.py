@@ -405,7 +405,7 @@ def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     return _CONVERT(module, *args, **options)
 
 
-def _as_list(tensor: torch.Tensor) -> Any:
+def _as_list(tensor: torch.Tensor) -> object:
     """Return a tensor's numbers one by one; torch's own (2.13) asks tensors that it has inside."""
     return [_as_list(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
 
@@ -460,7 +460,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
 
 def _called(
     func: Function, leaves: list[Any], form: Any, numbers: Mapping[int, torch.Tensor]
-) -> Any:
+) -> object:
     """Call a function on numbers of its tensors, by the ids of those without."""
     arguments = [
         numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves

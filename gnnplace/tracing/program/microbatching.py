@@ -212,7 +212,7 @@ class _MicrobatchTransform:
             op, args=tuple(self.spread(a) for a in op.args), after=tuple(predecessors)
         )
 
-    def spread(self, argument: object) -> Any:
+    def spread(self, argument: object) -> object:
         """Return an argument of an update; a list of gradients has those of every copy."""
         if not isinstance(argument, list):
             return argument
