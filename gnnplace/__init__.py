@@ -12,16 +12,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace import lightning as lightning
     from gnnplace.bench.runner import run_suite as run_suite
     from gnnplace.bench.summary import summarise as summarise
-    from gnnplace.costs.profiling.cache import measured_anew as measured_anew
-    from gnnplace.costs.profiling.profiler import capture_for as capture_for
-    from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
-    from gnnplace.costs.profiling.profiler import profile_model as profile
-    from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
-    from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
-    from gnnplace.costs.profiling.targets import on_cluster as on_cluster
-    from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
-    from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
-    from gnnplace.measurements.calibration import calibrate as calibrate
+    from gnnplace.costs import capture_for as capture_for
+    from gnnplace.costs import estimated_problem as estimated_problem
+    from gnnplace.costs import is_problem_file as is_problem_file
+    from gnnplace.costs import measured_anew as measured_anew
+    from gnnplace.costs import on_cluster as on_cluster
+    from gnnplace.costs import profile_model as profile
+    from gnnplace.costs import read_on_cluster as read_on_cluster
+    from gnnplace.costs import read_or_profile as read_or_profile
+    from gnnplace.costs import resolve_cluster as resolve_cluster
+    from gnnplace.measurements import calibrate as calibrate
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
@@ -66,27 +66,27 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.policy import shown_placers as shown_placers
     from gnnplace.policy import warm as warm
     from gnnplace.problem import Constraints as Constraints
+    from gnnplace.problem import Placement as Placement
     from gnnplace.problem import Problem as Problem
-    from gnnplace.problem import read_problem as read_problem
-    from gnnplace.problem import write_problem as write_problem
-    from gnnplace.problem.constraints import as_constraints as as_constraints
-    from gnnplace.problem.constraints import constrained as constrained
-    from gnnplace.problem.constraints import limited as limited
-    from gnnplace.problem.constraints import read_constraints as read_constraints
-    from gnnplace.problem.constraints.constraints import (
+    from gnnplace.problem import as_constraints as as_constraints
+    from gnnplace.problem import (
         check_headroom as check_headroom,
     )
-    from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
-    from gnnplace.problem.formats import convert as convert
-    from gnnplace.problem.formats import from_networkx as from_networkx
-    from gnnplace.problem.formats import from_pyg as from_pyg
-    from gnnplace.problem.formats import to_pyg as to_pyg
-    from gnnplace.problem.microbatching import with_microbatches as with_microbatches
-    from gnnplace.problem.placement import Placement as Placement
-    from gnnplace.problem.placement import placed_microbatches as placed_microbatches
-    from gnnplace.problem.placement import read_placement as read_placement
-    from gnnplace.problem.placement import read_placement_for as read_placement_for
-    from gnnplace.problem.placement import write_placement as write_placement
+    from gnnplace.problem import constrained as constrained
+    from gnnplace.problem import convert as convert
+    from gnnplace.problem import from_networkx as from_networkx
+    from gnnplace.problem import from_pyg as from_pyg
+    from gnnplace.problem import limited as limited
+    from gnnplace.problem import placed_microbatches as placed_microbatches
+    from gnnplace.problem import read_constraints as read_constraints
+    from gnnplace.problem import read_placement as read_placement
+    from gnnplace.problem import read_placement_for as read_placement_for
+    from gnnplace.problem import read_problem as read_problem
+    from gnnplace.problem import to_pyg as to_pyg
+    from gnnplace.problem import with_headroom as with_headroom
+    from gnnplace.problem import with_microbatches as with_microbatches
+    from gnnplace.problem import write_placement as write_placement
+    from gnnplace.problem import write_problem as write_problem
     from gnnplace.report.environment import caches as caches
     from gnnplace.report.environment import environment as environment
     from gnnplace.report.explanation.advice import advise as advise
@@ -120,9 +120,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.tracing import capture_model as capture
     from gnnplace.tracing import experts as experts
     from gnnplace.tracing import say_batch as say_batch
-    from gnnplace.train.data.build import build_data as build_data
-    from gnnplace.train.data.collected import collect_data as collect_data
-    from gnnplace.train.data.datasets import verify as verify_data
+    from gnnplace.train import build_data as build_data
+    from gnnplace.train import collect_data as collect_data
+    from gnnplace.train import verify as verify_data
 
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.standings import RUN_SUFFIX
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.errors import ExecutionError
 from gnnplace.placers import Result
 from gnnplace.problem import ruled

@@ -30,10 +30,13 @@ import numpy as np
 from gnnplace.bench.pase import PASE, TRICK, split_step
 from gnnplace.bench.placed import PlacedProblem
 from gnnplace.bench.suite import Cell, ProblemEntry
-from gnnplace.costs.collectives import ALL_REDUCE
-from gnnplace.costs.memory import PARAMETER
-from gnnplace.costs.profiling.profiler import capture_for, profile_model
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import (
+    ALL_REDUCE,
+    PARAMETER,
+    capture_for,
+    profile_model,
+    resolve_cluster,
+)
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.plans import PlanSpec, SearchOptions, TrainingJob
 from gnnplace.plans.answers import find_baselines, given_plan
@@ -43,8 +46,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.search.drafts import BASELINES
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of, on_cluster
-from gnnplace.problem import Cluster, ruled
-from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.problem import Cluster, ruled, with_slack
 from gnnplace.tracing import CaptureOptions, Program
 
 ALONE, BARE, DDP = "one-device", "zero-0", "ddp"

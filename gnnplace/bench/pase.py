@@ -21,8 +21,8 @@ from math import prod
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.memory import PARAMETER as STATE
-from gnnplace.costs.memory import state_terms
+from gnnplace.costs import PARAMETER as STATE
+from gnnplace.costs import state_terms
 from gnnplace.errors import InfeasibleError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import Chain

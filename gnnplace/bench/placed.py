@@ -16,8 +16,7 @@ from gnnplace.bench.suite import Cell, ProblemEntry
 from gnnplace.errors import UnsupportedError
 from gnnplace.placers import Result, parse_name
 from gnnplace.policy import place
-from gnnplace.problem import Problem, digest, write_problem
-from gnnplace.problem.placement import write_placement
+from gnnplace.problem import Problem, digest, write_placement, write_problem
 from gnnplace.simulation import counted_steps
 
 Data = dict[str, Any]

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import fault_line
-from gnnplace.problem.cluster.machine import processor_name, versions
+from gnnplace.problem import processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 SECONDS, STEPS = "seconds", "steps"  # what budgets are counted in

@@ -35,26 +35,34 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from gnnplace.bench.rows import SECONDS, STEPS
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import resolve_cluster
 from gnnplace.errors import InputError
 from gnnplace.files import Schema, parse, read_yaml
-from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.constraints import as_constraints, constrained, limited
-from gnnplace.problem.formats import convert
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import (
+    Problem,
+    as_constraints,
+    constrained,
+    convert,
+    limited,
+    read_problem,
+    with_microbatches,
+)
 from gnnplace.train import (
+    CLUSTERS,
+    MOST_OPS,
+    RECIPES,
     SHIPPED_FOLDERS,
+    STORE,
     CapturedDraws,
     CapturedGraph,
     RandomDraws,
+    captured_problem,
+    dataset_problem,
     find_dataset,
     how_to_collect,
+    random_problem,
+    shipped_store,
 )
-from gnnplace.train.data.captured import captured_problem, shipped_store
-from gnnplace.train.data.datasets import dataset_problem
-from gnnplace.train.data.random_clusters import CLUSTERS
-from gnnplace.train.data.random_families import MOST_OPS, random_problem
-from gnnplace.train.data.recipes import RECIPES, STORE
 
 if TYPE_CHECKING:
     from gnnplace.tracing import CaptureOptions
@@ -226,7 +234,7 @@ class ProblemEntry(Schema):
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
-        from gnnplace.costs.profiling.profiler import profile_model
+        from gnnplace.costs import profile_model
 
         return profile_model(
             model, self.cluster or "auto", options=self.capture_options()

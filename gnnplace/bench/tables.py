@@ -41,7 +41,7 @@ from gnnplace.bench.standings import (
     step_times,
 )
 from gnnplace.bench.statistics import Interval, nested_geometric_interval
-from gnnplace.measurements.samples import FEWEST, agreement
+from gnnplace.measurements import FEWEST, agreement
 from gnnplace.report.html import Html, heading, table
 
 LABELS = ("family", "cluster")

@@ -191,7 +191,7 @@ def correction(path: str | None) -> Callable[[Problem], Problem]:
     """
     if path is None:
         return lambda problem: problem
-    from gnnplace.measurements.calibration import calibrated, read_calibration
+    from gnnplace.measurements import calibrated, read_calibration
 
     calibration, overlap = read_calibration(path)
     return lambda problem: calibrated(problem, calibration, overlap)

@@ -12,8 +12,7 @@ from gnnplace.cli.launch_files import check_launch_output, read_launch_file
 from gnnplace.errors import InputError, suggestion
 from gnnplace.files import write_text
 from gnnplace.plans import READ_NAMES
-from gnnplace.problem import write_problem
-from gnnplace.problem.formats import READERS
+from gnnplace.problem import READERS, write_problem
 
 
 def run(args: Namespace) -> int:

@@ -13,9 +13,7 @@ from gnnplace.problem import known_kind
 
 def run(args: Namespace) -> int:
     """Print the constants, the hardware's first."""
-    from gnnplace.costs.frameworks.constants import assumed, framework
-    from gnnplace.costs.network import network_of
-    from gnnplace.costs.profiling.targets import resolve_cluster
+    from gnnplace.costs import assumed, framework, network_of, resolve_cluster
     from gnnplace.report.priced import constant_lines
 
     if args.action != "show":

@@ -179,7 +179,7 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        from gnnplace.problem.cluster.machine import versions
+        from gnnplace.problem import versions
 
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
@@ -215,7 +215,7 @@ def _profiled(args: Namespace) -> AbstractContextManager[None]:
     """Return a context in which op and link times are measured anew, if ``--fresh`` asks for it."""
     if not getattr(args, "fresh", False):
         return nullcontext()
-    from gnnplace.costs.profiling.cache import measured_anew
+    from gnnplace.costs import measured_anew
 
     return measured_anew()
 

@@ -16,8 +16,13 @@ from gnnplace.cli.console import check_output, console, print_json, say
 from gnnplace.cli.numbers import from_args
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
-from gnnplace.measurements import MeasurementStore, Selection, StoredRun, open_store
-from gnnplace.measurements.calibration import write_calibration
+from gnnplace.measurements import (
+    MeasurementStore,
+    Selection,
+    StoredRun,
+    open_store,
+    write_calibration,
+)
 from gnnplace.report.measurements import calibration_table, runs_table
 
 ACTIONS = ("list", "export", "prune", "calibrate")

@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gnnplace.errors import InputError
 from gnnplace.files import read_size
-from gnnplace.problem.microbatching import MOST_MICROBATCHES
+from gnnplace.problem import MOST_MICROBATCHES
 
 MOST_SEED = 2**32 - 1  # numpy's own limit, and Lightning's
 MOST_SECONDS = 31_536_000.0  # a year

@@ -141,7 +141,7 @@ def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptio
 
 def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
     """Return the entry of a problem's or placement's file that says how the model was captured."""
-    from gnnplace.problem.placement import OPTIONS_KEY
+    from gnnplace.problem import OPTIONS_KEY
 
     return {OPTIONS_KEY: options.to_data()}
 

@@ -34,13 +34,14 @@ from gnnplace.files import (
     write_text,
 )
 from gnnplace.placers import Result, SearchSpace
-from gnnplace.problem import Problem, problem_to_data
-from gnnplace.problem.placement import (
+from gnnplace.problem import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
     OPTIONS_KEY,
     Placement,
+    Problem,
     placement_to_data,
+    problem_to_data,
 )
 from gnnplace.report.explanations import advice_lines
 from gnnplace.report.tables import (

@@ -9,12 +9,12 @@ from gnnplace.cli.console import say
 from gnnplace.cli.options import CAPTURE
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import (
+from gnnplace.problem import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
     OPTIONS_KEY,
     Placement,
+    Problem,
 )
 
 

@@ -26,7 +26,7 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.tables import CostTables, Surface, shipped
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
 NINETY = 1.645

@@ -52,8 +52,7 @@ from gnnplace.costs.links import (
     shipped,
 )
 from gnnplace.errors import InputError
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.cluster import is_between
+from gnnplace.problem import Cluster, is_between
 from gnnplace.simulation import Number
 
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"

@@ -21,7 +21,7 @@ from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")

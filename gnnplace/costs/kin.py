@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnplace.costs.rows import FAMILY, VECTOR
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 
 POOL = "pointwise"  # all pointwise ops of a GPU together
 POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))

@@ -29,7 +29,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.cluster import FABRICS
+from gnnplace.problem import FABRICS
 
 MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}

@@ -34,8 +34,7 @@ from gnnplace.costs.collectives import (
     ring_seconds,
 )
 from gnnplace.costs.frameworks.constants import ConstantSet, hardware
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.cluster import FABRICS, Link, is_between
+from gnnplace.problem import FABRICS, Cluster, Link, is_between
 
 NAMED_SIZES = (2, 4, 8)
 

@@ -30,9 +30,15 @@ from gnnplace.costs.collectives import (
 )
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
-from gnnplace.problem import Cluster, Link
-from gnnplace.problem.cluster.cluster import OWN_BETWEEN, OWN_INSIDE, is_between
-from gnnplace.problem.formats.nccl_tests import Run, read_nccl_tests
+from gnnplace.problem import (
+    OWN_BETWEEN,
+    OWN_INSIDE,
+    Cluster,
+    Link,
+    Run,
+    is_between,
+    read_nccl_tests,
+)
 
 RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured
 

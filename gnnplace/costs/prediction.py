@@ -35,7 +35,7 @@ from gnnplace.costs.kin import (
 )
 from gnnplace.costs.rows import Names, Rows, roofline
 from gnnplace.costs.tables import CostTables, shipped
-from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
+from gnnplace.problem import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import csv_text
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 
 Names = NDArray[np.str_]
 SIZES = ("batch", "m", "n", "k", "window")

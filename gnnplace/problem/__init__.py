@@ -11,33 +11,67 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import all_pairs as all_pairs
     from gnnplace.problem.cluster import counts_of_devices as counts_of_devices
     from gnnplace.problem.cluster import load_cluster as load_cluster
+    from gnnplace.problem.cluster import preset_names as preset_names
     from gnnplace.problem.cluster import write_cluster as write_cluster
+    from gnnplace.problem.cluster.cluster import FABRICS as FABRICS
+    from gnnplace.problem.cluster.cluster import OWN_BETWEEN as OWN_BETWEEN
+    from gnnplace.problem.cluster.cluster import OWN_INSIDE as OWN_INSIDE
+    from gnnplace.problem.cluster.cluster import is_between as is_between
+    from gnnplace.problem.cluster.gpus import FLOAT32 as FLOAT32
     from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import known_kind as known_kind
     from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
+    from gnnplace.problem.cluster.machine import machine as machine
+    from gnnplace.problem.cluster.machine import processor_name as processor_name
+    from gnnplace.problem.cluster.machine import versions as versions
     from gnnplace.problem.cluster.presets import preset as preset
+    from gnnplace.problem.cluster.servers import ASSUMED_WATTS as ASSUMED_WATTS
     from gnnplace.problem.constraints import Constraints as Constraints
     from gnnplace.problem.constraints import ConstraintWords as ConstraintWords
     from gnnplace.problem.constraints import constrained as constrained
+    from gnnplace.problem.constraints import limited as limited
+    from gnnplace.problem.constraints import read_constraints as read_constraints
+    from gnnplace.problem.constraints.applying import Names as Names
+    from gnnplace.problem.constraints.applying import Resolved as Resolved
+    from gnnplace.problem.constraints.applying import on_devices as on_devices
+    from gnnplace.problem.constraints.applying import resolve as resolve
     from gnnplace.problem.constraints.constraints import AUTO as AUTO
     from gnnplace.problem.constraints.constraints import Given as Given
     from gnnplace.problem.constraints.constraints import (
         as_constraints as as_constraints,
     )
     from gnnplace.problem.constraints.constraints import (
+        check_headroom as check_headroom,
+    )
+    from gnnplace.problem.constraints.constraints import (
         cluster_with_headroom as cluster_with_headroom,
     )
+    from gnnplace.problem.constraints.constraints import with_headroom as with_headroom
     from gnnplace.problem.digests import digest as digest
     from gnnplace.problem.digests import graph_digest as graph_digest
     from gnnplace.problem.digests import ruled as ruled
+    from gnnplace.problem.formats import READERS as READERS
+    from gnnplace.problem.formats import convert as convert
+    from gnnplace.problem.formats import from_networkx as from_networkx
+    from gnnplace.problem.formats import from_pyg as from_pyg
+    from gnnplace.problem.formats import to_pyg as to_pyg
+    from gnnplace.problem.formats.nccl_tests import Run as Run
+    from gnnplace.problem.formats.nccl_tests import read_nccl_tests as read_nccl_tests
+    from gnnplace.problem.microbatching import MOST_MICROBATCHES as MOST_MICROBATCHES
+    from gnnplace.problem.microbatching import check_microbatches as check_microbatches
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
+    from gnnplace.problem.placement import CLUSTER_KEY as CLUSTER_KEY
+    from gnnplace.problem.placement import CONSTRAINTS_KEY as CONSTRAINTS_KEY
     from gnnplace.problem.placement import Placement as Placement
     from gnnplace.problem.placement import faults as faults
+    from gnnplace.problem.placement import placed_microbatches as placed_microbatches
     from gnnplace.problem.placement import placement_from_data as placement_from_data
     from gnnplace.problem.placement import placement_to_data as placement_to_data
     from gnnplace.problem.placement import read_placement as read_placement
+    from gnnplace.problem.placement import read_placement_for as read_placement_for
     from gnnplace.problem.placement import sequence_from_order as sequence_from_order
+    from gnnplace.problem.placement import write_placement as write_placement
     from gnnplace.problem.problem import BACKWARD as BACKWARD
     from gnnplace.problem.problem import FORWARD as FORWARD
     from gnnplace.problem.problem import OPTIONS_KEY as OPTIONS_KEY

@@ -12,7 +12,7 @@ from typing import Any
 
 from gnnplace.files import cache_folder
 from gnnplace.measurements import store_url
-from gnnplace.problem.cluster.machine import machine, versions
+from gnnplace.problem import machine, versions
 
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 KERNELS = "compiled kernels"

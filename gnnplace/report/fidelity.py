@@ -11,20 +11,19 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.files import write_json, write_text
-from gnnplace.measurements.calibration import (
+from gnnplace.measurements import (
+    Agreement,
+    FidelityRow,
+    Sample,
+    Study,
     calibrated,
     calibrated_cluster,
-    write_calibration,
-)
-from gnnplace.measurements.fidelity import (
-    FidelityRow,
-    Study,
+    ceiling,
     link_residuals,
     op_residuals,
+    write_calibration,
 )
-from gnnplace.measurements.samples import Agreement, Sample, ceiling
-from gnnplace.problem import problem_to_data, write_cluster
-from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem import machine, problem_to_data, write_cluster
 from gnnplace.report import html, seconds_text
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 from gnnplace.report.timeline import Timeline, from_simulation

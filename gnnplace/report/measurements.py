@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from gnnplace.measurements import StoredRun
-from gnnplace.measurements.calibration import Calibrated, Calibration, Forward
+from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
 from gnnplace.report.units import seconds_text
 
 COLUMNS = (

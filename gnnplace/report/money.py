@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from gnnplace.errors import InputError
 from gnnplace.plans import Plan
-from gnnplace.problem import Cluster, figures, known_kind
-from gnnplace.problem.cluster.servers import ASSUMED_WATTS
+from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, known_kind
 
 HOUR, BILLION = 3600.0, 1e9
 MOST_PRICE = 1e6

@@ -15,8 +15,7 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, MismatchError
 from gnnplace.files import write_text
 from gnnplace.placers import Result
-from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.placement import Placement, read_placement_for
+from gnnplace.problem import Placement, Problem, read_placement_for, read_problem
 from gnnplace.report import html
 from gnnplace.report.explanation.causes import Causes
 from gnnplace.report.explanation.difference import PlacementDifference, steps_differ

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gnnplace.costs import ServerNetwork, tested_words
-from gnnplace.costs.frameworks.constants import Constant
+from gnnplace.costs import Constant, ServerNetwork, tested_words
 from gnnplace.plans import PricedTable
 
 SHOWN = 30  # rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.measurements import MeasurementStore
 from gnnplace.placers import Result

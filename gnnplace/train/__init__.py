@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.train.cli import main as main
+    from gnnplace.train.data.build import build_data as build_data
     from gnnplace.train.data.captured import CapturedDraws as CapturedDraws
+    from gnnplace.train.data.captured import captured_problem as captured_problem
     from gnnplace.train.data.captured import listed as listed
+    from gnnplace.train.data.captured import shipped_store as shipped_store
     from gnnplace.train.data.captured_graph import CapturedGraph as CapturedGraph
+    from gnnplace.train.data.collected import collect_data as collect_data
     from gnnplace.train.data.collected import how_to_collect as how_to_collect
     from gnnplace.train.data.datasets import SHIPPED_FOLDERS as SHIPPED_FOLDERS
+    from gnnplace.train.data.datasets import dataset_problem as dataset_problem
     from gnnplace.train.data.datasets import find_dataset as find_dataset
+    from gnnplace.train.data.datasets import verify as verify
+    from gnnplace.train.data.random_clusters import CLUSTERS as CLUSTERS
+    from gnnplace.train.data.random_families import MOST_OPS as MOST_OPS
     from gnnplace.train.data.random_families import RandomDraws as RandomDraws
+    from gnnplace.train.data.random_families import random_problem as random_problem
+    from gnnplace.train.data.recipes import RECIPES as RECIPES
+    from gnnplace.train.data.recipes import STORE as STORE
     from gnnplace.train.data_module import ProblemDataModule as ProblemDataModule
     from gnnplace.train.evolution import Evolution as Evolution
     from gnnplace.train.measured import MeasuredTuning as MeasuredTuning

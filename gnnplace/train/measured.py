@@ -44,8 +44,7 @@ from torch.utils.data import DataLoader
 
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.files import csv_text, write_text
-from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.measurements.posterior import NOISE, Posterior, distance
+from gnnplace.measurements import NOISE, Measured, Posterior, StepObjective, distance
 from gnnplace.placers import (
     Habit,
     SearchSpace,
@@ -62,8 +61,7 @@ from gnnplace.policy import (
     Rollouts,
     searched_from,
 )
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
+from gnnplace.problem import Placement, Problem, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import csv_text, write_text
-from gnnplace.measurements.objective import StepObjective
+from gnnplace.measurements import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import Drawn, Episodes, Exposure
 from gnnplace.problem import Placement

@@ -14,12 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.files import write_json
-from gnnplace.measurements import open_store
-from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.measurements import Measured, StepObjective, open_store
+from gnnplace.problem import OPTIONS_KEY, Placement, Problem, placement_to_data
 from gnnplace.tracing import CaptureOptions, capture_model
 
 if TYPE_CHECKING:

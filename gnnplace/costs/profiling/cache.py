@@ -31,7 +31,7 @@ import torch
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import cache_folder, read_json, write_json
-from gnnplace.problem.cluster.machine import processor_name
+from gnnplace.problem import processor_name
 from gnnplace.tracing import Program
 
 MOST_LOAD = 0.25

@@ -32,7 +32,7 @@ from gnnplace.costs.prediction import (
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import fused_groups
 from gnnplace.costs.tables import CostTables, shipped
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 from gnnplace.tracing import (
     FORWARD,
     Program,

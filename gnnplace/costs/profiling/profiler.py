@@ -31,12 +31,21 @@ from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsen
-from gnnplace.problem import PHASES, Cluster, Device, Problem, build_problem
-from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.problem.constraints import constrained
-from gnnplace.problem.constraints.applying import Resolved, limited, on_devices, resolve
-from gnnplace.problem.constraints.constraints import Constraints
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import (
+    PHASES,
+    Cluster,
+    Constraints,
+    Device,
+    Problem,
+    Resolved,
+    build_problem,
+    constrained,
+    known_kind,
+    limited,
+    on_devices,
+    resolve,
+    with_microbatches,
+)
 from gnnplace.tracing import (
     CaptureOptions,
     Program,

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.cluster import (
+from gnnplace.problem import (
     Cluster,
     Device,
     Link,
+    Problem,
     all_pairs,
     load_cluster,
     preset_names,
+    read_problem,
+    with_microbatches,
 )
-from gnnplace.problem.microbatching import with_microbatches
 
 if TYPE_CHECKING:
     import torch

@@ -21,12 +21,11 @@ from operator import itemgetter
 import numpy as np
 
 from gnnplace.arrays import BoolArray
-from gnnplace.costs.floors import EAGER
+from gnnplace.costs import EAGER
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import NO_BUDGET, Result, SearchSpace, Single, now
 from gnnplace.policy import place
-from gnnplace.problem import UPDATE, Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import UPDATE, Problem, with_microbatches
 from gnnplace.simulation import Simulation
 
 COUNTS = (2, 4, 8)

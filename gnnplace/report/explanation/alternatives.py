@@ -15,7 +15,7 @@ import numpy as np
 from gnnplace.arrays import IntArray
 from gnnplace.errors import InputError
 from gnnplace.placers import SearchSpace
-from gnnplace.problem.constraints.applying import Names
+from gnnplace.problem import Names
 
 
 @dataclass(frozen=True, eq=False)

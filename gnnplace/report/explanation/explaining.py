@@ -27,12 +27,14 @@ import numpy as np
 from gnnplace.errors import GnnplaceError, InfeasibleError
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.policy import PlaceOptions, place
-from gnnplace.problem import Constraints, Placement, Problem
-from gnnplace.problem.constraints import constrained
-from gnnplace.problem.constraints.applying import resolve
-from gnnplace.problem.constraints.constraints import (
+from gnnplace.problem import (
+    Constraints,
     Given,
+    Placement,
+    Problem,
     as_constraints,
+    constrained,
+    resolve,
 )
 from gnnplace.report.explanation.alternatives import (
     Alternative,

@@ -28,14 +28,20 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import nn
 from torch.utils.data import DataLoader
 
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.files import write_json
 from gnnplace.lightning_names import trainer_of
 from gnnplace.policy import DEFAULT_BUDGET, place
-from gnnplace.problem import OPTIONS_KEY, Cluster, Placement, Problem
-from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.problem import (
+    OPTIONS_KEY,
+    Cluster,
+    Given,
+    Placement,
+    Problem,
+    as_constraints,
+    placement_to_data,
+)
 from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.run.training.training_step import compile as compile_step
 from gnnplace.torch_names import pytree

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.problem.microbatching import check_microbatches
+from gnnplace.problem import check_microbatches
 from gnnplace.tracing.program import operations
 from gnnplace.tracing.program.program import (
     UPDATE,

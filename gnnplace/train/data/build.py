@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.estimation import estimate_ops
-from gnnplace.costs.profiling.grouping import group_graph
-from gnnplace.costs.profiling.profiler import group_ops
+from gnnplace.costs import estimate_ops, group_graph, group_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph, levels, upward_rank
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 from gnnplace.tracing import CaptureOptions, Program, capture_model, program_graph
 from gnnplace.train.data.captured import PARTS, CapturedModel
 from gnnplace.train.data.captured_graph import (

@@ -37,8 +37,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import MOST
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.problem import UPDATE, Cluster, Problem, build_problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import UPDATE, Cluster, Problem, build_problem, with_microbatches
 from gnnplace.train.data.captured_graph import CapturedGraph, read_captured
 from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, write_text
-from gnnplace.problem import Cluster, Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.train.data.captured import (
     AMPLE,
     MEMORY,

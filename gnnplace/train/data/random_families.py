@@ -26,8 +26,14 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
-from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    Problem,
+    build_problem,
+    with_microbatches,
+)
 from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
 from gnnplace.train.data.random_clusters import TRAIN_CLUSTERS as TRAIN_CLUSTERS
 
