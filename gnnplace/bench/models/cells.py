@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo import Workload, classified_images
 
 Node = tuple[
     int, str, int, str

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo import Workload, classified_images
 
 DEPTHS = {
     "121": (6, 12, 24, 16),

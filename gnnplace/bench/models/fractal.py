@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo import Workload, classified_images
 
 
 def layer(inputs: int, outputs: int) -> nn.Module:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from gnnplace.zoo import Workload
 from gnnplace.zoo.language_models import LanguageModel, Unrolled, word_workload
-from gnnplace.zoo.workload import Workload
 
 
 class Highway(Unrolled):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo import Workload, generator
 
 
 class Expert(nn.Module):

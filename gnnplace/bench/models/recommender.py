@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gnnplace.zoo import Workload, generator
 from gnnplace.zoo.two_tower import tower
-from gnnplace.zoo.workload import Workload, generator
 
 
 class Recommender(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.zoo.workload import Workload, generator
+from gnnplace.zoo import Workload, generator
 
 State = tuple[torch.Tensor, torch.Tensor]
 

@@ -13,7 +13,7 @@ import networkx as nx
 import torch
 from torch import nn
 
-from gnnplace.zoo.workload import Workload, classified_images
+from gnnplace.zoo import Workload, classified_images
 
 NEIGHBOURS, REWIRED = 4, 0.75
 
