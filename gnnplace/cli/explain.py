@@ -72,12 +72,17 @@ def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
     from gnnplace.plans import LaunchExplanation
     from gnnplace.report.plan_explanations import (
+        launch_explanation_data,
+        launch_explanation_lines,
         plan_explanation_data,
         plan_explanation_lines,
     )
 
     if gnnplace.is_launch_file(args.what):
-        return _explain_launch_file(args)
+        launch = _explain_launch_file(args)
+        lines = launch_explanation_lines(launch, args.what, args.cluster)
+        print_answer(args, lambda: launch_explanation_data(launch), lambda: lines)
+        return 0
     explanation = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
         model=args.model,
@@ -85,10 +90,12 @@ def _explain_plan(args: Namespace) -> int:
         measured=args.measured,
         progress=say,
     )
+    # A plan in words is explained as the launch file that it would be.
     if isinstance(explanation, LaunchExplanation):
-        return _print_launch_explanation(
-            args, explanation, explanation.answer.setting.cluster.name
-        )
+        cluster = explanation.answer.setting.cluster.name
+        lines = launch_explanation_lines(explanation, args.what, cluster)
+        print_answer(args, lambda: launch_explanation_data(explanation), lambda: lines)
+        return 0
     print_answer(
         args,
         lambda: plan_explanation_data(explanation),
@@ -97,7 +104,7 @@ def _explain_plan(args: Namespace) -> int:
     return 0
 
 
-def _explain_launch_file(args: Namespace) -> int:
+def _explain_launch_file(args: Namespace) -> LaunchExplanation:
     """Explain the plan that a launch file of a training framework describes."""
     if args.cluster is None:
         raise InputError(
@@ -112,18 +119,4 @@ def _explain_launch_file(args: Namespace) -> int:
         model=args.model,
         environment=args.environment,
     )
-    explanation = gnnplace.explain_launch_plan(priced, args.measured)
-    return _print_launch_explanation(args, explanation, args.cluster)
-
-
-def _print_launch_explanation(
-    args: Namespace, explanation: LaunchExplanation, cluster: str
-) -> int:
-    from gnnplace.report.plan_explanations import (
-        launch_explanation_data,
-        launch_explanation_lines,
-    )
-
-    lines = launch_explanation_lines(explanation, args.what, cluster)
-    print_answer(args, lambda: launch_explanation_data(explanation), lambda: lines)
-    return 0
+    return gnnplace.explain_launch_plan(priced, args.measured)

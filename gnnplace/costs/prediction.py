@@ -319,6 +319,7 @@ def _on(
 ) -> Iterator[Relation]:
     """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
     bias, error, previous = 0.0, 0.0, op
+    # Each step from an op to its kin adds a bias, and an error of its own.
     for name in _line(op):
         if name != op:
             errors = tables.errors_of(table_kind, "kin")
@@ -336,12 +337,14 @@ def _on(
         for t in dict.fromkeys((*same, *tensor, *OTHER_TYPES.get(dtype, ()))):
             if tables.surface(table_kind, name, t) is None:
                 continue
+            # The step from the asked type to the table's.
             if t in tensor:
                 type_bias, type_error = 0.0, TENSOR_STEP
             elif t in same:
                 type_bias, type_error = 0.0, 0.0
             else:
                 type_bias, type_error = error_of(tables, table_kind, "dtype", op)
+            # The step from another GPU: the less alike, the larger.
             gpu_error = 0.0
             if table_kind != kind:
                 base, slope = error_of(tables, kind, "gpu", op)
