@@ -78,7 +78,7 @@ def _export_words(
         last,
         launcher,
         _lines(plan, launcher, losses, seconds),
-        priced.setting.framework.network.each,
+        priced.setting.framework.network.per_server,
     )
     return LaunchFile(
         text=text,

@@ -402,7 +402,7 @@ class LauncherSearch:
                 spec.zero_group is None and only_modes(spec) == PlanSpec()
             )
         target, has_framework = launcher_of(launcher), self.framework is not None
-        network = setting.framework.network.each
+        network = setting.framework.network.per_server
 
         def accepts(spec: PlanSpec) -> bool:
             plan = self._launch_plan(setting, spec)
@@ -446,7 +446,7 @@ class LauncherSearch:
         )
         plan, steps = nearest_plan(self._launch_plan(setting, spec), target)
         target.write(
-            steps[-1][1] if steps else plan, [], setting.framework.network.each
+            steps[-1][1] if steps else plan, [], setting.framework.network.per_server
         )
 
     def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:

@@ -215,7 +215,7 @@ def offloading_notice(priced: Priced) -> str:
         return ""
     sizes = [stage.mesh.count * pricer.host_bytes(stage) for stage in stages]
     num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
-    servers = -(-num_devices // pricer.framework.network.each)
+    servers = -(-num_devices // pricer.framework.network.per_server)
     offload = pricer.framework.offload
     return (
         f"offload={offload}: each server's own memory holds {sum(sizes) / servers / 1e9:,.0f} GB; "

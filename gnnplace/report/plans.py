@@ -137,7 +137,7 @@ def basis_line(plan: Plan) -> str:
     file = plan.file
     length = None if file.tokens is None else file.tokens // file.batch
     adapters = [] if file.lora is None else [parse_adapters(file.lora).label]
-    asked = job_words(
+    job = job_words(
         parameters=plan.parameters,
         batch=file.batch,
         length=length,
@@ -145,9 +145,11 @@ def basis_line(plan: Plan) -> str:
         defaults=plan.defaults,
     )
     if file.source == "captured":
-        return f"{asked}; priced by the kernels that were captured"
+        return f"{job}; priced by the kernels that were captured"
     tested = tested_words(file.framework)
-    return f"{asked}; priced by the model's sizes as {file.framework} trains them ({tested})"
+    return (
+        f"{job}; priced by the model's sizes as {file.framework} trains them ({tested})"
+    )
 
 
 def job_words(

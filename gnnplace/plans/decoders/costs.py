@@ -347,7 +347,7 @@ def _host_of_layer(setting: PricingSetting, tp: int) -> float:
     host = constants["host_layer"] if tp == 1 else constants["host_layer_shards"]
     if checks is not None and tp > 1:
         host += EXCHANGES * checks["check"] * tp
-        if tp > network.each:
+        if tp > network.per_server:
             host += EXCHANGES * (tp - 1) * network.rates["ring_latency"]
     return host
 

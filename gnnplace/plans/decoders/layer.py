@@ -309,7 +309,7 @@ def _chosen(
     size = 2.0 * tokens * experts.active * d.hidden / shards
     sent = 2 * _dispatch(setting, size, groups, expert_shards)
     if expert_shards > 1:
-        members = min(expert_shards, network.each)
+        members = min(expert_shards, network.per_server)
         gathered = size * expert_shards
         sent += network.exchange(ALL_GATHER, expert_shards, gathered, members)
         sent += network.exchange(REDUCE_SCATTER, expert_shards, gathered, members)
@@ -330,7 +330,7 @@ def _dispatch(
     framework = setting.framework
     network, experts = framework.network, setting.decoder.experts
     assert experts is not None
-    members = max(1, min(groups, network.each // expert_shards))
+    members = max(1, min(groups, network.per_server // expert_shards))
     if groups <= members or not framework.constants["dispatch_once"]:
         return network.exchange(ALL_TO_ALL, groups, size, members)
     # A row goes once to each server that has any of its experts, which are chosen alike.
@@ -368,7 +368,7 @@ def _exchanges(
         return 0.0, 0.0
     framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden
     network, constants = framework.network, framework.constants
-    members = min(shards, network.each)
+    members = min(shards, network.per_server)
     forward, inner, weights = products
     # Attention, and the feed-forward that every token passes, if the layer has one.
     halves = min(2, len(forward) // 2)
@@ -423,7 +423,7 @@ def _around(
         return 0.0, 0.0
     network = setting.framework.network
     size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
-    members = max(1, min(context, network.each // shards))
+    members = max(1, min(context, network.per_server // shards))
     gather_seconds = network.exchange(ALL_GATHER, context, size, members)
     return setting.framework.hidden_seconds(
         gather_seconds, attend
@@ -452,7 +452,7 @@ def head_passes(
     back = inner + weights + kernels.stream(constants["logit_backward"] * logits)
     if shards > 1:
         network, size = setting.framework.network, 2.0 * tokens * d.hidden
-        members = min(shards, network.each)
+        members = min(shards, network.per_server)
         front += 3 * network.reduce(shards, 4.0 * tokens, members)
         if split:
             gather = network.exchange(ALL_GATHER, shards, size, members)

@@ -833,7 +833,7 @@ class FrameworkPricer(Pricer):
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds to send what crosses a cut; arguments as of `Pricer.message`."""
         mesh = before.mesh
-        across = mesh.count >= self.framework.network.each
+        across = mesh.count >= self.framework.network.per_server
         kind = self.fabric.kinds(mesh)[0]
         border = float(self.chain.border[before.last])
         key = size, kind, mesh.axes, mesh.replicas, before.choice, border, across
@@ -867,7 +867,7 @@ class FrameworkPricer(Pricer):
         """Return the seconds to add up a tied parameter's gradients; see `Pricer`."""
         network = self.framework.network
         # Stages of a schedule that folds share devices: a single server may count twice.
-        is_across = num_devices > network.each and network.card > 0
+        is_across = num_devices > network.per_server and network.card > 0
         members = 1 if is_across else 2
         tp = meshes[0].axes[-1]
         return network.reduce(2, 4.0 * tied.elements / tp, members)
