@@ -36,13 +36,19 @@ from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.counts import counts_of
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recognition import configured_sizes, recognised_sizes
 from gnnplace.plans.segments.recording import precision_of
-from gnnplace.plans.segments.sized import SizedModelCosts, with_decoder, with_sizes
+from gnnplace.plans.segments.sized import (
+    SizedModelCosts,
+    with_blocks,
+    with_decoder,
+    with_sizes,
+)
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding import LayerGraph, record_calls, split_graph
@@ -219,7 +225,21 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
         old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer
     )
     source.parts = old.parts
-    captured = replace(chain, source=source, framework=None, _known={})
+    notices = chain.notices
+    if chain.recognition is not None:
+        line = chain.recognition.line()
+        notices = tuple(notice for notice in notices if notice != line)
+    captured = replace(
+        chain,
+        source=source,
+        framework=None,
+        notices=notices,
+        recognition=None,
+        alternative=None,
+        _known={},
+    )
+    if isinstance(old, BlockCosts):
+        return with_blocks(captured, cluster)
     if not isinstance(old, SizedModelCosts):
         return captured
     return with_decoder(captured, old.sizes.setting.decoder, cluster)
