@@ -14,6 +14,7 @@ kernels count as the host's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import Framework
-from gnnplace.costs.kernels import Kernels
+from gnnplace.costs.kernels import Kernels, Shape
 from gnnplace.plans.plan import layer_of
 from gnnplace.plans.segments.blocks import (
     ACTIVATION,
@@ -45,10 +46,10 @@ from gnnplace.plans.segments.blocks import (
 )
 from gnnplace.plans.segments.chain import FASTEST, Basis, SegmentCosts, SplitChoice
 from gnnplace.plans.segments.parts import Part, Times
-from gnnplace.plans.segments.pricing import Grid, ModelCosts
-from gnnplace.plans.segments.recording import Recorded
-from gnnplace.sharding import Configuration, Layout
-from gnnplace.tracing import PARAMETER
+from gnnplace.plans.segments.pricing import Grid, ModelCosts, Split
+from gnnplace.plans.segments.recording import PaperShare, Recorded
+from gnnplace.sharding import Configuration, LayerGraph, Layout, parts_of
+from gnnplace.tracing import PARAMETER, local_shape
 
 HALF_BYTES = 2.0
 """Bytes of a value in half precision."""
@@ -65,6 +66,10 @@ LATE_BYTES = 6.0
 """Bytes of the stream that recomputation of a layer leaves out, with its last product."""
 FUSED_BACKWARD = 2.0
 """Times the bytes of the forward pass that the backward pass of a fused kernel reads and writes."""
+HIDDEN_SHARE = 1 / 2
+"""Share of a backward pass's exchanges over shards that products run beside: of a gather and a
+scatter the latter (`decoders.layer`)."""
+WHOLE = "whole"  # a border that every shard has in full
 LEAST_SHARE = 1e-3
 """Share of a step's seconds below which a module that is not recognised is not named."""
 
@@ -86,6 +91,22 @@ class BlockSeconds(NamedTuple):
     def total(self) -> float:
         """Return the seconds of both passes."""
         return self.forward + self.whole
+
+    def times(self, factors: BlockSeconds) -> BlockSeconds:
+        """Return the seconds, each pass times a factor."""
+        return BlockSeconds(
+            self.forward * factors.forward,
+            self.early * factors.early,
+            self.whole * factors.whole,
+        )
+
+    def plus(self, seconds: BlockSeconds, factor: float = 1.0) -> BlockSeconds:
+        """Return the seconds and so many times others."""
+        return BlockSeconds(
+            self.forward + factor * seconds.forward,
+            self.early + factor * seconds.early,
+            self.whole + factor * seconds.whole,
+        )
 
 
 @dataclass(frozen=True)
@@ -137,7 +158,7 @@ class BlockCosts(ModelCosts):
 
     framework: Framework
     is_fused: bool = False
-    _factors: dict[object, BlockSeconds] = field(init=False, default_factory=dict)
+    _captured: dict[object, BlockSeconds] = field(init=False, default_factory=dict)
     _ratios: dict[object, float] = field(init=False, default_factory=dict)
     _on_kind: dict[str, Framework] = field(init=False, default_factory=dict)
 
@@ -161,16 +182,15 @@ class BlockCosts(ModelCosts):
             for block in self.blocks
         )
 
-    @cached_property
-    def border_ratios(self) -> FloatArray:
-        """Return the share of half precision in what crosses every cut. [segments + 1]"""
-        values = self.layers.calls.values
-        ratios = np.ones(len(self.cuts.crossing) + 1)
-        for k, crossing in enumerate(self.cuts.crossing):
-            whole = sum(values[value].bytes for value in crossing)
-            halves = HALF_BYTES * sum(self._elements(value) for value in crossing)
-            ratios[k] = min(1.0, halves / whole) if whole else 1.0
-        return ratios
+    @property
+    def border_bytes(self) -> FloatArray:
+        """Return the bytes an example of what crosses every cut. [segments + 1]"""
+        values = self.layers.operations.values
+        crossing = [
+            sum(values[value].bytes for value in crossing) / self.batch
+            for crossing in self.cuts.crossing
+        ]
+        return np.array([*crossing, 0.0])
 
     @cached_property
     def _block_of(self) -> dict[int, int]:
@@ -222,18 +242,27 @@ class BlockCosts(ModelCosts):
         Arguments are those of `ModelCosts.part`. Launches are no part of it.
         """
         captured = super().part(call, split, kind, grid)
-        block = self._block_of.get(call)
-        factors: Sequence[float] = (1.0, 1.0, 1.0)
-        if block is not None:
-            factors = self._block_factors(block, kind, self.batch // grid[1])
+        index = self._block_of.get(call)
+        seconds = BlockSeconds(*(time.kernels for time in captured.times))
+        if index is not None and not self._is_as_captured(self.blocks[index]):
+            block, counts = self.blocks[index], parts_of(split, grid[0])
+            examples = self.batch // grid[1]
+            if block.kind == PRODUCT:
+                framework = self._framework_on(kind)
+                seconds = self._product_part(block, call, framework, counts, examples)
+            elif block.kind == EXPERTS:
+                share = self._share(index, call, kind, examples, BlockSeconds(*seconds))
+                seconds = self.block_seconds(block, kind, examples).times(share)
+            else:
+                seconds = self._streamed_part(index, call, kind, counts, examples)
         times = tuple(
             Times(
-                kernels=time.kernels * factor,
+                kernels=priced,
                 early=0.0,
                 late=0.0,
-                missed=time.missed * factor,
+                missed=time.missed * priced / max(time.kernels, 1e-30),
             )
-            for time, factor in zip(captured.times, factors, strict=True)
+            for time, priced in zip(captured.times, seconds, strict=True)
         )
         return Part(captured.recorded, (times[0], times[1], times[2]))
 
@@ -243,22 +272,87 @@ class BlockCosts(ModelCosts):
             self.is_fused and block.kind in (ATTENTION, BETWEEN)
         )
 
-    def _block_factors(self, index: int, kind: str, examples: int) -> BlockSeconds:
-        """Return how many times its captured seconds a block takes, by pass."""
+    def _share(
+        self, index: int, call: int, kind: str, examples: int, part: BlockSeconds
+    ) -> BlockSeconds:
+        """Return what a part of a call is of its block's captured seconds, by pass.
+
+        Args:
+            index: The block.
+            call: A call of it.
+            kind: The kind of device.
+            examples: Examples of a micro-batch.
+            part: Captured seconds of the part.
+        """
         key = index, kind, examples
-        if key not in self._factors:
+        if key not in self._captured:
             block = self.blocks[index]
-            factors = BlockSeconds(1.0, 1.0, 1.0)
-            if not self._is_as_captured(block):
-                captured = self.captured_seconds(block, kind, examples)
-                seconds = self.block_seconds(block, kind, examples)
-                ratios = (
-                    priced / max(before, 1e-30) if before > 0 else 0.0
-                    for priced, before in zip(seconds, captured, strict=True)
-                )
-                factors = BlockSeconds(*ratios)
-            self._factors[key] = factors
-        return self._factors[key]
+            self._captured[key] = self.captured_seconds(block, kind, examples)
+        whole = self._captured[key]
+        return BlockSeconds(
+            *(
+                one / before if before > 0 else 0.0
+                for one, before in zip(part, whole, strict=True)
+            )
+        )
+
+    def _streamed_part(
+        self,
+        index: int,
+        call: int,
+        kind: str,
+        counts: dict[str, int],
+        examples: int,
+    ) -> BlockSeconds:
+        """Return the seconds of a part of a call whose block takes as long as it has elements.
+
+        Calls share their block's seconds as they do when they are captured. Gaps between kernels
+        are as many on every shard.
+
+        Args:
+            index: The block.
+            call: A call of it.
+            kind: The kind of device.
+            counts: Parts of every label that shards divide.
+            examples: Examples of a micro-batch.
+        """
+        block = self.blocks[index]
+        grid = ((1,), self.batch // examples)
+        whole = super().part(call, (None,), kind, grid)
+        share = self._share(
+            index, call, kind, examples, BlockSeconds(*(t.kernels for t in whole.times))
+        )
+        gaps = self._gaps(block, self._framework_on(kind))
+        work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
+        ratio = self._part_of_elements(call, counts)
+        return work.times(BlockSeconds(ratio, ratio, ratio)).plus(gaps).times(share)
+
+    def _part_of_elements(self, call: int, counts: dict[str, int]) -> float:
+        """Return which part of the elements of a call's tensors a shard has."""
+        rule, values = self.layers.rules[call], self.layers.calls.values
+        graph_call = self.layers.calls.calls[call]
+        whole = local = 0
+        for tensors, axes in (
+            (graph_call.reads, rule.reads),
+            (graph_call.results, rule.results),
+        ):
+            for value, labels in zip(tensors, axes, strict=True):
+                if values[value].source != PARAMETER:
+                    whole += self._elements(value)
+                    shape = local_shape(labels, values[value].shape, PaperShare(counts))
+                    local += math.prod(shape)
+        return local / whole if whole else 1.0
+
+    def _gaps(self, block: Block, framework: Framework) -> BlockSeconds:
+        """Return the seconds of gaps between the kernels that a block has in a layer."""
+        share = ATTENTION_LAUNCHES if block.kind == ATTENTION else 0.0
+        for piece in block.pieces:
+            share += PIECE_LAUNCHES if piece.kind in (NORM, RESIDUAL) else 0.0
+        gap = share * framework.kernels.rates["launch"] * framework.constants["gap"]
+        kind = "gated" if self._is_gated else "plain"
+        forward = gap * framework.constants[f"{kind}_launches_forward"]
+        backward = gap * framework.constants[f"{kind}_launches_backward"]
+        return BlockSeconds(forward, backward, backward)
 
     def captured_seconds(self, block: Block, kind: str, examples: int) -> BlockSeconds:
         """Return the seconds of a block's kernels as they were captured, on one device."""
@@ -335,13 +429,57 @@ class BlockCosts(ModelCosts):
     ) -> BlockSeconds:
         """Return the seconds of a joined product."""
         count, columns, inner = self._product_shape(block)
-        rows = max(1, round(count * scale))
+        shape = max(1, round(count * scale)), columns, inner
+        return self._seconds_of_shape(block, kernels, shape)
+
+    def _seconds_of_shape(
+        self, block: Block, kernels: Kernels, shape: Shape
+    ) -> BlockSeconds:
+        """Return the seconds of a product and of its gradients."""
+        rows, columns, inner = shape
         early = kernels.products([(rows, inner, columns)])
-        values, whole = self.layers.calls.values, early
-        matrix = self.finder.root(self.finder.matrix_of(block.calls[0]) or 0)
-        if values[matrix].gradient:
+        whole = early
+        matrix = self.finder.matrix_of(block.calls[0])
+        assert matrix is not None
+        if self.layers.calls.values[self.finder.root(matrix)].gradient:
             whole += kernels.products([(columns, inner, rows)])
-        return BlockSeconds(kernels.products([(rows, columns, inner)]), early, whole)
+        return BlockSeconds(kernels.products([shape]), early, whole)
+
+    def _product_part(
+        self,
+        block: Block,
+        call: int,
+        framework: Framework,
+        counts: dict[str, int],
+        examples: int,
+    ) -> BlockSeconds:
+        """Return the seconds of a call's part of a joined product that shards divide.
+
+        Args:
+            block: The joined product.
+            call: One of its calls.
+            framework: The framework on the device.
+            counts: Parts of every label that shards divide.
+            examples: Examples of a micro-batch.
+        """
+        rule, values = self.layers.rules[call], self.layers.calls.values
+        graph_call, share = self.layers.calls.calls[call], PaperShare(counts)
+        stream, matrix = self.finder.stream_of(call), self.finder.matrix_of(call)
+        labels = dict(zip(graph_call.reads, rule.reads, strict=True))
+        assert matrix is not None
+        local = local_shape(labels[matrix], values[matrix].shape, share)
+        outputs, inner = local if graph_call.kind == "linear" else local[::-1]
+        elements = math.prod(local_shape(labels[stream], values[stream].shape, share))
+        rows = max(1, round(elements / inner * examples / self.batch))
+        # The calls of a joined product are divided alike, and share it by their columns.
+        _, all_columns, _ = self._product_shape(block)
+        whole = values[matrix].shape[0 if graph_call.kind == "linear" else 1]
+        columns = max(1, round(all_columns * outputs / whole))
+        joined = self._seconds_of_shape(
+            block, framework.kernels, (rows, columns, inner)
+        )
+        part = whole / all_columns
+        return joined.times(BlockSeconds(part, part, part))
 
     def _attention_sizes(self, block: Block) -> tuple[float, int, int, float]:
         """Return heads times tokens, tokens of the keys, and widths of a head's keys and values."""
@@ -365,21 +503,9 @@ class BlockCosts(ModelCosts):
         )
         if not block.is_causal:
             seconds *= 2.0
-        launches = self._launches(framework)
         backward = framework.constants["attention_backward"] * seconds
-        backward += ATTENTION_LAUNCHES * launches[1]
-        return BlockSeconds(
-            seconds + ATTENTION_LAUNCHES * launches[0], backward, backward
-        )
-
-    def _launches(self, framework: Framework) -> tuple[float, float]:
-        """Return the seconds of gaps between the kernels of a layer, forward and backward."""
-        gap = framework.kernels.rates["launch"] * framework.constants["gap"]
-        kind = "gated" if self._is_gated else "plain"
-        return (
-            gap * framework.constants[f"{kind}_launches_forward"],
-            gap * framework.constants[f"{kind}_launches_backward"],
-        )
+        work = BlockSeconds(seconds, backward, backward)
+        return work.plus(self._gaps(block, framework))
 
     def _expert_sizes(self, block: Block) -> tuple[float, int, int, int, int]:
         """Return rows of all experts, experts, and widths of stream, inside, and first product."""
@@ -415,21 +541,13 @@ class BlockCosts(ModelCosts):
         self, block: Block, framework: Framework, scale: float
     ) -> BlockSeconds:
         """Return the seconds of what lies between other blocks."""
-        forward = backward = gap_forward = gap_backward = 0.0
-        launches = self._launches(framework)
+        forward = backward = 0.0
         for piece in block.pieces:
             passed, returned = self._piece_bytes(piece.kind, framework)
             forward += passed * self._elements(piece.value) * scale
             backward += returned * self._elements(piece.value) * scale
-            if piece.kind in (NORM, RESIDUAL):
-                gap_forward += PIECE_LAUNCHES * launches[0]
-                gap_backward += PIECE_LAUNCHES * launches[1]
-        seconds = _streamed(framework, forward, backward)
-        return BlockSeconds(
-            seconds.forward + gap_forward,
-            seconds.early + gap_backward,
-            seconds.whole + gap_backward,
-        )
+        work = _streamed(framework, forward, backward)
+        return work.plus(self._gaps(block, framework))
 
     def _piece_bytes(self, kind: str, framework: Framework) -> tuple[float, float]:
         """Return the bytes a value that a piece passes, forward and backward."""
@@ -598,6 +716,28 @@ class BlockCosts(ModelCosts):
         none = Times(kernels=0.0, early=0.0, late=0.0, missed=0.0)
         return none, none
 
+    def _split(self, number: int, kind: str, grid: Grid, choice: SplitChoice) -> Split:
+        """Return the labels of a segment's calls, and seconds of its collectives.
+
+        Of a gather and a scatter that the backward pass has beside a pair of products the scatter
+        runs under a product, where tokens are split. Arguments are those of `ModelCosts`.
+        """
+        split, (forward, backward, attention, gathered) = super()._split(
+            number, kind, grid, choice
+        )
+        framework = self._framework_on(kind)
+        hides = choice.border != WHOLE and framework.constants["hides_backward"] > 0
+        if backward > 0 and hides:
+            products = sum(
+                self.part(k, labels, kind, grid).whole.kernels
+                for k, labels in zip(self._calls(number), split, strict=True)
+                if self.blocks[self._block_of[k]].kind == PRODUCT
+            )
+            hidden = HIDDEN_SHARE * backward
+            backward -= hidden
+            backward += float(framework.hidden_seconds(hidden, products))
+        return split, (forward, backward, attention, gathered)
+
     # Bytes.
 
     def _kept(
@@ -689,11 +829,6 @@ class BlockCosts(ModelCosts):
                 beside += (constants["gated_kept"] - HALF_BYTES) * elements
         return tensors, beside
 
-    def _entering(self, number: int, grid: Grid, choice: SplitChoice) -> float:
-        """Return the bytes on a device of what enters a segment, in half precision."""
-        entering = super()._entering(number, grid, choice)
-        return entering * float(self.border_ratios[number])
-
     # What is recognised.
 
     def recognition(self, kind: str, examples: int) -> Recognition:
@@ -735,6 +870,19 @@ class BlockCosts(ModelCosts):
         if block.has_two_prices:
             return self.captured_seconds(block, kind, examples).total
         return self.block_seconds(block, kind, examples).total
+
+
+def in_half_precision(layers: LayerGraph) -> LayerGraph:
+    """Return a model whose floating-point values have two bytes for what is moved and kept.
+
+    Captured under autocast some are wider; a framework casts all that modules pass to each other.
+    """
+    values = list(layers.operations.values)
+    for k, info in enumerate(layers.calls.values):
+        if info.dtype.is_floating_point and values[k].element > HALF_BYTES:
+            values[k] = replace(values[k], element=int(HALF_BYTES))
+    operations = replace(layers.operations, values=tuple(values))
+    return replace(layers, operations=operations)
 
 
 def _streamed(framework: Framework, passed: float, returned: float) -> BlockSeconds:

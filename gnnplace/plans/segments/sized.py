@@ -31,7 +31,7 @@ from gnnplace.plans.decoders.setting import (
     setting_of,
 )
 from gnnplace.plans.decoders.stages import layers_of
-from gnnplace.plans.segments.block_costs import BlockCosts
+from gnnplace.plans.segments.block_costs import BlockCosts, in_half_precision
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -317,7 +317,7 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
         memory_limit=memory_limit_of(cluster),
     )
     costs = BlockCosts(
-        layers=source.layers,
+        layers=in_half_precision(source.layers),
         cuts=source.cuts,
         fabric=source.fabric,
         batch=source.batch,
@@ -332,7 +332,7 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
     by_blocks = replace(
         chain,
         source=costs,
-        border=chain.border * costs.border_ratios,
+        border=costs.border_bytes,
         framework=costs.framework,
         recognition=recognition,
         notices=(*chain.notices, recognition.line()),
