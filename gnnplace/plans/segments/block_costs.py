@@ -35,6 +35,7 @@ from gnnplace.plans.segments.blocks import (
     GATE,
     KEYS,
     LOSS,
+    MULTIHEAD,
     NORM,
     PRODUCT,
     QUERIES,
@@ -70,6 +71,8 @@ HIDDEN_SHARE = 1 / 2
 """Share of a backward pass's exchanges over shards that products run beside: of a gather and a
 scatter the latter (`decoders.layer`)."""
 WHOLE = "whole"  # a border that every shard has in full
+FUSIBLE = (ATTENTION, MULTIHEAD, BETWEEN)
+"""Kinds of blocks that one fused kernel may replace; others are one kernel a call already."""
 LEAST_SHARE = 1e-3
 """Share of a step's seconds below which a module that is not recognised is not named."""
 
@@ -177,7 +180,7 @@ class BlockCosts(ModelCosts):
         """Return whether a layer has a product or an attention that is recognised."""
         return any(
             block.is_recognised
-            and block.kind in (PRODUCT, ATTENTION)
+            and block.kind in (PRODUCT, ATTENTION, MULTIHEAD)
             and layer_of(block.module)
             for block in self.blocks
         )
@@ -250,7 +253,7 @@ class BlockCosts(ModelCosts):
             if block.kind == PRODUCT:
                 framework = self._framework_on(kind)
                 seconds = self._product_part(block, call, framework, counts, examples)
-            elif block.kind == EXPERTS:
+            elif block.kind in (EXPERTS, MULTIHEAD):
                 share = self._share(index, call, kind, examples, BlockSeconds(*seconds))
                 seconds = self.block_seconds(block, kind, examples).times(share)
             else:
@@ -268,9 +271,7 @@ class BlockCosts(ModelCosts):
 
     def _is_as_captured(self, block: Block) -> bool:
         """Return whether a block's price is that of its captured kernels."""
-        return block.has_two_prices and not (
-            self.is_fused and block.kind in (ATTENTION, BETWEEN)
-        )
+        return block.has_two_prices and not (self.is_fused and block.kind in FUSIBLE)
 
     def _share(
         self, index: int, call: int, kind: str, examples: int, part: BlockSeconds
@@ -345,7 +346,8 @@ class BlockCosts(ModelCosts):
 
     def _gaps(self, block: Block, framework: Framework) -> BlockSeconds:
         """Return the seconds of gaps between the kernels that a block has in a layer."""
-        share = ATTENTION_LAUNCHES if block.kind == ATTENTION else 0.0
+        is_attention = block.kind in (ATTENTION, MULTIHEAD)
+        share = ATTENTION_LAUNCHES if is_attention else 0.0
         for piece in block.pieces:
             share += PIECE_LAUNCHES if piece.kind in (NORM, RESIDUAL) else 0.0
         gap = share * framework.kernels.rates["launch"] * framework.constants["gap"]
@@ -379,6 +381,8 @@ class BlockCosts(ModelCosts):
             return self._product_seconds(block, framework.kernels, scale)
         if block.kind == ATTENTION:
             return self._attention_seconds(block, framework, scale)
+        if block.kind == MULTIHEAD:
+            return self._multihead_seconds(block, framework, scale)
         if block.kind == EXPERTS:
             return self._expert_seconds(block, framework, scale)
         if block.kind == LOSS:
@@ -505,6 +509,44 @@ class BlockCosts(ModelCosts):
             seconds *= 2.0
         backward = framework.constants["attention_backward"] * seconds
         work = BlockSeconds(seconds, backward, backward)
+        return work.plus(self._gaps(block, framework))
+
+    def _multihead_sizes(self, block: Block) -> tuple[float, float, int, int, bool]:
+        """Return rows of queries and of keys, tokens, width, and whether they are one tensor."""
+        values = self.layers.calls.values
+        queries, keys = self.layers.calls.calls[block.calls[0]].reads[:2]
+        shape = values[queries].shape
+        width = shape[-1]
+        is_joined = self.finder.root(queries) == self.finder.root(keys)
+        return (
+            self._elements(queries) / width,
+            self._elements(keys) / width,
+            values[keys].shape[0],
+            width,
+            is_joined,
+        )
+
+    def _multihead_seconds(
+        self, block: Block, framework: Framework, scale: float
+    ) -> BlockSeconds:
+        """Return the seconds of PyTorch's own attention: its products, and fused attention."""
+        queries, keys, length, width, is_joined = self._multihead_sizes(block)
+        kernels = framework.kernels
+        rows = max(1, round(queries * scale))
+        shapes: list[Shape] = [(rows, width, width)]
+        if is_joined:
+            shapes.append((rows, 3 * width, width))
+        else:
+            shapes += [(rows, width, width), (round(keys * scale), 2 * width, width)]
+        forward = kernels.products(shapes)
+        backward = kernels.products([(m, k, n) for m, n, k in shapes])
+        backward += kernels.products([(n, k, m) for m, n, k in shapes])
+        heads = self.finder.heads_of(block.calls[0])
+        attention = kernels.attend(rows, length, width, width // heads)
+        if not block.is_causal:
+            attention *= 2.0
+        backward += framework.constants["attention_backward"] * attention
+        work = BlockSeconds(forward + attention, backward, backward)
         return work.plus(self._gaps(block, framework))
 
     def _expert_sizes(self, block: Block) -> tuple[float, int, int, int, int]:
@@ -814,6 +856,12 @@ class BlockCosts(ModelCosts):
             rows, *_ = self._attention_sizes(block)
             tensors = [self.finder.narrowest(v) for v in (*first.reads[:2], values)]
             return [*tensors, last.results[0]], 4.0 * rows * scale
+        if block.kind == MULTIHEAD:
+            rows, keys, _, width, _ = self._multihead_sizes(block)
+            heads = self.finder.heads_of(block.calls[0])
+            # Queries, keys and values, and what attention returns; the input is a tensor of others.
+            beside = HALF_BYTES * width * (2 * rows + 2 * keys) + 4.0 * rows * heads
+            return [calls[block.calls[0]].reads[0]], beside * scale
         if block.kind == EXPERTS:
             rows, _, hidden, width, _ = self._expert_sizes(block)
             row = constants["chosen_inside"] * width + constants["chosen_kept"] * hidden
@@ -848,7 +896,7 @@ class BlockCosts(ModelCosts):
                 continue
             pattern = module_pattern(block.module) or "the model itself"
             eager += seconds
-            if block.kind in (ATTENTION, BETWEEN):
+            if block.kind in FUSIBLE:
                 fused += self.block_seconds(block, kind, examples).total
             else:
                 fused += seconds

@@ -2,10 +2,10 @@
 
 Every call of a segment is in one block. A block is a product with parameters (several that read one
 tensor are one joined product), attention (one fused call, or its eager spelling from the product
-that makes scores to the one that takes them), a mixture's experts, an embedding, a cross entropy,
-or a run of what lies between these. What lies between is a sum of *pieces*: norms, residuals,
-activations, gates, rotary positions of queries and keys, and the choice of experts. They are known
-by structure:
+that makes scores to the one that takes them), PyTorch's own module of both, a mixture's experts, an
+embedding, a cross entropy, or a run of what lies between these. What lies between is a sum of
+*pieces*: norms, residuals, activations, gates, rotary positions of queries and keys, and the choice
+of experts. They are known by structure:
 
 * a norm is a call of it, or a mean (or variance) and the inverse root of it;
 * a residual adds two tensors of equal shapes that come from different products;
@@ -23,15 +23,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from gnnplace.plans.segments.cuts import FUSED, Cuts, attention_runs
+from gnnplace.plans.segments.cuts import Cuts, attention_runs
 from gnnplace.sharding import LayerGraph
-from gnnplace.tracing import PARAMETER, SHAPE, CallRef, LayerCall
+from gnnplace.tracing import PARAMETER, SHAPE, LayerCall
 
 PRODUCT, ATTENTION, EXPERTS = "product", "attention", "experts"
 EMBEDDING, LOSS, BETWEEN, OTHER = "embedding", "loss", "between", "other"
+MULTIHEAD = "multihead"  # PyTorch's own module: products and attention in one call
 """Kinds of blocks. Calls of the last kind are of no framework's."""
 
 NORM, RESIDUAL, ACTIVATION, GATE = "norm", "residual", "activation", "gate"
@@ -49,7 +50,7 @@ CALLS_OF_PIECE = {
 }
 """Most calls that launch kernels in which frameworks' models write a piece out."""
 NORMS = ("layer_norm", "rms_norm")
-BETWEEN_RULES = ("norm", "elementwise", SHAPE, "reduction", "whole")
+BETWEEN_RULES = ("norm", "elementwise", SHAPE, "reduction")
 ACTIVATIONS = (
     "silu",
     "gelu",
@@ -86,7 +87,10 @@ SCORE_CALLS = (
 """Calls among the products of attention that fused attention has too, beside changes of shape."""
 COMPARISONS = ("ge", "gt", "le", "lt", "tril", "triu")
 """Calls that make a causal mask of positions."""
-IS_CAUSAL, MASK = 5, 3  # positions among the arguments of fused attention
+IS_CAUSAL = 5  # position among the arguments of fused attention
+MULTIHEAD_CALL = "multi_head_attention_forward"
+NUM_HEADS, NEEDS_WEIGHTS, MULTIHEAD_CAUSAL = 4, 15, 24
+"""Positions among the arguments of `multi_head_attention_forward`."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,8 @@ class BlockFinder:
                 blocks.append(
                     self._block(kind, segment, [k], is_recognised=is_recognised)
                 )
+            elif self.calls[k].kind == MULTIHEAD_CALL:
+                blocks.append(self._multihead(segment, k))
             elif self.calls[k].kind == "cross_entropy":
                 blocks.append(self._block(LOSS, segment, [k]))
             elif kind in BETWEEN_RULES and not (
@@ -316,7 +322,7 @@ class BlockFinder:
         """
         if len(run) == 1:
             block = self._block(ATTENTION, segment, [run.start])
-            return _with(block, is_causal=self._is_causal_call(run.start))
+            return replace(block, is_causal=self._is_causal_call(run.start))
         # The scores, and what is made of them until the values take them.
         members = [run.start]
         made = set(self.calls[run.start].results)
@@ -333,7 +339,23 @@ class BlockFinder:
             for value in self.calls[k].reads
             if value not in made and self._is_positions(value)
         ]
-        return _with(block, is_written_out=is_plain, is_causal=bool(masks))
+        return replace(block, is_written_out=is_plain, is_causal=bool(masks))
+
+    def _multihead(self, segment: int, call: int) -> Block:
+        """Return the block of a call of PyTorch's own attention with its products."""
+        multihead = self.calls[call]
+        needs_weights = multihead.argument(NEEDS_WEIGHTS, "need_weights", True)
+        is_causal = multihead.argument(MULTIHEAD_CAUSAL, "is_causal", False)
+        # Only without weights to return it calls fused attention.
+        return replace(
+            self._block(MULTIHEAD, segment, [call]),
+            is_written_out=bool(needs_weights),
+            is_causal=bool(is_causal) and not needs_weights,
+        )
+
+    def heads_of(self, call: int) -> int:
+        """Return the number of heads of a call of PyTorch's own attention."""
+        return int(self.calls[call].argument(NUM_HEADS, "num_heads"))
 
     def _is_of_scores(self, call: int, scores: set[int]) -> bool:
         """Return whether fused attention does to its scores what a call does."""
@@ -391,13 +413,15 @@ class BlockFinder:
     def launches(self, call: int) -> bool:
         """Return whether a call is more than a change of shape or type, or a dropout."""
         kind = self.calls[call].kind
-        is_shape = self.layers.rules[call].kind in (SHAPE, "whole")
+        is_shape = self.layers.rules[call].kind == SHAPE
         return "dropout" not in kind and not (is_shape and kind not in ("cat", "stack"))
 
     def _between(self, segment: int, calls: Sequence[int]) -> Block:
         """Return the block of a run of calls that lie between others."""
         launching = sum(self.launches(k) for k in calls)
-        if not launching or self._is_read_by_loss(calls):
+        results = [value for k in calls for value in self.calls[k].results]
+        is_scalar = max((self.elements(value) for value in results), default=0) <= 1
+        if not launching or is_scalar or self._is_read_by_loss(calls):
             return self._block(BETWEEN, segment, calls)
         pieces = self._pieces(calls)
         limit = sum(CALLS_OF_PIECE[piece.kind] for piece in pieces)
@@ -538,16 +562,6 @@ class BlockFinder:
             if any(sources.get(value) == start for value in call.reads):
                 return True
         return False
-
-
-def _with(block: Block, **changes: bool) -> Block:
-    """Return a block with some of its answers replaced."""
-    return Block(**{**vars(block), **changes})
-
-
-def has_mask(call: LayerCall) -> bool:
-    """Return whether fused attention reads a mask that is a tensor."""
-    return call.kind == FUSED and isinstance(call.argument(MASK, "attn_mask"), CallRef)
 
 
 def module_pattern(module: str) -> str:
