@@ -77,7 +77,11 @@ TYPES = {
     "16-true": torch.float16,
     "16-master": torch.float16,
 }
-DROPPED = 4  # position of attention's dropout among its arguments
+DROPOUT_POSITIONS = {
+    "scaled_dot_product_attention": 4,
+    "multi_head_attention_forward": 10,
+}
+"""Position of the dropout among the arguments of calls of attention."""
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
 BATCH = 1_000_000_000
 """Most examples of a step."""
@@ -388,16 +392,16 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
     """
 
     def kept(call: LayerCall) -> LayerCall:
-        if call.kind != "scaled_dot_product_attention":
+        position = DROPOUT_POSITIONS.get(call.kind)
+        if position is None:
             return call
-        args = (*call.args[:DROPPED], *((0.0,) if len(call.args) > DROPPED else ()),
-                *call.args[DROPPED + 1 :])  # fmt: skip
+        args = call.args
+        if len(args) > position:
+            args = (*args[:position], 0.0, *args[position + 1 :])
         kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
         return replace(call, args=args, kwargs=kwargs)
 
-    attention = [
-        i for i, c in enumerate(graph.calls) if c.kind == "scaled_dot_product_attention"
-    ]
+    attention = [i for i, c in enumerate(graph.calls) if c.kind in DROPOUT_POSITIONS]
     return replace(
         graph,
         calls=tuple(kept(call) for call in graph.calls),
