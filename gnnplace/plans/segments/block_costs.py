@@ -43,6 +43,7 @@ from gnnplace.plans.segments.blocks import (
     Block,
     BlockFinder,
     blocks_of,
+    joined_modules,
     module_pattern,
 )
 from gnnplace.plans.segments.chain import FASTEST, Basis, SegmentCosts, SplitChoice
@@ -73,6 +74,8 @@ scatter the latter (`decoders.layer`)."""
 WHOLE = "whole"  # a border that every shard has in full
 FUSIBLE = (ATTENTION, MULTIHEAD, BETWEEN)
 """Kinds of blocks that one fused kernel may replace; others are one kernel a call already."""
+LARGE: Shape = (8192, 8192, 8192)
+"""Rows, columns and summed length of a product that runs at a GPU's full rate."""
 LEAST_SHARE = 1e-3
 """Share of a step's seconds below which a module that is not recognised is not named."""
 
@@ -172,8 +175,9 @@ class BlockCosts(ModelCosts):
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Return the blocks of the model, segment by segment."""
-        return blocks_of(self.layers, self.cuts)
+        """Return the blocks of the model; what is fused of one module is one block."""
+        blocks = blocks_of(self.layers, self.cuts)
+        return joined_modules(blocks) if self.is_fused else blocks
 
     @property
     def has_recognised_layers(self) -> bool:
@@ -247,7 +251,7 @@ class BlockCosts(ModelCosts):
         captured = super().part(call, split, kind, grid)
         index = self._block_of.get(call)
         seconds = BlockSeconds(*(time.kernels for time in captured.times))
-        if index is not None and not self._is_as_captured(self.blocks[index]):
+        if index is not None and not self.is_as_captured(self.blocks[index]):
             block, counts = self.blocks[index], parts_of(split, grid[0])
             examples = self.batch // grid[1]
             if block.kind == PRODUCT:
@@ -269,7 +273,7 @@ class BlockCosts(ModelCosts):
         )
         return Part(captured.recorded, (times[0], times[1], times[2]))
 
-    def _is_as_captured(self, block: Block) -> bool:
+    def is_as_captured(self, block: Block) -> bool:
         """Return whether a block's price is that of its captured kernels."""
         return block.has_two_prices and not (self.is_fused and block.kind in FUSIBLE)
 
@@ -394,8 +398,22 @@ class BlockCosts(ModelCosts):
             )
         if block.is_recognised:
             return self._piece_seconds(block, framework, scale)
+        return self._fused_seconds(block, framework, scale)
+
+    def _fused_seconds(
+        self, block: Block, framework: Framework, scale: float
+    ) -> BlockSeconds:
+        """Return the seconds of what is not recognised as one fused kernel.
+
+        It takes as long as its bytes pass, or as its products take at the rate of large ones.
+        """
         passed = HALF_BYTES * scale * sum(self._elements(v) for v in self._outer(block))
-        return _streamed(framework, passed, FUSED_BACKWARD * passed)
+        flops = scale * sum(self.layers.rules[k].flops for k in block.calls)
+        rows, columns, inner = LARGE
+        rate = 2.0 * rows * columns * inner / framework.kernels.products([LARGE])
+        streamed = _streamed(framework, passed, FUSED_BACKWARD * passed)
+        backward = max(streamed.whole, 2.0 * flops / rate)
+        return BlockSeconds(max(streamed.forward, flops / rate), backward, backward)
 
     def _elements(self, value: int) -> int:
         """Return the number of elements of a tensor, of the whole batch."""
@@ -647,7 +665,7 @@ class BlockCosts(ModelCosts):
         shares = np.array([self._matrix_shares(k) for k in range(count)])
         for block in self.blocks:
             at = block.segment
-            if self._is_as_captured(block):
+            if self.is_as_captured(block):
                 host[at] += self._host_seconds(block, kind, examples)
             if block.kind == PRODUCT:
                 rows, columns, inner = self._product_shape(block)
@@ -825,7 +843,7 @@ class BlockCosts(ModelCosts):
         by_call = dict(zip(calls, recorded, strict=True))
         for index in dict.fromkeys(self._block_of[k] for k in calls):
             block = self.blocks[index]
-            if self._is_as_captured(block):
+            if self.is_as_captured(block):
                 for k in block.calls:
                     beside += by_call[k].inner
                     for value, size in self.kept_values(k, (None,), by_call[k], grid):
@@ -886,7 +904,7 @@ class BlockCosts(ModelCosts):
             kind: The kind of device.
             examples: Examples of the micro-batch.
         """
-        total = unrecognised = eager = fused = 0.0
+        total = unrecognised = eager = 0.0
         by_module: dict[str, float] = {}
         written: dict[str, None] = {}
         for block in self.blocks:
@@ -896,15 +914,19 @@ class BlockCosts(ModelCosts):
                 continue
             pattern = module_pattern(block.module) or "the model itself"
             eager += seconds
-            if block.kind in FUSIBLE:
-                fused += self.block_seconds(block, kind, examples).total
-            else:
-                fused += seconds
             if block.is_recognised:
                 written[pattern] = None
                 continue
             unrecognised += seconds
             by_module[pattern] = by_module.get(pattern, 0.0) + seconds
+        other = self.fused()
+        fused = sum(
+            other.captured_seconds(block, kind, examples).total
+            if other.is_as_captured(block)
+            else other.block_seconds(block, kind, examples).total
+            for block in other.blocks
+            if block.has_two_prices
+        )
         names = sorted(by_module, key=lambda name: -by_module[name])
         return Recognition(
             share=1.0 - unrecognised / max(total, 1e-30),

@@ -50,6 +50,7 @@ CALLS_OF_PIECE = {
 }
 """Most calls that launch kernels in which frameworks' models write a piece out."""
 NORMS = ("layer_norm", "rms_norm")
+PRODUCT_RULES = ("linear", "product")
 BETWEEN_RULES = ("norm", "elementwise", SHAPE, "reduction")
 ACTIVATIONS = (
     "silu",
@@ -69,6 +70,25 @@ INVERSE_ROOTS = ("rsqrt", "sqrt")
 MEANS = ("mean", "var")
 SUMS = ("add", "iadd")
 MULTIPLICATIONS = ("mul", "imul")
+PIECE_CALLS = frozenset(
+    (
+        *NORMS,
+        *ACTIVATIONS,
+        *INVERSE_ROOTS,
+        *MEANS,
+        *SUMS,
+        *MULTIPLICATIONS,
+        "sub",
+        "div",
+        "truediv",
+        "pow",
+        "square",
+        "reciprocal",
+        "glu",
+        "clamp",
+    )
+)
+"""Calls that norms, residuals, activations and gates are written out with."""
 SPLITS = ("chunk", "split", "getitem", "unbind", "narrow", "select", "tensor_split")
 """Calls whose results are parts of a tensor, which are told from each other."""
 SCORE_CALLS = (
@@ -150,6 +170,28 @@ def blocks_of(layers: LayerGraph, cuts: Cuts) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
+def joined_modules(blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Return the blocks, those of one module and segment that are not recognised as one block.
+
+    A kernel that replaces what a module writes out replaces its products of activations, too. What
+    has no call between others (a convolution of its own) stays as it is.
+    """
+    groups: dict[tuple[int, str], list[Block]] = {}
+    joined: list[Block] = []
+    for block in blocks:
+        if block.is_recognised or block.kind not in (BETWEEN, OTHER):
+            joined.append(block)
+        else:
+            groups.setdefault((block.segment, block.module), []).append(block)
+    for group in groups.values():
+        if all(block.kind == OTHER for block in group):
+            joined += group
+            continue
+        calls = sorted(call for block in group for call in block.calls)
+        joined.append(replace(group[0], kind=BETWEEN, calls=tuple(calls)))
+    return tuple(joined)
+
+
 @dataclass(eq=False)
 class BlockFinder:
     """A reader of the blocks of a captured model.
@@ -215,7 +257,7 @@ class BlockFinder:
             if k in taken:
                 continue
             kind = self.layers.rules[k].kind
-            if kind == "linear" and self.matrix_of(k) is not None:
+            if kind in PRODUCT_RULES and self.matrix_of(k) is not None:
                 products.setdefault(self.root(self.stream_of(k)), []).append(k)
             elif kind in (EXPERTS, EMBEDDING):
                 is_recognised = kind == EMBEDDING or self._is_mixture(k)
@@ -425,9 +467,27 @@ class BlockFinder:
             return self._block(BETWEEN, segment, calls)
         pieces = self._pieces(calls)
         limit = sum(CALLS_OF_PIECE[piece.kind] for piece in pieces)
-        return self._block(
-            BETWEEN, segment, calls, pieces, is_recognised=launching <= limit
-        )
+        is_recognised = launching <= limit and self._has_known_calls(calls, pieces)
+        return self._block(BETWEEN, segment, calls, pieces, is_recognised=is_recognised)
+
+    def _has_known_calls(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
+        """Return whether every call of a run is one that its pieces are written out with.
+
+        What multiplies two products is a gate; elsewhere it is of no piece.
+        """
+        kinds = [piece.kind for piece in pieces]
+        if any(kind in (QUERIES, KEYS, CHOICE) for kind in kinds):
+            return True
+        sources = self._sources(calls)
+        products = 0
+        for k in calls:
+            call = self.calls[k]
+            if not self.launches(k):
+                continue
+            if call.kind not in PIECE_CALLS:
+                return False
+            products += call.kind in MULTIPLICATIONS and self._joins(call, sources)
+        return products <= kinds.count(GATE)
 
     def _results(self, calls: Sequence[int]) -> list[int]:
         """Return the tensors of a run of calls that others read."""
