@@ -140,8 +140,8 @@ def plan_of(
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
-    other_step = _alternative_step(chain, priced)
-    low, high = min(low, low * other_step / step), max(high, high * other_step / step)
+    ratio = _alternative_step(chain, priced) / step
+    low, high = min(low, low * ratio), max(high, high * ratio)
     rank, lack = priced.lacking
     fullest = fullest_parts(priced)
     reason = None if lack <= 0 else fullest.lack_text(fullest.device)
@@ -228,8 +228,8 @@ def _alternative_step(chain: Chain, priced: Priced) -> float:
         return priced.step_time
     fabric, draft = priced.pricer.fabric, priced.draft
     pricer = pricer_of(chain.alternative, fabric, draft.size)
-    other = realized(pricer, draft, priced.orders)
-    return priced.step_time if other is None else other.step_time
+    alternative = realized(pricer, draft, priced.orders)
+    return priced.step_time if alternative is None else alternative.step_time
 
 
 def offloading_notice(priced: Priced) -> str:

@@ -23,8 +23,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import Framework
-from gnnplace.costs.kernels import Kernels, Shape
+from gnnplace.costs import Framework, Kernels, Shape
 from gnnplace.plans.plan import layer_of
 from gnnplace.plans.segments.blocks import (
     ACTIVATION,
@@ -85,33 +84,33 @@ class BlockSeconds(NamedTuple):
 
     Attributes:
         forward: Seconds of the forward pass.
-        early: Seconds of the gradients that cannot wait.
-        whole: Seconds of all gradients.
+        activations: Seconds of the gradients that cannot wait.
+        gradients: Seconds of all gradients.
     """
 
     forward: float
-    early: float
-    whole: float
+    activations: float
+    gradients: float
 
     @property
     def total(self) -> float:
         """Return the seconds of both passes."""
-        return self.forward + self.whole
+        return self.forward + self.gradients
 
     def times(self, factors: BlockSeconds) -> BlockSeconds:
         """Return the seconds, each pass times a factor."""
         return BlockSeconds(
             self.forward * factors.forward,
-            self.early * factors.early,
-            self.whole * factors.whole,
+            self.activations * factors.activations,
+            self.gradients * factors.gradients,
         )
 
     def plus(self, seconds: BlockSeconds, factor: float = 1.0) -> BlockSeconds:
         """Return the seconds and so many times others."""
         return BlockSeconds(
             self.forward + factor * seconds.forward,
-            self.early + factor * seconds.early,
-            self.whole + factor * seconds.whole,
+            self.activations + factor * seconds.activations,
+            self.gradients + factor * seconds.gradients,
         )
 
 
@@ -258,7 +257,7 @@ class BlockCosts(ModelCosts):
                 framework = self._framework_on(kind)
                 seconds = self._product_part(block, call, framework, counts, examples)
             elif block.kind in (EXPERTS, MULTIHEAD):
-                share = self._share(index, call, kind, examples, BlockSeconds(*seconds))
+                share = self._share(index, kind, examples, BlockSeconds(*seconds))
                 seconds = self.block_seconds(block, kind, examples).times(share)
             else:
                 seconds = self._streamed_part(index, call, kind, counts, examples)
@@ -278,13 +277,12 @@ class BlockCosts(ModelCosts):
         return block.has_two_prices and not (self.is_fused and block.kind in FUSIBLE)
 
     def _share(
-        self, index: int, call: int, kind: str, examples: int, part: BlockSeconds
+        self, index: int, kind: str, examples: int, part: BlockSeconds
     ) -> BlockSeconds:
         """Return what a part of a call is of its block's captured seconds, by pass.
 
         Args:
             index: The block.
-            call: A call of it.
             kind: The kind of device.
             examples: Examples of a micro-batch.
             part: Captured seconds of the part.
@@ -293,11 +291,11 @@ class BlockCosts(ModelCosts):
         if key not in self._captured:
             block = self.blocks[index]
             self._captured[key] = self.captured_seconds(block, kind, examples)
-        whole = self._captured[key]
+        block_seconds = self._captured[key]
         return BlockSeconds(
             *(
-                one / before if before > 0 else 0.0
-                for one, before in zip(part, whole, strict=True)
+                seconds / total if total > 0 else 0.0
+                for seconds, total in zip(part, block_seconds, strict=True)
             )
         )
 
@@ -323,10 +321,9 @@ class BlockCosts(ModelCosts):
         """
         block = self.blocks[index]
         grid = ((1,), self.batch // examples)
-        whole = super().part(call, (None,), kind, grid)
-        share = self._share(
-            index, call, kind, examples, BlockSeconds(*(t.kernels for t in whole.times))
-        )
+        unsplit = super().part(call, (None,), kind, grid)
+        captured = BlockSeconds(*(time.kernels for time in unsplit.times))
+        share = self._share(index, kind, examples, captured)
         gaps = self._gaps(block, self._framework_on(kind))
         work = self.block_seconds(block, kind, examples).plus(gaps, -1.0)
         ratio = self._part_of_elements(call, counts)
@@ -336,17 +333,17 @@ class BlockCosts(ModelCosts):
         """Return which part of the elements of a call's tensors a shard has."""
         rule, values = self.layers.rules[call], self.layers.calls.values
         graph_call = self.layers.calls.calls[call]
-        whole = local = 0
+        total = local = 0
         for tensors, axes in (
             (graph_call.reads, rule.reads),
             (graph_call.results, rule.results),
         ):
             for value, labels in zip(tensors, axes, strict=True):
                 if values[value].source != PARAMETER:
-                    whole += self._elements(value)
+                    total += self._elements(value)
                     shape = local_shape(labels, values[value].shape, PaperShare(counts))
                     local += math.prod(shape)
-        return local / whole if whole else 1.0
+        return local / total if total else 1.0
 
     def _gaps(self, block: Block, framework: Framework) -> BlockSeconds:
         """Return the seconds of gaps between the kernels that a block has in a layer."""
@@ -412,7 +409,7 @@ class BlockCosts(ModelCosts):
         rows, columns, inner = LARGE
         rate = 2.0 * rows * columns * inner / framework.kernels.products([LARGE])
         streamed = _streamed(framework, passed, FUSED_BACKWARD * passed)
-        backward = max(streamed.whole, 2.0 * flops / rate)
+        backward = max(streamed.gradients, 2.0 * flops / rate)
         return BlockSeconds(max(streamed.forward, flops / rate), backward, backward)
 
     def _elements(self, value: int) -> int:
@@ -459,13 +456,13 @@ class BlockCosts(ModelCosts):
     ) -> BlockSeconds:
         """Return the seconds of a product and of its gradients."""
         rows, columns, inner = shape
-        early = kernels.products([(rows, inner, columns)])
-        whole = early
+        activations = kernels.products([(rows, inner, columns)])
+        gradients = activations
         matrix = self.finder.matrix_of(block.calls[0])
         assert matrix is not None
         if self.layers.calls.values[self.finder.root(matrix)].gradient:
-            whole += kernels.products([(columns, inner, rows)])
-        return BlockSeconds(kernels.products([shape]), early, whole)
+            gradients += kernels.products([(columns, inner, rows)])
+        return BlockSeconds(kernels.products([shape]), activations, gradients)
 
     def _product_part(
         self,
@@ -495,12 +492,12 @@ class BlockCosts(ModelCosts):
         rows = max(1, round(elements / inner * examples / self.batch))
         # The calls of a joined product are divided alike, and share it by their columns.
         _, all_columns, _ = self._product_shape(block)
-        whole = values[matrix].shape[0 if graph_call.kind == "linear" else 1]
-        columns = max(1, round(all_columns * outputs / whole))
+        all_outputs = values[matrix].shape[0 if graph_call.kind == "linear" else 1]
+        columns = max(1, round(all_columns * outputs / all_outputs))
         joined = self._seconds_of_shape(
             block, framework.kernels, (rows, columns, inner)
         )
-        part = whole / all_columns
+        part = all_outputs / all_columns
         return joined.times(BlockSeconds(part, part, part))
 
     def _attention_sizes(self, block: Block) -> tuple[float, int, int, float]:
@@ -573,12 +570,12 @@ class BlockCosts(ModelCosts):
         stacks = self.finder.expert_stacks(block.calls[0])
         experts, hidden = stacks[0][0], values[call.reads[0]].shape[-1]
         sizes = [first * second // hidden for _, first, second in stacks]
-        chosen = next(
+        num_rows = next(
             self._elements(value)
             for value in call.reads
             if not values[value].dtype.is_floating_point
         )
-        return chosen, experts, hidden, min(sizes), max(sizes)
+        return num_rows, experts, hidden, min(sizes), max(sizes)
 
     def _expert_seconds(
         self, block: Block, framework: Framework, scale: float
@@ -586,8 +583,8 @@ class BlockCosts(ModelCosts):
         """Return the seconds of a mixture's experts, each with as many rows."""
         count, experts, hidden, width, wide = self._expert_sizes(block)
         kernels, constants, rows = framework.kernels, framework.constants, count * scale
-        each = max(1, round(rows / experts))
-        shapes = [(each, wide, hidden), (each, hidden, width)]
+        expert_rows = max(1, round(rows / experts))
+        shapes = [(expert_rows, wide, hidden), (expert_rows, hidden, width)]
         forward = experts * kernels.products(shapes)
         backward = experts * kernels.products([(m, k, n) for m, n, k in shapes])
         backward += experts * kernels.products([(n, k, m) for m, n, k in shapes])
@@ -727,13 +724,13 @@ class BlockCosts(ModelCosts):
         calls, values = self.layers.calls.calls, self.layers.calls.values
         is_layer = self._segment_layers[segment] >= 0
         total = matrices = experts = 0.0
-        seen: set[int] = set()
+        counted: set[int] = set()
         for k in self._calls(segment):
             for value in calls[k].reads:
                 info = values[value]
-                if info.source != PARAMETER or not info.gradient or value in seen:
+                if info.source != PARAMETER or not info.gradient or value in counted:
                     continue
-                seen.add(value)
+                counted.add(value)
                 elements = self._elements(value)
                 total += elements
                 if len(info.shape) > 1 and is_layer:
@@ -830,33 +827,33 @@ class BlockCosts(ModelCosts):
             ]
             split = [(None,)] * len(calls)
             captured = super()._kept(calls, split, recorded, grid)
-            kept = self._kept_by_blocks(calls, recorded, grid)
-            self._ratios[key] = kept / captured if captured > 0 else 1.0
+            by_blocks = self._kept_by_blocks(calls, recorded, grid)
+            self._ratios[key] = by_blocks / captured if captured > 0 else 1.0
         return self._ratios[key]
 
     def _kept_by_blocks(
         self, calls: Sequence[int], recorded: Sequence[Recorded], grid: Grid
     ) -> float:
         """Return the bytes that the blocks of a segment keep on one device."""
-        kept: dict[int, float] = {}
-        beside = 0.0
+        sizes: dict[int, float] = {}
+        inner_bytes = 0.0
         by_call = dict(zip(calls, recorded, strict=True))
         for index in dict.fromkeys(self._block_of[k] for k in calls):
             block = self.blocks[index]
             if self.is_as_captured(block):
                 for k in block.calls:
-                    beside += by_call[k].inner
+                    inner_bytes += by_call[k].inner
                     for value, size in self.kept_values(k, (None,), by_call[k], grid):
                         root = self.finder.root(value)
-                        kept[root] = max(kept.get(root, 0.0), size)
+                        sizes[root] = max(sizes.get(root, 0.0), size)
                 continue
-            tensors, own = self._block_kept(block, 1.0 / grid[1])
-            beside += own
+            tensors, block_bytes = self._block_kept(block, 1.0 / grid[1])
+            inner_bytes += block_bytes
             for value in tensors:
                 root = self.finder.root(value)
                 size = HALF_BYTES * self._elements(root) / grid[1]
-                kept[root] = max(kept.get(root, 0.0), size)
-        return beside + sum(kept.values())
+                sizes[root] = max(sizes.get(root, 0.0), size)
+        return inner_bytes + sum(sizes.values())
 
     def _block_kept(self, block: Block, scale: float) -> tuple[list[int], float]:
         """Return the tensors that a block keeps for its backward pass, and other bytes.
@@ -878,22 +875,24 @@ class BlockCosts(ModelCosts):
             rows, keys, _, width, _ = self._multihead_sizes(block)
             heads = self.finder.heads_of(block.calls[0])
             # Queries, keys and values, and what attention returns; the input is a tensor of others.
-            beside = HALF_BYTES * width * (2 * rows + 2 * keys) + 4.0 * rows * heads
-            return [calls[block.calls[0]].reads[0]], beside * scale
+            inner_bytes = (
+                HALF_BYTES * width * (2 * rows + 2 * keys) + 4.0 * rows * heads
+            )
+            return [calls[block.calls[0]].reads[0]], inner_bytes * scale
         if block.kind == EXPERTS:
             rows, _, hidden, width, _ = self._expert_sizes(block)
             row = constants["chosen_inside"] * width + constants["chosen_kept"] * hidden
             return [], rows * row * scale
-        tensors, beside = [], 0.0
+        tensors, inner_bytes = [], 0.0
         for piece in block.pieces:
             elements = self._elements(piece.value) * scale
             if piece.kind == NORM:
                 tensors.append(piece.value)
             elif piece.kind == ACTIVATION:
-                beside += HALF_BYTES * elements
+                inner_bytes += HALF_BYTES * elements
             elif piece.kind == GATE:  # the product that reads its result keeps that
-                beside += (constants["gated_kept"] - HALF_BYTES) * elements
-        return tensors, beside
+                inner_bytes += (constants["gated_kept"] - HALF_BYTES) * elements
+        return tensors, inner_bytes
 
     # What is recognised.
 
@@ -919,12 +918,13 @@ class BlockCosts(ModelCosts):
                 continue
             unrecognised += seconds
             by_module[pattern] = by_module.get(pattern, 0.0) + seconds
-        other = self.fused()
+        # Fused, what a module writes out is one block.
+        alternative = self.fused()
         fused = sum(
-            other.captured_seconds(block, kind, examples).total
-            if other.is_as_captured(block)
-            else other.block_seconds(block, kind, examples).total
-            for block in other.blocks
+            alternative.captured_seconds(block, kind, examples).total
+            if alternative.is_as_captured(block)
+            else alternative.block_seconds(block, kind, examples).total
+            for block in alternative.blocks
             if block.has_two_prices
         )
         names = sorted(by_module, key=lambda name: -by_module[name])

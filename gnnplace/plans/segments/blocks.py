@@ -367,19 +367,19 @@ class BlockFinder:
             return replace(block, is_causal=self._is_causal_call(run.start))
         # The scores, and what is made of them until the values take them.
         members = [run.start]
-        made = set(self.calls[run.start].results)
+        scores = set(self.calls[run.start].results)
         for k in run[1:]:
-            if k in calls and made.intersection(self.calls[k].reads):
+            if k in calls and scores.intersection(self.calls[k].reads):
                 members.append(k)
-                made.update(self.calls[k].results)
+                scores.update(self.calls[k].results)
         inner = members[1:-1]
-        is_plain = all(self._is_of_scores(k, made) for k in inner)
+        is_plain = all(self._is_of_scores(k, scores) for k in inner)
         block = self._block(ATTENTION, segment, members, is_recognised=is_plain)
         masks = [
             value
             for k in inner
             for value in self.calls[k].reads
-            if value not in made and self._is_positions(value)
+            if value not in scores and self._is_positions(value)
         ]
         return replace(block, is_written_out=is_plain, is_causal=bool(masks))
 
@@ -418,12 +418,12 @@ class BlockFinder:
 
     def _is_positions(self, mask: int) -> bool:
         """Return whether a mask is made by comparing positions."""
-        pending, seen = [mask], set[int]()
+        pending, visited = [mask], set[int]()
         while pending:
             maker = self._makers.get(pending.pop())
-            if maker is None or maker in seen:
+            if maker is None or maker in visited:
                 continue
-            seen.add(maker)
+            visited.add(maker)
             if self.calls[maker].kind in COMPARISONS:
                 return True
             pending += self.calls[maker].reads

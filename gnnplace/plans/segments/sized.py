@@ -340,6 +340,7 @@ def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
     )
     if not recognition.has_two_prices:
         return by_blocks
+    # Intervals reach from what runs as it was captured down to one fused kernel a module.
     fused = replace(by_blocks, source=costs.fused(), _known={})
     return replace(by_blocks, alternative=fused)
 
