@@ -28,9 +28,9 @@ import gnnplace
 from benchmarks.launch_checks import CHECKS, Request
 from gnnplace.cli.main import run
 from gnnplace.errors import GnnplaceError
-from gnnplace.plans import LaunchFile
+from gnnplace.launch import LaunchFile
+from gnnplace.launch.layer_details import LLAMA, layer_details
 from gnnplace.plans.decoders.decoder import catalogue_decoder
-from gnnplace.plans.launch.layer_details import LLAMA, layer_details
 
 LAUNCHERS = (
     "megatron-lm",

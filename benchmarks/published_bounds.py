@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.studies.published import ultrascale, vtrain
 from benchmarks.studies.published.outcomes import Outcome
-from gnnplace.plans.spec_explaining import row_parts
+from gnnplace.explaining.in_words import row_parts
 
 SERVER, LONGER = 8, 2.0
 

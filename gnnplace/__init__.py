@@ -21,31 +21,32 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
+    from gnnplace.explaining import advise as advise
+    from gnnplace.explaining import difference as difference
+    from gnnplace.explaining import explain as explain
+    from gnnplace.explaining import explain_launch_plan as explain_launch_plan
+    from gnnplace.explaining import explain_plan as explain_plan
+    from gnnplace.launch import convert_launch_file as convert_launch_file
+    from gnnplace.launch import export_plan as export_plan
+    from gnnplace.launch import is_launch_file as is_launch_file
+    from gnnplace.launch import launcher_of_file as launcher_of_file
+    from gnnplace.launch import price_launch_plan as price_launch_plan
+    from gnnplace.launch import read_launch_file as read_launch_file
     from gnnplace.measurements.calibration import calibrate as calibrate
     from gnnplace.placers import Result as Result
     from gnnplace.placers import read_start as read_start
     from gnnplace.placers import space_with_start as space_with_start
+    from gnnplace.planning import JointPlan as JointPlan
+    from gnnplace.planning import ShardPlan as ShardPlan
+    from gnnplace.planning import compare_plans as compare_plans
+    from gnnplace.planning import plan_model as plan
+    from gnnplace.planning import plan_shard as plan_shard
+    from gnnplace.planning import price_plans as price_plans
+    from gnnplace.planning import read_plan as read_plan
+    from gnnplace.planning import read_shard_plan as read_shard_plan
+    from gnnplace.planning import shard_model as shard
     from gnnplace.plans import Plan as Plan
-    from gnnplace.plans import convert_launch_file as convert_launch_file
     from gnnplace.plans.hybrid.study import study_hybrid as study_hybrid
-    from gnnplace.plans.launch.exporting import export_plan as export_plan
-    from gnnplace.plans.launch.registry import is_launch_file as is_launch_file
-    from gnnplace.plans.launch.registry import launcher_of_file as launcher_of_file
-    from gnnplace.plans.launch.registry import read_launch_file as read_launch_file
-    from gnnplace.plans.launch.searching import (
-        explain_launch_plan as explain_launch_plan,
-    )
-    from gnnplace.plans.launch.searching import price_launch_plan as price_launch_plan
-    from gnnplace.plans.plan_explanation import explain_plan as explain_plan
-    from gnnplace.plans.plans import JointPlan as JointPlan
-    from gnnplace.plans.plans import compare_plans as compare_plans
-    from gnnplace.plans.plans import plan_model as plan
-    from gnnplace.plans.plans import read_plan as read_plan
-    from gnnplace.plans.rows import price_plans as price_plans
-    from gnnplace.plans.sharded import ShardPlan as ShardPlan
-    from gnnplace.plans.sharded import plan_shard as plan_shard
-    from gnnplace.plans.sharded import read_shard_plan as read_shard_plan
-    from gnnplace.plans.sharded import shard_model as shard
     from gnnplace.policy import DEFAULT_BUDGET as DEFAULT_BUDGET
     from gnnplace.policy import ROSTER as ROSTER
     from gnnplace.policy import THROUGHPUT as THROUGHPUT
@@ -89,9 +90,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.placement import write_placement as write_placement
     from gnnplace.report.environment import caches as caches
     from gnnplace.report.environment import environment as environment
-    from gnnplace.report.explanation.advice import advise as advise
-    from gnnplace.report.explanation.difference import difference as difference
-    from gnnplace.report.explanation.explaining import explain as explain
     from gnnplace.report.placements import write_page as write_page
     from gnnplace.report.placements import write_report as write_report
     from gnnplace.report.road import walk_road as walk_road

@@ -40,3 +40,12 @@ def test_no_name_of_a_room_is_that_of_a_file_in_it(room):
 
 def test_there_are_such_rooms():
     assert {"gnnplace", "gnnplace.placers", "gnnplace.simulation"} < set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_that_lists_its_names_lists_all(room):
+    package = import_module(room)
+    listed = vars(package).get("__all__")
+    assert listed is None or set(listed) == set(
+        _imports_under_if(Path(package.__file__))
+    )

@@ -27,7 +27,7 @@ from gnnplace.errors import ExecutionError
 from gnnplace.files import read_json, write_text
 from gnnplace.foreign import check_installed
 from gnnplace.measurements import is_disturbed
-from gnnplace.plans.plans import read_plan
+from gnnplace.planning import read_plan
 from gnnplace.plans.reading import check_cluster, is_plan
 from gnnplace.report.pictures import check_drawable
 from gnnplace.report.placements import write_placements

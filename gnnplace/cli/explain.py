@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
 
 def _show_words(args: Namespace) -> int:
     """Show what a launch file says, without a model and a cluster."""
-    from gnnplace.plans import words_data, words_lines
+    from gnnplace.launch import words_data, words_lines
 
     plan, launcher = read_launch_file(args, args.what, args.source_launcher)
     print_answer(
@@ -59,7 +59,7 @@ def _show_words(args: Namespace) -> int:
 
 def _explain_plan(args: Namespace) -> int:
     """Explain a plan, whose file alone was given."""
-    from gnnplace.plans import LaunchExplanation
+    from gnnplace.explaining import LaunchExplanation
     from gnnplace.report.plan_explanations import (
         launch_explanation_data,
         launch_explanation_lines,

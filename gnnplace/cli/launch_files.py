@@ -11,7 +11,7 @@ from gnnplace.cli.options import values_of
 from gnnplace.errors import InputError
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchPlan
+    from gnnplace.launch import LaunchPlan
 
 
 def check_launch_output(path: str | None, launcher: str | None) -> None:
@@ -45,7 +45,7 @@ def read_launch_file(
         FormatError: The file cannot be read as a launch file.
         InputError: An option contradicts the file.
     """
-    from gnnplace.plans import with_missing
+    from gnnplace.launch import with_missing
 
     name = launcher or gnnplace.launcher_of_file(path)
     plan = gnnplace.read_launch_file(path, name, values_of(args))

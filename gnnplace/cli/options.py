@@ -107,8 +107,8 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "model": _catalogue,
     "presets": lambda: import_module("gnnplace.problem.cluster").preset_names(),
     "placers": gnnplace.placer_names,
-    "readers": partial(_listed, "gnnplace.plans.launch.launch_plan", "READ_NAMES"),
-    "launchers": partial(_listed, "gnnplace.plans.launch.launch_plan", "NAMES"),
+    "readers": partial(_listed, "gnnplace.plans.launchers", "READ_NAMES"),
+    "launchers": partial(_listed, "gnnplace.plans.launchers", "NAMES"),
     "networks": partial(_listed, "gnnplace.sharding", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }

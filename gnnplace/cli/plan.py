@@ -23,20 +23,15 @@ from gnnplace.cli.options import constraints_of
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
 from gnnplace.foreign import check_installed
+from gnnplace.launch import LaunchPlan, priced_spec
+from gnnplace.planning import FitAnswer, fit_of, fit_plan, plan_devices, read_given
 from gnnplace.plans import (
     ConvergenceOptions,
-    FitAnswer,
-    LaunchPlan,
     SearchOptions,
     TrainingJob,
-    fit_of,
-    fit_plan,
     parse_spec,
     plan_batches,
-    plan_devices,
     preset_of,
-    priced_spec,
-    read_given,
     token_preset,
     training_of,
 )
@@ -66,7 +61,8 @@ from gnnplace.report.rates import token_count
 from gnnplace.report.tables import check_table, plan_rows, write_table
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchAnswer, Plan
+    from gnnplace.launch import LaunchAnswer
+    from gnnplace.plans import Plan
 
 AUTO = "auto"
 GOALS = TIME, FEWEST, LEANEST, CHEAPEST, EPOCHS = (

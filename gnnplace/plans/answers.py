@@ -177,7 +177,7 @@ def plan_of(
         ],
         ranks=list(draft.ranks),
         actions=action_words(with_messages(priced.orders, draft.ranks)),
-        flops=flops_of(chain),
+        flops=flops_of(priced.pricer.chain, chain.batch),
         step_time=step,
         interval=[low, high],
         lower_bound=bound,
@@ -261,18 +261,22 @@ def _lora_words(chain: Chain) -> str | None:
     return None if adapters is None else str(adapters)
 
 
-def flops_of(chain: Chain) -> float | None:
+def flops_of(chain: Chain, batch: int | None = None) -> float | None:
     """Return the FLOPs of a model's products in a step: three times those of its forward pass.
 
     The backward pass has two products for each of the forward pass, and what is recomputed does not
     count (Chowdhery et al., 2022, PaLM, arXiv 2204.02311, appendix B). Gradients of frozen
     parameters do not count either.
 
+    Args:
+        chain: The model as a chain of segments, as it was priced.
+        batch: Examples of a step of a model that is priced by its sizes; None: the chain's.
+
     Returns:
         None if the chain has given costs.
     """
     if isinstance(chain.source, DecoderCosts):
-        return chain.source.setting.decoder.step_flops * chain.batch
+        return chain.source.setting.decoder.step_flops * (batch or chain.batch)
     if not is_captured(chain.source):
         return None
     return 3.0 * sum(rule.flops for rule in chain.source.layers.rules)

@@ -19,7 +19,7 @@ from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.order.orders import FULL, SEARCHED, Orders, chunk_ranks
 from gnnplace.plans.order.rows import passes_in
-from gnnplace.plans.plan import Plan, PlanFile, layer_of
+from gnnplace.plans.plan import Plan, PlanFile, StageEntry, layer_of
 from gnnplace.plans.reading import check_words
 from gnnplace.plans.search import partition
 from gnnplace.plans.search.draft import Draft, lack_of
@@ -58,6 +58,7 @@ SIZES_ONLY = (
     "zero_group",
     "etp",
     "offload",
+    "sample_length",
     "compile",
     "cuda_graphs",
 )
@@ -435,6 +436,62 @@ def orders_in(plan: Plan) -> Orders | None:
     return rows
 
 
+def _mesh_of_entry(cluster: Cluster, entry: StageEntry, place: str) -> Mesh:
+    """Return the mesh of a stage of a plan's file.
+
+    Args:
+        cluster: The devices.
+        entry: The stage.
+        place: What messages name it by.
+
+    Raises:
+        MismatchError: If a device is unknown, or they are no neighbours.
+    """
+    index = cluster.device_index
+    names = [name for row in entry.rows for name in row]
+    unknown = next((name for name in names if name not in index), None)
+    if unknown is not None:
+        raise MismatchError(f"{place}.devices: {cluster.name!r} has no {unknown!r}")
+    devices = [index[name] for name in names]
+    if devices != list(range(devices[0], devices[0] + len(devices))):
+        raise MismatchError(f"{place}.devices: must be neighbours, in cluster order")
+    return Mesh.over(devices[0], len(entry.rows), entry.axes)
+
+
+def _stage_of_entry(
+    chain: Chain,
+    entry: StageEntry,
+    mesh: Mesh,
+    segments: range,
+    labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None,
+) -> Stage:
+    """Return a stage of a plan's file.
+
+    Args:
+        chain: The model as a chain of segments.
+        entry: The stage as the file has it.
+        mesh: Its devices.
+        segments: Its segments.
+        labels: How the file's calls are split; None: the chain has no calls.
+    """
+    by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
+    choice = FASTEST
+    if mesh.shards > 1 and labels is not None:
+        choice = SplitChoice(
+            border=entry.border, regather=entry.regather, labels=labels
+        )
+    return Stage(
+        first=segments.start,
+        last=segments.stop,
+        mesh=mesh,
+        zero=entry.zero,
+        recompute=frozenset(by_name[name] for name in entry.recompute.modules),
+        together=entry.recompute.layers,
+        attention=entry.recompute.kind == "selective",
+        choice=choice,
+    )
+
+
 def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     """Return the draft that a plan's file describes.
 
@@ -443,43 +500,27 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     """
     file = plan.file
     _check_basis(chain, cluster, file)
-    index = cluster.device_index
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
-    by_name = {s.name: k for k, s in enumerate(chain.segments)}
-    stages, begin = [], 0
     labels = (
         chain.source.labels_of(file.stages, file.microbatch_size)
         if isinstance(chain.source, ModelCosts)
         else None
     )
-    for k, entry in enumerate(file.stages):
-        unknown = next((n for row in entry.rows for n in row if n not in index), None)
-        if unknown is not None:
+    stages: list[Stage] = []
+    begin = 0
+    for number, entry in enumerate(file.stages):
+        place = f"plan: stages[{number}]"
+        mesh = _mesh_of_entry(cluster, entry, place)
+        # The stage's calls are those of the segments that follow the stage before.
+        segments = sorted({first_of.get(name, -1) for name in entry.members})
+        if not segments or segments != list(range(begin, begin + len(segments))):
             raise MismatchError(
-                f"plan: stages[{k}].devices: {cluster.name!r} has no {unknown!r}"
+                f"{place}.members: not the calls of {chain.name!r} from segment {begin} on; make "
+                "a plan for this model"
             )
-        places = [index[n] for row in entry.rows for n in row]
-        if places != list(range(places[0], places[0] + len(places))):
-            raise MismatchError(
-                f"plan: stages[{k}].devices: must be neighbours, in cluster order"
-            )
-        indices = sorted({first_of.get(name, -1) for name in entry.members})
-        if not indices or indices != list(range(begin, begin + len(indices))):
-            raise MismatchError(
-                f"plan: stages[{k}].members: not the calls of {chain.name!r} from segment {begin} "
-                "on; make a plan for this model"
-            )
-        recomputed = frozenset(by_name[name] for name in entry.recompute.modules)
-        kind, together = entry.recompute.kind, entry.recompute.layers
-        mesh = Mesh.over(places[0], len(entry.rows), entry.axes)
-        choice = FASTEST
-        if mesh.shards > 1 and labels is not None:
-            choice = SplitChoice(
-                border=entry.border, regather=entry.regather, labels=labels
-            )
-        stages.append(Stage(begin, begin + len(indices), mesh, entry.zero, recomputed, together,
-                            kind == "selective", choice))  # fmt: skip
-        begin += len(indices)
+        last = begin + len(segments)
+        stages.append(_stage_of_entry(chain, entry, mesh, range(begin, last), labels))
+        begin = last
     if begin != len(chain):
         raise MismatchError(
             f"plan: stages: {len(chain) - begin} segments of the model are missing"

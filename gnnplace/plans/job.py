@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 Progress = Callable[[str], None]
-MODES = ("compile", "tp_overlap", "gradients", "cuda_graphs", "offload")
+CAPTURING = "planning: capturing the model"
+"""What is said while a model is captured to be planned."""
+MODES = (
+    "compile",
+    "tp_overlap",
+    "gradients",
+    "cuda_graphs",
+    "offload",
+    "sample_length",
+)
 """Words of a plan that are not searched; all plans of a search may have them."""
 GOALS = TIME, FEWEST, LEANEST = "time", "gpus", "memory"
 MAX_IMBALANCE = 64.0

@@ -536,7 +536,9 @@ class Plan:
         entry = self.file.alternatives.get(launcher)
         if entry is None or entry.plan is None:
             return self
-        return replace(self, file=entry.plan, fullest=None)
+        # The file names the model and the file of the cluster once, at its head.
+        head = {"model": self.file.model, "cluster_file": self.file.cluster_file}
+        return replace(self, file=entry.plan.model_copy(update=head), fullest=None)
 
     def to_data(self) -> dict[str, Any]:
         """Return the file as JSON has it."""

@@ -21,7 +21,7 @@ from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, environment
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
 from gnnplace.files import parse, read_json
 from gnnplace.plans.decoders.adapters import parse_adapters
-from gnnplace.plans.launch.launch_plan import READ_NAMES
+from gnnplace.plans.launchers import READ_NAMES
 from gnnplace.plans.order.checker import Checked, check_actions
 from gnnplace.plans.order.orders import stage_ranks
 from gnnplace.plans.order.rows import parsed, with_messages

@@ -29,10 +29,10 @@ def seed_drafts(chain: Chain, cluster: Cluster) -> list[Draft]:
 
     Args:
         chain: The captured model.
-        cluster: The devices, all of one kind.
+        cluster: The devices.
     """
     source = chain.source
-    if not isinstance(source, SizedModelCosts) or len(cluster.kinds) > 1:
+    if not isinstance(source, SizedModelCosts):
         return []
     setting = replace(source.sizes.setting, cluster=cluster)
     specs = search_specs(

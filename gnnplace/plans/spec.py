@@ -105,6 +105,7 @@ WORDS: Mapping[str, Word] = {
         "one of none, optimizer, optimizer+parameters, activations:F with F from 0 to 1, such as "
         "activations:0.5",
     ),
+    "sample_length": COUNT,
     "compile": SWITCH,
     "cuda_graphs": _one_of("off", "layers", "iteration"),
     "regather": SWITCH,
@@ -153,6 +154,8 @@ class PlanSpec:
             user buffers, asynchronous tensor parallelism).
         offload: What leaves the GPU for the host's memory: "none", "optimizer",
             "optimizer+parameters" or "activations:F", F the part of what micro-batches keep.
+        sample_length: Tokens of a sample, where an example packs several that do not attend to one
+            another; None: an example is one sample.
         compile: Whether layers and the loss run under `torch.compile`.
         cuda_graphs: What is captured as a CUDA graph; None: what the framework captures.
         regather: Whether gathered inputs are kept as shards and gathered again in the backward
@@ -181,6 +184,7 @@ class PlanSpec:
     overlap: str | None = None
     tp_overlap: bool = False
     offload: str = "none"
+    sample_length: int | None = None
     compile: bool = False
     cuda_graphs: str | None = None
     regather: bool | None = None

@@ -128,7 +128,16 @@ def pricer_of_spec(setting: PricingSetting, spec: PlanSpec) -> FrameworkPricer:
         and not setting.framework.constants["hides_gathers"],
     )
     framework = running_framework(setting.framework, words)
+    if spec.sample_length is not None:
+        setting = _with_samples(setting, spec.sample_length)
     return _pricer(setting, framework, spec.dp * spec.microbatch_size)
+
+
+@lru_cache(maxsize=64)
+def _with_samples(setting: PricingSetting, length: int) -> PricingSetting:
+    """Return the setting with examples that pack samples of so many tokens."""
+    decoder = replace(setting.decoder, sample_length=length)
+    return replace(setting, decoder=decoder)
 
 
 @lru_cache(maxsize=1024)
@@ -370,11 +379,16 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
 
 
 def _check_modes(setting: PricingSetting, spec: PlanSpec) -> None:
-    """Check that layers can be compiled, and launches captured.
+    """Check that samples fit, layers can be compiled, and launches captured.
 
     Raises:
         InputError: If the framework has it not, or what is captured would change.
     """
+    length = setting.decoder.length
+    if (spec.sample_length or 1) > length:
+        raise InputError(
+            f"sample_length={spec.sample_length}: examples have {length} tokens"
+        )
     framework = setting.framework
     kind, graphs = captured_launches(setting, spec), framework.traits.cuda_graphs
     if spec.compile and not framework.traits.compiles:

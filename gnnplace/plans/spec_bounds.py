@@ -41,7 +41,13 @@ from gnnplace.plans.spec_cuts import (
     passes_between,
     passes_of_chain,
 )
-from gnnplace.plans.spec_groups import SpecGroup, columns_of_stages, dense_shares
+from gnnplace.plans.spec_groups import (
+    SpecGroup,
+    by_device_kind,
+    columns_of_stages,
+    dense_shares,
+    exposed_of_stages,
+)
 
 
 def group_bound(group: SpecGroup) -> float:
@@ -111,12 +117,11 @@ def _passes_of_stages(
     # What is computed again under an exchange takes at least what hiding it takes.
     overlap = 1.0
     if group.zero_as_run(family) < SHARDED:
-        backward = backward + pricer.framework.accumulation(1.0) * stages.parameters
+        backward = backward + group.framework.accumulation(1.0) * stages.parameters
     else:
-        gathered, late = group.exposed(family)
-        firsts, lasts = group.cuts.firsts, group.cuts.lasts
-        forward = forward + (gathered[lasts] - gathered[firsts])
-        backward = backward + (late[lasts] - late[firsts])
+        gathered, late = exposed_of_stages(group, family)
+        forward = forward + gathered
+        backward = backward + late
         if family.recompute_kind != "selective":
             overlap = pricer.framework.network.rates["overlap"]
     if family.recompute_kind != "none":
@@ -131,12 +136,17 @@ def _recomputed(group: SpecGroup, family: PlanSpec) -> FloatArray:
     if family.recompute_kind == "full":
         return columns_of_stages(group).layers
     # A rank recomputes as many layers in all, of each of its stages as many as of any.
-    cuts, seconds = group.cuts, group.columns.layers
+    cuts = group.cuts
     counts = np.ceil(family.recompute_layers / cuts.chunks[cuts.cuts_of_stages]).astype(
         np.int64
     )
     lasts = np.minimum(cuts.lasts, np.maximum(cuts.firsts, 1) + counts)
-    return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
+
+    def seconds_on(rank: int) -> FloatArray:
+        seconds = group.columns_of(rank).layers
+        return np.maximum(seconds[lasts] - seconds[cuts.firsts], 0.0)
+
+    return by_device_kind(group, seconds_on)
 
 
 def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
@@ -144,7 +154,7 @@ def _least_updates(group: SpecGroup, family: PlanSpec) -> FloatArray:
 
     They are zero if the host updates the parameters.
     """
-    framework, replicas = group.pricer.framework, group.replicas(family)
+    framework, replicas = group.framework, group.replicas(family)
     if framework.offloading.optimizer:
         return np.zeros(group.cuts.begins.shape)
     return framework.update(group.dense_parameters, replicas) * dense_shares(group)
@@ -161,8 +171,7 @@ def _least_reductions(
         forward: Seconds of the forward passes of a micro-batch. [cuts, ranks].
         backward: Seconds of the backward passes of a micro-batch. [cuts, ranks].
     """
-    pricer = group.pricer
-    framework = pricer.framework
+    framework = group.framework
     replicas = group.replicas(family)
     zero = group.zero_as_run(family)
     whole = framework.least_exchanges(zero, group.dense_parameters, replicas)
@@ -173,7 +182,7 @@ def _least_reductions(
         gathered=whole.gathered * shares,
     )
     following = min(group.spec.pp, group.microbatches)
-    windows = pricer.window(group.cuts.chunks, following)[:, np.newaxis]
+    windows = group.pricer.window(group.cuts.chunks, following)[:, np.newaxis]
     return framework.reduction(zero, exchanges, windows * forward, windows * backward)
 
 
@@ -184,8 +193,8 @@ def row_bound(group: SpecGroup, spec: PlanSpec) -> float:
     """
     stages = alike_stages(group.setting, spec.pp, spec.schedule, spec.layers)
     costs: list[StageCost] = []
-    for first, last in stages.ends:
-        cost = group.stage_cost(spec, first, last)
+    for first, last, rank in stages.ends:
+        cost = group.stage_cost(spec, first, last, rank)
         if cost is None:
             return np.inf
         costs.append(cost)

@@ -14,8 +14,8 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
-from gnnplace.plans.decoders.setting import PricingSetting
-from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.decoders.setting import LARGE, PricingSetting
+from gnnplace.plans.decoders.stages import head_layers, layers_of
 from gnnplace.plans.order.orders import chunk_ranks, is_apart
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
@@ -24,6 +24,9 @@ V = "v"
 """The schedule of two chunks a rank, on the way there and back (`order.orders`)."""
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
+SPEED_SHARES = (1.0, 0.75, 0.5, 0.25)
+"""Exponents of the ranks' speeds in cuts over devices of several kinds. With 1 all ranks take as
+long; with less, slower ranks with more memory have more layers."""
 MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 
@@ -63,7 +66,58 @@ def cuts_of(
             continue
         if sum(layers) == decoder.layers:
             cuts.setdefault(layers, None if rule == usual else layers)
+    if len(set(kinds_of_ranks(setting, pp))) > 1:
+        for layers in _cuts_by_speed(setting, pp, schedule):
+            cuts.setdefault(layers, layers)
     return tuple(cuts.values())
+
+
+@lru_cache(maxsize=1024)
+def kinds_of_ranks(setting: PricingSetting, pp: int) -> tuple[tuple[str, ...], ...]:
+    """Return the kinds of the devices of every pipeline rank, each once. [ranks]
+
+    Every device of the cluster is of a rank, in the cluster's order.
+    """
+    cluster = setting.cluster
+    if len(cluster.kinds) == 1:
+        return (cluster.kinds,) * pp
+    count = cluster.num_devices // pp
+    kinds = [device.kind for device in cluster.devices]
+    return tuple(
+        tuple(dict.fromkeys(kinds[rank * count : (rank + 1) * count]))
+        for rank in range(pp)
+    )
+
+
+def _cuts_by_speed(
+    setting: PricingSetting, pp: int, schedule: str
+) -> Iterator[tuple[int, ...]]:
+    """Yield cuts that give ranks of faster devices more layers.
+
+    A layer goes to the rank that is the least busy with it, one after another (Graham, 1966: least
+    loaded first), and to the chunk of that rank with the fewest. Every stage has one at least.
+    """
+    decoder, ranks = setting.decoder, chunk_ranks(schedule, pp)
+    if decoder.layers < len(ranks):
+        return
+    frameworks = [
+        [setting.framework.on_kind(kind) for kind in kinds]
+        for kinds in kinds_of_ranks(setting, pp)
+    ]
+    seconds = np.array(
+        [max(one.kernels.products([LARGE]) for one in kinds) for kinds in frameworks]
+    )
+    for share in SPEED_SHARES:
+        of_layer = (seconds / seconds.min()) ** share
+        counts = np.ones(len(ranks), dtype=np.int64)
+        busy = of_layer * len(ranks) / pp
+        busy[ranks[-1]] += of_layer[ranks[-1]] * head_layers(decoder)
+        for _ in range(decoder.layers - len(ranks)):
+            rank = int(np.argmin(busy + of_layer))
+            busy[rank] += of_layer[rank]
+            chunks = np.flatnonzero(np.array(ranks) == rank)
+            counts[chunks[np.argmin(counts[chunks])]] += 1
+        yield tuple(counts.tolist())
 
 
 @lru_cache(maxsize=1024)
@@ -83,13 +137,13 @@ class AlikeStages(NamedTuple):
     """The stages of a plan by kind. Stages of one kind cost the same.
 
     Attributes:
-        ends: First segment and the one after the last, of one stage of each kind. [kinds].
+        ends: First segment, the one after the last, and rank, of one stage of each kind. [kinds].
         kinds: The kind of every stage. [chunks of a rank, ranks].
         columns: Kinds of the chunks of a rank, of ranks that are unlike.
         columns_of_ranks: Which of `columns` each rank has. [ranks].
     """
 
-    ends: tuple[tuple[int, int], ...]
+    ends: tuple[tuple[int, int, int], ...]
     kinds: IntArray
     columns: tuple[tuple[int, ...], ...]
     columns_of_ranks: IntArray
@@ -109,15 +163,17 @@ def alike_stages(
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
-    ends: list[tuple[int, int]] = []
+    ends: list[tuple[int, int, int]] = []
     kinds: list[int] = []
-    for first, last in segments_of_stages(setting, spec):
-        key = kind_of_stage(setting, first, last)
+    ranks, devices = chunk_ranks(schedule, pp), kinds_of_ranks(setting, pp)
+    stages = segments_of_stages(setting, spec)
+    for rank, (first, last) in zip(ranks, stages, strict=True):
+        key = (*kind_of_stage(setting, first, last), devices[rank])
         if key not in numbers:
             numbers[key] = len(ends)
-            ends.append((first, last))
+            ends.append((first, last, rank))
         kinds.append(numbers[key])
-    by_rank = np.argsort(chunk_ranks(schedule, pp), kind="stable")
+    by_rank = np.argsort(ranks, kind="stable")
     of_chunks = np.array(kinds)[by_rank].reshape(pp, -1).T
     of_ranks = [tuple(column) for column in of_chunks.T.tolist()]
     columns = {column: number for number, column in enumerate(dict.fromkeys(of_ranks))}
@@ -144,7 +200,7 @@ def first_rank_stages(
     schedule: str,
     layers: Layers | None,
     microbatches: int,
-) -> tuple[tuple[tuple[int, int], int, int], ...]:
+) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
     """Return the stages of rank 0 by their kinds.
 
     Args:
@@ -156,8 +212,8 @@ def first_rank_stages(
         microbatches: Micro-batches of a step.
 
     Returns:
-        Of each kind the first segment and the one after the last, the number of stages, and the
-        micro-batches that all of these have in flight.
+        Of each kind the first segment, the one after the last and the rank, the number of stages,
+        and the micro-batches that all of these have in flight.
     """
     stages = alike_stages(setting, pp, schedule, layers)
     flying = flying_of_first_rank(schedule, pp, microbatches)

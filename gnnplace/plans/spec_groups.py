@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from gnnplace.costs import (
     HIDES_NOTHING,
     HIDES_REDUCE,
     NOTHING,
+    Framework,
     ReplicaGroup,
     ReplicatedParameters,
     offloading_of,
@@ -43,6 +44,7 @@ from gnnplace.plans.spec_cuts import (
     V,
     fewest_of_first_rank,
     kind_of_stage,
+    kinds_of_ranks,
     pipeline_cuts,
 )
 
@@ -97,7 +99,8 @@ class SpecGroup:
     _bytes: dict[tuple[object, ...], StageBytes | None] = field(default_factory=dict)
     _holds: dict[tuple[int, int | None, str], bool] = field(default_factory=dict)
     _counts: dict[tuple[int, int | None], int] = field(default_factory=dict)
-    _exposed: dict[tuple[int, int | None], FloatArray] = field(default_factory=dict)
+    _exposed: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+    _columns: dict[tuple[str, ...], GroupColumns] = field(default_factory=dict)
 
     @cached_property
     def pricer(self) -> FrameworkPricer:
@@ -114,10 +117,41 @@ class SpecGroup:
         return self.pricer.sums(self.whole.mesh, choice=self.whole.choice)
 
     @cached_property
+    def framework(self) -> Framework:
+        """Return the framework on the fastest of the devices, of which no other takes less."""
+        framework = self.pricer.framework
+        if not framework.kinds:
+            return framework
+        on_kinds = framework.kinds
+        fastest = min(on_kinds, key=lambda kind: on_kinds[kind].kernels.stream(1.0))
+        return framework.with_kernels_of(fastest)
+
+    @property
     def columns(self) -> GroupColumns:
-        """Return the prefix sums of the costs of the group's segments."""
-        sums = self.sums
+        """Return the prefix sums of the costs of the group's segments on the first rank."""
+        return self.columns_of(0)
+
+    def columns_of(self, rank: int) -> GroupColumns:
+        """Return the prefix sums of the costs of the group's segments on a rank."""
+        kinds = self.kinds[rank]
+        if kinds not in self._columns:
+            self._columns[kinds] = self._summed_columns(kinds)
+        return self._columns[kinds]
+
+    @property
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
+        """Return the kinds of the devices of every rank. [ranks]"""
+        return kinds_of_ranks(self.setting, self.spec.pp)
+
+    def sums_on(self, kinds: tuple[str, ...]) -> SegmentSums:
+        """Return prefix sums of the segments' costs on devices of some kinds."""
+        sums = self.pricer.sums(self.whole.mesh, kinds, self.whole.choice)
         assert sums is not None
+        return sums
+
+    def _summed_columns(self, kinds: tuple[str, ...]) -> GroupColumns:
+        """Return the prefix sums of the costs of the group's segments on some kinds."""
+        sums = self.sums_on(kinds)
         costs = sums.costs
         is_layer = np.ones(len(costs.forward))
         is_layer[[0, -1]] = 0.0
@@ -145,17 +179,15 @@ class SpecGroup:
         """Return the ZeRO stage whose exchanges the stages of a family have."""
         return self.pricer.zero_as_run(family.zero, is_whole=self.spec.pp == 1)
 
-    def exposed(self, family: PlanSpec) -> FloatArray:
+    def exposed(self, family: PlanSpec, rank: int) -> FloatArray:
         """Return prefix sums of the seconds that ZeRO's exchanges add. [2, segments + 1]
 
         Rows are the forward and the backward pass.
         """
-        key = family.zero, family.zero_group
+        key = family.zero, family.zero_group, self.kinds[rank]
         if key not in self._exposed:
-            assert self.sums is not None
-            seconds = self.pricer.exposed(
-                family.zero, self.sums.costs, self.replicas(family)
-            )
+            costs = self.sums_on(self.kinds[rank]).costs
+            seconds = self.pricer.exposed(family.zero, costs, self.replicas(family))
             self._exposed[key] = np.pad(np.cumsum(seconds, axis=1), ((0, 0), (1, 0)))
         return self._exposed[key]
 
@@ -216,51 +248,70 @@ class SpecGroup:
         """Return the bytes that a plan may use on a device of the first rank."""
         return self.pricer.usable_memory(self.whole.mesh)
 
-    def lacks(self, costs: Sequence[StageBytes], saved: float) -> bool:
-        """Return whether a device of the first rank is too small for some stages.
+    @cached_property
+    def most_usable(self) -> float:
+        """Return the bytes that a plan may use on a device of the largest rank."""
+        usable = self.pricer.framework.usable_memory
+        return max(usable(kinds) for kinds in self.kinds)
+
+    def lacks(
+        self, costs: Sequence[StageBytes], saved: float, usable: float | None = None
+    ) -> bool:
+        """Return whether a device is too small for some stages.
 
         Args:
             costs: Bytes of each of the stages.
             saved: Bytes that their micro-batches in flight keep.
+            usable: Bytes of the device that may be used; None: those of the first rank's.
         """
-        return self.pricer.rank_bytes(costs, saved).reserved > self.usable * (1 + 1e-9)
+        limit = self.usable if usable is None else usable
+        return self.pricer.rank_bytes(costs, saved).reserved > limit * (1 + 1e-9)
 
-    def stage_cost(self, spec: PlanSpec, first: int, last: int) -> StageCost | None:
-        """Return the cost of a stage of the first rank, or None if it cannot be cut so.
+    def stage_cost(
+        self, spec: PlanSpec, first: int, last: int, rank: int = 0
+    ) -> StageCost | None:
+        """Return the cost of a stage of a rank, or None if it cannot be cut so.
 
-        Stages with equally many layers of each kind cost the same.
+        Stages with equally many layers of each kind on devices of one kind cost the same.
 
         Args:
             spec: The plan.
             first: The first segment of the stage.
             last: The segment after its last.
+            rank: The rank.
         """
-        key = self._key(spec, first, last)
+        key = self._key(spec, first, last, rank)
         if key not in self._costs:
-            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
+            stage = stage_of_sizes(self.setting.decoder, spec, rank, first, last)
             self._costs[key] = self.pricer.cost(stage)
         return self._costs[key]
 
-    def stage_bytes(self, spec: PlanSpec, first: int, last: int) -> StageBytes | None:
-        """Return the bytes of a stage of the first rank, or None if it cannot be cut so.
+    def stage_bytes(
+        self, spec: PlanSpec, first: int, last: int, rank: int = 0
+    ) -> StageBytes | None:
+        """Return the bytes of a stage of a rank, or None if it cannot be cut so.
 
         Arguments are those of `stage_cost`.
         """
-        key = self._key(spec, first, last)
+        key = self._key(spec, first, last, rank)
         if key in self._costs:
             return self._costs[key]
         if key not in self._bytes:
-            stage = stage_of_sizes(self.setting.decoder, spec, 0, first, last)
-            self._bytes[key] = self.pricer.stage_bytes(stage, self.sums)
+            stage = stage_of_sizes(self.setting.decoder, spec, rank, first, last)
+            sums = self.sums_on(self.kinds[rank])
+            self._bytes[key] = self.pricer.stage_bytes(stage, sums)
         return self._bytes[key]
 
-    def _key(self, spec: PlanSpec, first: int, last: int) -> tuple[object, ...]:
+    def _key(
+        self, spec: PlanSpec, first: int, last: int, rank: int
+    ) -> tuple[object, ...]:
         """Return the key of all that the cost of a stage depends on."""
         return (
             spec.zero,
             spec.zero_group,
             spec.recompute,
             kind_of_stage(self.setting, first, last),
+            self.kinds[rank],
         )
 
     @property
@@ -300,7 +351,9 @@ class SpecGroup:
     def _can_hold(self, spec: PlanSpec) -> bool:
         """Return whether the fullest rank can hold its layers with one micro-batch in flight."""
         cost = self.stage_bytes(spec, *self.mean_stage)
-        return cost is not None and not self.lacks([cost], cost.saved)
+        if cost is None:
+            return False
+        return not self.lacks([cost], cost.saved, self.most_usable)
 
     def _first_can_hold(self, spec: PlanSpec) -> bool:
         """Return whether rank 0 can hold the fewest layers that any cut gives it.
@@ -360,12 +413,20 @@ class SpecSpace:
 
         The `sums` of a group are None if the model cannot be cut as the group says.
         """
-        return tuple(groups_of(self.setting, self.batch, self.num_devices, self.modes))
+        return tuple(groups_of(self.on, self.batch, self.num_devices, self.modes))
+
+    @cached_property
+    def on(self) -> PricingSetting:
+        """Return the setting on the devices that are used, if they are of several kinds."""
+        cluster = self.setting.cluster
+        if len(cluster.kinds) == 1 or self.num_devices == cluster.num_devices:
+            return self.setting
+        return replace(self.setting, cluster=cluster.part(range(self.num_devices)))
 
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Price a plan. A plan that cannot be priced has a reason."""
         if spec not in self._answers:
-            self._answers[spec] = price(self.setting, spec)
+            self._answers[spec] = price(self.on, spec)
         return self._answers[spec]
 
 
@@ -495,7 +556,43 @@ def columns_of_stages(group: SpecGroup) -> GroupColumns:
     They take memory in proportion to the cuts, so that they are kept only for the latest groups.
     """
     firsts, lasts = group.cuts.firsts, group.cuts.lasts
-    return GroupColumns(*(column[lasts] - column[firsts] for column in group.columns))
+
+    def columns_on(rank: int) -> FloatArray:
+        columns = np.stack(group.columns_of(rank))
+        return columns[:, lasts] - columns[:, firsts]
+
+    return GroupColumns(*by_device_kind(group, columns_on))
+
+
+def exposed_of_stages(group: SpecGroup, family: PlanSpec) -> FloatArray:
+    """Return the seconds that ZeRO's exchanges add to both passes of stages. [2, stages]"""
+    firsts, lasts = group.cuts.firsts, group.cuts.lasts
+
+    def exposed_on(rank: int) -> FloatArray:
+        exposed = group.exposed(family, rank)
+        return exposed[:, lasts] - exposed[:, firsts]
+
+    return by_device_kind(group, exposed_on)
+
+
+def by_device_kind(
+    group: SpecGroup, figures_on: Callable[[int], FloatArray]
+) -> FloatArray:
+    """Return figures of the stages of all cuts, each on the devices of its rank. [..., stages]
+
+    Args:
+        group: The group.
+        figures_on: Returns the figures of all stages on a rank. [..., stages].
+    """
+    kinds = group.kinds
+    figures = figures_on(0)
+    if len(set(kinds)) == 1:
+        return figures
+    ranks = group.cuts.ranks % group.spec.pp
+    for kind in set(kinds) - {kinds[0]}:
+        is_on_kind = np.array([devices == kind for devices in kinds])[ranks]
+        figures = np.where(is_on_kind, figures_on(kinds.index(kind)), figures)
+    return figures
 
 
 @lru_cache(maxsize=8)

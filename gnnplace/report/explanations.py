@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from gnnplace.explaining import (
+    COMPUTING,
+    PIECE_KINDS,
+    WORTH,
+    Advice,
+    Explanation,
+    PlacementDifference,
+    Side,
+)
 from gnnplace.placers import Result
-from gnnplace.report.explanation.advice import WORTH, Advice
-from gnnplace.report.explanation.critical_path import COMPUTING, KINDS
-from gnnplace.report.explanation.difference import PlacementDifference, Side
-from gnnplace.report.explanation.explaining import Explanation
 from gnnplace.report.units import bytes_text, names_text, seconds_text
 
 MOST_ROWS = 12
@@ -59,16 +64,20 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def _path_table(found: Explanation) -> Table:
-    table = _table("critical path by module", "module", "seconds", "share", *KINDS)
+    table = _table(
+        "critical path by module", "module", "seconds", "share", *PIECE_KINDS
+    )
     rows, total = found.by_module(), found.simulation.step_time
     if len(rows) > MOST_ROWS:
         remaining = {
-            k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in KINDS
+            k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
         }
         rows = [*rows[:MOST_ROWS], (f"{len(rows) - MOST_ROWS} others", remaining)]
     for name, seconds in rows:
         seconds_in_all = sum(seconds.values())
-        cells = [seconds_text(seconds[kind]) if seconds[kind] else "" for kind in KINDS]
+        cells = [
+            seconds_text(seconds[kind]) if seconds[kind] else "" for kind in PIECE_KINDS
+        ]
         table.add_row(
             name, seconds_text(seconds_in_all), f"{seconds_in_all / total:.1%}", *cells
         )

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnplace.plans import LaunchAnswer, Plan, device_peaks, priced_spec
+from gnnplace.launch import LaunchAnswer, priced_spec
+from gnnplace.plans import Plan, device_peaks
 from gnnplace.plans.decoders.setting import roofline_line
 from gnnplace.report.plans import job_words
 from gnnplace.report.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from gnnplace.plans import LaunchFile
+    from gnnplace.launch import LaunchFile
 
 
 def launch_lines(plan: Plan, made: LaunchFile, path: str) -> list[str]:

@@ -16,6 +16,7 @@ from gnnplace.errors import InputError
 from gnnplace.plans import Plan
 from gnnplace.problem import Cluster, figures, known_kind
 from gnnplace.problem.cluster.servers import ASSUMED_WATTS
+from gnnplace.report.units import count_text
 
 HOUR, BILLION = 3600.0, 1e9
 MOST_PRICE = 1e6
@@ -178,7 +179,7 @@ def cost_lines(cost: PlanCost, tokens: float | None = None) -> list[str]:
     if cost.billion_tokens is not None:
         words.append(f"{_usd(cost.billion_tokens)} a billion tokens")
     if cost.run is not None and tokens is not None:
-        words.append(f"{_usd(cost.run)} for {tokens:.3g} tokens")
+        words.append(f"{_usd(cost.run)} for {count_text(tokens)} tokens")
     lines = [f"  costs {', '.join(words)}, at the prices that were given"]
     if cost.kilowatt_hours is not None:
         unit = "a thousand steps" if cost.billion_tokens is None else "a billion tokens"

@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from gnnplace.errors import GnnplaceError, MismatchError
+from gnnplace.explaining import Causes, PlacementDifference, device_times, steps_differ
 from gnnplace.files import write_text
 from gnnplace.placers import Result
 from gnnplace.problem import Problem, read_problem
 from gnnplace.problem.placement import Placement, read_placement_for
 from gnnplace.report import html
-from gnnplace.report.explanation.causes import Causes
-from gnnplace.report.explanation.difference import PlacementDifference, steps_differ
-from gnnplace.report.explanation.explaining import device_times
 from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation

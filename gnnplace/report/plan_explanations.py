@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gnnplace.plans import LaunchExplanation, MeasuredSteps, SlowdownCause
-from gnnplace.plans.plan_explanation import PARTS, PlanExplanation
-from gnnplace.plans.spec_explaining import ROW_PARTS
+from gnnplace.explaining import (
+    PARTS,
+    ROW_PARTS,
+    LaunchExplanation,
+    MeasuredSteps,
+    PlanExplanation,
+    SlowdownCause,
+)
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line

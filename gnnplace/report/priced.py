@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from gnnplace.costs import ServerNetwork, tested_words
 from gnnplace.costs.frameworks.constants import Constant
-from gnnplace.plans import PricedTable
+from gnnplace.planning import PricedTable
 
 SHOWN = 30  # rows
 

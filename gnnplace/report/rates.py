@@ -13,6 +13,7 @@ import re
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans import PlanFile
 from gnnplace.problem import figures, known_kind, load_cluster
+from gnnplace.report.units import count_text, days_text
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
 COUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMBT]?)")
@@ -80,6 +81,4 @@ def run_line(file: PlanFile, seconds: float, tokens: float) -> str:
         )
     run_seconds = tokens / tokens_a_step * seconds
     hours = run_seconds * len(file.memory) / HOUR
-    return (
-        f"{tokens:.3g} tokens: {run_seconds / DAY:,.3g} days, {hours:,.0f} device hours"
-    )
+    return f"{count_text(tokens)} tokens: {days_text(run_seconds / DAY)}, {hours:,.0f} device hours"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
-from gnnplace.plans import OWN, Plan, PlanFile, start_command
+from gnnplace.launch import start_command
+from gnnplace.plans import OWN, Plan, PlanFile
 from gnnplace.report.rates import utilization
 from gnnplace.report.units import bytes_text, seconds_text
 

@@ -14,10 +14,10 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.explaining import module_rows
 from gnnplace.files import csv_text, write_text
 from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
-from gnnplace.report.explanation.modules import module_rows
 from gnnplace.report.rows import Row
 from gnnplace.report.units import bytes_text, seconds_text
 from gnnplace.simulation import Simulation

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 MOST_FAULTS = 4  # that are told in one line
 NEARLY = 0.9995  # three digits of it are the next unit's 1
+COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
@@ -33,6 +34,20 @@ def bytes_text(value: float) -> str:
         ((s, u) for s, u in BYTES if abs(value) >= NEARLY * s), BYTES[-1]
     )
     return f"{value / scale:.3g} {unit}"
+
+
+def count_text(value: float) -> str:
+    """Format a large number as `--tokens` takes it, e.g. ``15T`` or ``1.25B``."""
+    scale, letter = next(
+        ((s, u) for s, u in COUNTS if abs(value) >= NEARLY * s), (1, "")
+    )
+    return f"{value / scale:.3g}{letter}" if letter else f"{value:,.0f}"
+
+
+def days_text(value: float) -> str:
+    """Format a number of days with three digits, e.g. ``1,490 days`` or ``0.52 days``."""
+    digits = f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{digits} days"
 
 
 def names_text(names: Sequence[str], most: int) -> str:

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gnnplace.arrays import BoolArray, FloatArray, IntArray
+from gnnplace.explaining import COMPUTING, Cause, Causes, critical_path
 from gnnplace.graph import levels
 from gnnplace.problem import Problem
-from gnnplace.report.explanation.causes import Cause, Causes
-from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.timeline import Naming, Timeline
 from gnnplace.report.units import names_text

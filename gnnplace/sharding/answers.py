@@ -314,9 +314,9 @@ def load_layers(spec: str) -> LayerGraph:
     from gnnplace import tracing
 
     try:
-        return layers_of_workload(tracing.load(spec, fake=True))
+        return layers_of_workload(tracing.workload_of(spec, fake=True))
     except (CaptureError, InputError):  # what it does may depend on its numbers
-        return layers_of_workload(tracing.load(spec))
+        return layers_of_workload(tracing.workload_of(spec))
 
 
 def layers_of_workload(workload: Workload) -> LayerGraph:

@@ -339,14 +339,17 @@ def workload_of(
         InputError: there is no such model, its inputs are missing, or the batch cannot be cut.
     """
     if isinstance(model, str):
-        return load(model, fake=fake)
-    if inputs is None:
+        workload = load(model, fake=fake)
+    elif inputs is None:
         raise InputError("capture: example inputs are needed with a module")
-    initialise_lazy(model, loss, inputs)
-    batch = as_inputs(inputs, model)
-    if is_meta(model, batch):
-        model, batch = on_fakes(model, batch)
-    return Workload(type(model).__name__, model, batch, loss)
+    else:
+        initialise_lazy(model, loss, inputs)
+        batch = as_inputs(inputs, model)
+        workload = Workload(type(model).__name__, model, batch, loss)
+    if not is_meta(workload.model, workload.inputs):
+        return workload
+    module, batch = on_fakes(workload.model, workload.inputs)
+    return replace(workload, model=module, inputs=batch)
 
 
 def is_meta(model: nn.Module, inputs: Any) -> bool:

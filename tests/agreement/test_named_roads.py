@@ -10,8 +10,8 @@ import pytest
 import gnnplace
 from gnnplace.costs import TRAITS
 from gnnplace.errors import InputError
-from gnnplace.plans.launch.registry import LAUNCHERS
-from gnnplace.plans.launch.side_by_side import price_file
+from gnnplace.launch.registry import LAUNCHERS
+from gnnplace.launch.side_by_side import price_file
 from gnnplace.plans.plan import Plan
 
 CLUSTER = "16xH100"

@@ -21,12 +21,13 @@ import pytest
 import gnnplace
 from gnnplace.cli.main import run
 from gnnplace.errors import GnnplaceError
-from gnnplace.plans.launch.registry import read_launch_file
-from gnnplace.plans.measured_steps import measured_steps
+from gnnplace.explaining.measured_steps import measured_steps
+from gnnplace.launch.registry import read_launch_file
 from gnnplace.zoo.hugging_face import hugging_face
 from tests.campaign import formats as f
 from tests.campaign import mutations as m
-from tests.plans.launch import (
+from tests.explaining.test_measured_steps import LOGS, SIZES, written
+from tests.launch import (
     test_accelerate,
     test_deepspeed,
     test_megatron,
@@ -34,7 +35,6 @@ from tests.plans.launch import (
     test_nanotron,
     test_torchtitan,
 )
-from tests.plans.test_measured_steps import LOGS, SIZES, written
 
 SEED, ALL, SLICE = 37, 1000, 40
 SECONDS, SECONDS_LARGE = 1.0, 2.0

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from gnnplace.cli.main import COMMANDS, run
-from gnnplace.plans.launch.launch_plan import NAMES
+from gnnplace.plans.launchers import NAMES
 
 COMPLETE = """
 {script}

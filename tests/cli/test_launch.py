@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gnnplace.cli.main import run
-from gnnplace.plans.launch.launch_plan import NAMES
-from gnnplace.plans.launch.registry import read_launch_file
-from gnnplace.plans.launch.torchtitan import MODELS
+from gnnplace.launch.registry import read_launch_file
+from gnnplace.launch.torchtitan import MODELS
+from gnnplace.plans.launchers import NAMES
 from tests.cli.pages import DOCS
 
 MODEL = "hf:gpt2?n_layer=2&n_embd=64&n_head=4&vocab_size=128&n_positions=32&length=32"

@@ -159,3 +159,29 @@ def test_a_slow_run_is_explained_by_its_launch_file(script, capsys):
     assert run([*told[:-1], "--measured", "1us"]) == 0
     text = capsys.readouterr().out
     assert "faster than predicted: nothing of the run is slow" in text
+
+
+def test_a_plan_for_servers_of_two_kinds_reaches_a_launcher(tmp_path, capsys):
+    cluster, plan, script = (
+        str(tmp_path / name) for name in ("mine.yaml", "plan.json", "run.sh")
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "servers:\n  - {gpus: 2, kind: h100}\n  - {gpus: 2, kind: a100-80}\n"
+        "network: {bandwidth: 400Gb/s}\n"
+    )
+    asked = ["plan", "llama-3.1-8b", "--cluster", cluster, "--launcher", "megatron-lm"]
+    assert run([*asked, "-o", plan]) == 0
+    data = json.loads((tmp_path / "plan.json").read_text())
+    assert data["lower_bound"] == pytest.approx(data["step_time"], rel=1e-6)
+    assert run(["convert", plan, "--to", "megatron-lm", "-o", script]) == 0
+    assert (
+        "--pipeline-model-parallel-layout 'Et*25|t*7L'"
+        in (tmp_path / "run.sh").read_text()
+    )
+    capsys.readouterr()
+    even = "tp=2,pp=2,sp=on,microbatch_size=2"
+    assert (
+        run([*asked[:-2], "--framework", "megatron-lm", "--given", even, "--json"]) == 0
+    )
+    given = json.loads(capsys.readouterr().out)
+    assert given["step_time"] > 1.2 * data["step_time"]

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from gnnplace.errors import InputError
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.given import draft_of_spec, layer_bounds
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import layer_of
-from gnnplace.plans.plans import plan_model
 from gnnplace.plans.search.draft import lack_of
 from gnnplace.plans.search.space import SIZES, micro_batch_sizes
 from gnnplace.plans.search.stage import Pricer

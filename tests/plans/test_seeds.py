@@ -6,10 +6,10 @@ import pytest
 
 import gnnplace
 from gnnplace.errors import InputError
+from gnnplace.planning.plans import plan_devices
 from gnnplace.plans.answers import find_plans
 from gnnplace.plans.decoders.decoder import decoder_of
 from gnnplace.plans.job import SearchOptions, TrainingJob
-from gnnplace.plans.plans import plan_devices
 from gnnplace.plans.seeds import seed_drafts
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.segments.chains import chain_of

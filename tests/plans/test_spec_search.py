@@ -19,7 +19,7 @@ from gnnplace.plans.spec_groups import SpecSpace
 from gnnplace.plans.spec_search import search_specs
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.cluster import OWN_BETWEEN
-from gnnplace.problem.cluster.servers import Servers, Wire
+from gnnplace.problem.cluster.servers import ServerPool, Servers, Wire
 
 DENSE = DecoderSizes(
     layers=6,
@@ -43,6 +43,18 @@ SERVERS_OF_TWO = Servers(
     inside=Wire(3e11, 5e-6),
     network=Wire(5e9, 1e-5, OWN_BETWEEN),
 ).cluster("two servers of two")
+
+
+def two_kinds(
+    first: str, second: str, bytes_first: float, bytes_second: float
+) -> Cluster:
+    """A server of two GPUs of one kind and one of two of another."""
+    network = Wire(5e9, 1e-5, OWN_BETWEEN)
+    parts = [
+        Servers(kind, memory, 1, 2, Wire(2e11, 5e-6), network)
+        for kind, memory in ((first, bytes_first), (second, bytes_second))
+    ]
+    return ServerPool(tuple(parts)).cluster(f"{first} and {second}")
 
 
 def setting(
@@ -141,6 +153,10 @@ def every_plan(
         (DENSE, "torchtitan", None, SERVERS_OF_TWO),
         (MIXTURE, "torchtitan", 14e9, CLUSTER),
         (MIXTURE, "internevo", 12e9, SERVERS_OF_TWO),
+        (DENSE, "megatron-lm", None, two_kinds("h100", "a100-80", 79e9, 79e9)),
+        (DENSE, "megatron-lm", None, two_kinds("a100-80", "h100", 9e9, 14e9)),
+        (DENSE, "pytorch", None, two_kinds("a100-80", "h200", 11e9, 9e9)),
+        (MIXTURE, "torchtitan", None, two_kinds("h100", "a100-80", 14e9, 20e9)),
     ],
 )
 def test_what_is_found_is_the_least_of_every_plan(sizes, framework, memory, cluster):

@@ -38,7 +38,7 @@ def test_large_sums_have_no_cents():
     cost = PlanCost(
         step=0.25, billion_tokens=88.336, run=1_325_040.4, kilowatt_hours=None
     )
-    words = "$0.25 a step, $88.34 a billion tokens, $1,325,040 for 1.5e+13 tokens"
+    words = "$0.25 a step, $88.34 a billion tokens, $1,325,040 for 15T tokens"
     assert cost_lines(cost, 15e12) == [
         f"  costs {words}, at the prices that were given"
     ]

@@ -71,7 +71,7 @@ def test_examples_that_are_no_tokens_are_counted_as_examples():
 
 def test_days_and_device_hours_of_a_run():
     assert run_line(file(), 1.0, 65536 * 86400.0) == (
-        "5.66e+09 tokens: 1 days, 192 device hours"
+        "5.66B tokens: 1 days, 192 device hours"
     )
 
 

@@ -15,11 +15,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from gnnplace.explaining.placements.causes import Causes
+from gnnplace.explaining.placements.critical_path import COMPUTING, critical_path
 from gnnplace.placers import contract
 from gnnplace.policy.placing import make_placer as placer
 from gnnplace.report import from_simulation
-from gnnplace.report.explanation.causes import Causes
-from gnnplace.report.explanation.critical_path import COMPUTING, critical_path
 from gnnplace.report.viewer import (
     ARRIVAL,
     DEVICE,

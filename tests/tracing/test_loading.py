@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
+import gnnplace
 from gnnplace import zoo
 from gnnplace.errors import InputError
+from gnnplace.run.planned import run_plan
+from gnnplace.tracing import capture_model, workload_of
 from gnnplace.tracing.loading import cut, find_callable, load, shares_of
 
 SOURCE = """
@@ -174,6 +178,36 @@ def test_a_model_that_moves_its_layers_is_made_without_numbers(tmp_path: Path) -
     assert model[0].weight is model[1].weight
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert len([*model.parameters()]) == 5
+
+
+ON_META = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+def build():
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=64, use_cache=False,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    ids = torch.ones(2, 8, dtype=torch.int64)
+    return model, {"input_ids": ids, "labels": ids}
+"""
+
+
+def test_a_callable_that_makes_a_model_on_meta_is_captured_and_not_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "large.py").write_text(ON_META, encoding="utf-8")
+    name = f"{tmp_path / 'large.py'}:build"
+    workload = workload_of(name, fake=True)
+    tensors = [*workload.model.parameters(), *pytree.tree_leaves(workload.inputs)]
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+    assert capture_model(name, fake=True).ops
+    plan = gnnplace.plan(name, "cpu:2")[0]
+    with pytest.raises(InputError, match="is on the meta device, without numbers"):
+        run_plan(plan, name)
 
 
 @pytest.mark.parametrize("name", ["hf:convnext", "hf:vit"])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gnnplace.errors import InputError
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.decoders.decoder import decoder_of
-from gnnplace.plans.plans import plan_model
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
 from tests.run.planned.toys import cpus

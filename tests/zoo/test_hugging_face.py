@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnnplace.errors import FormatError, InputError
-from gnnplace.plans.plans import plan_model
+from gnnplace.planning.plans import plan_model
 from gnnplace.tracing.loading import load
 from gnnplace.zoo import hugging_face
 from tests.run.planned.toys import cpus

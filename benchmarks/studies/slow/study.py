@@ -32,12 +32,12 @@ from benchmarks.studies.published import vtrain
 from benchmarks.studies.published.outcomes import Outcome
 from benchmarks.studies.published.weak_scaling import outcomes
 from gnnplace.errors import FormatError
-from gnnplace.plans.causes import SlowdownCause
+from gnnplace.explaining.causes import SlowdownCause
+from gnnplace.explaining.in_words import cause_prices, row_causes, row_parts
 from gnnplace.plans.decoders.decoder import DecoderSizes, ExpertLayers
 from gnnplace.plans.decoders.setting import PricingSetting, setting_of
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.plans.spec_answers import priced_spec
-from gnnplace.plans.spec_explaining import cause_prices, row_causes, row_parts
 from gnnplace.problem.cluster.presets import preset
 
 Say = Callable[[str], None]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnnplace.errors import InputError
 from gnnplace.models import default_batch, find_model, require_planned
@@ -129,6 +129,8 @@ class DecoderSizes:
             head.
         expert_vectors: Parameters of the biases of a layer's experts.
         adapters: Adapters that are trained instead of these parameters; None: all of them are.
+        sample_length: Tokens of a sample where an example packs several that do not attend to one
+            another; None: an example is one sample.
         joins_queries: Whether one product makes queries, keys and values.
         joins_gate: Whether one product makes the gate and what it gates.
     """
@@ -153,6 +155,7 @@ class DecoderSizes:
     end_vectors: int | None = None
     expert_vectors: int = 0
     adapters: Adapters | None = None
+    sample_length: int | None = None
     # How products are written makes no other model, and no other price of training all of it.
     joins_queries: bool = field(default=False, compare=False)
     joins_gate: bool = field(default=False, compare=False)
@@ -161,6 +164,11 @@ class DecoderSizes:
     def head_size(self) -> int:
         """Return the width of a head."""
         return self.own_head_size or self.hidden // self.heads
+
+    @property
+    def attended(self) -> int:
+        """Return the tokens among which a token attends to those before it."""
+        return min(self.sample_length or self.length, self.length)
 
     @property
     def learned(self) -> int:
@@ -188,49 +196,81 @@ class DecoderSizes:
         Raises:
             InputError: If no model of transformers that is known has such layers.
         """
-        own, many = self.latent, self.experts
+        experts = self.experts
         if (
-            many is not None
-            and own is None
-            and (many.shared or many.dense or not self.gated)
+            experts is not None
+            and self.latent is None
+            and (experts.shared or experts.dense or not self.gated)
         ):
             raise InputError(
                 "sizes of the model: experts beside a feed-forward of all tokens or of the first "
                 "layers are known with latent attention alone; name the model"
             )
-        told: dict[str, Any] = {
-            "num_hidden_layers": self.layers, "hidden_size": self.hidden,
-            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
-            "intermediate_size": self.feed_forward, "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.length,
-        } if self.gated or not self.biases else {
-            "n_layer": self.layers, "n_embd": self.hidden, "n_head": self.heads,
-            "n_inner": self.feed_forward, "vocab_size": self.vocabulary,
-            "n_positions": self.length,
-        }  # fmt: skip
-        if own is not None:
-            told |= {"q_lora_rank": own.queries or None, "kv_lora_rank": own.keys,
-                     "qk_rope_head_dim": own.rotary, "v_head_dim": own.values,
-                     "qk_nope_head_dim": self.head_size - own.rotary,
-                     "n_group": 1, "topk_group": 1}  # fmt: skip
-            told |= {} if many is not None else {"first_k_dense_replace": self.layers}
-        elif self.own_head_size or self.head_norms:
-            told["head_dim"] = self.head_size
-        if many is not None:
-            names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
-            told |= {names.get(self.kind, "n_routed_experts"): many.count,
-                     "num_experts_per_tok": many.active}  # fmt: skip
-            told |= (
-                {} if self.kind == "mixtral" else {"moe_intermediate_size": many.width}
-            )
-        if own is not None and many is not None:
-            told |= {"n_shared_experts": many.shared // many.width,
-                     "first_k_dense_replace": many.dense}  # fmt: skip
-        told |= {"length": self.length, "tie_word_embeddings": self.tied}
+        keys = {
+            **self._width_keys(),
+            **self._head_keys(),
+            **self._expert_keys(),
+            "length": self.length,
+            "tie_word_embeddings": self.tied,
+        }
         words = (
-            f"{k}={'null' if value is None else value}" for k, value in told.items()
+            f"{key}={'null' if value is None else value}" for key, value in keys.items()
         )
         return f"hf:{self.kind}?{'&'.join(words)}"
+
+    def _width_keys(self) -> dict[str, int]:
+        """Return the keys of layers and widths, as a configuration of this kind names them."""
+        if self.gated or not self.biases:
+            return {
+                "num_hidden_layers": self.layers,
+                "hidden_size": self.hidden,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads,
+                "intermediate_size": self.feed_forward,
+                "vocab_size": self.vocabulary,
+                "max_position_embeddings": self.length,
+            }
+        return {
+            "n_layer": self.layers,
+            "n_embd": self.hidden,
+            "n_head": self.heads,
+            "n_inner": self.feed_forward,
+            "vocab_size": self.vocabulary,
+            "n_positions": self.length,
+        }
+
+    def _head_keys(self) -> dict[str, int | None]:
+        """Return the keys of latent attention, or of heads of a width of their own."""
+        latent = self.latent
+        if latent is None:
+            has_width = bool(self.own_head_size or self.head_norms)
+            return {"head_dim": self.head_size} if has_width else {}
+        return {
+            "q_lora_rank": latent.queries or None,
+            "kv_lora_rank": latent.keys,
+            "qk_rope_head_dim": latent.rotary,
+            "v_head_dim": latent.values,
+            "qk_nope_head_dim": self.head_size - latent.rotary,
+            "n_group": 1,
+            "topk_group": 1,
+        }
+
+    def _expert_keys(self) -> dict[str, int]:
+        """Return the keys of experts, and of layers before them without any."""
+        experts = self.experts
+        if experts is None:
+            return {} if self.latent is None else {"first_k_dense_replace": self.layers}
+        names = {"mixtral": "num_local_experts", "qwen3_moe": "num_experts"}
+        keys = {
+            names.get(self.kind, "n_routed_experts"): experts.count,
+            "num_experts_per_tok": experts.active,
+        }
+        if self.kind != "mixtral":
+            keys["moe_intermediate_size"] = experts.width
+        if self.latent is not None:
+            keys["n_shared_experts"] = experts.shared // experts.width
+            keys["first_k_dense_replace"] = experts.dense
+        return keys
 
     def with_vectors(self, vectors: int, end_vectors: int) -> DecoderSizes:
         """Return sizes with the parameters of norms and biases, where these are not the plainest.
@@ -460,7 +500,7 @@ class DecoderSizes:
             inside = self.experts.active * self.experts.width + self.experts.shared
             expert_layer = 3 * self.hidden * inside + self.hidden * self.experts.count
             matrices += (self.layers - num_dense) * expert_layer
-        scores = self.layers * self.length * (self.queries + self.values)
+        scores = self.layers * self.attended * (self.queries + self.values)
         return 2.0 * self.length * (matrices + scores)
 
     @property
@@ -473,7 +513,11 @@ class DecoderSizes:
         if self.adapters is None:
             return 3.0 * self.forward_flops
         scores = (
-            2.0 * self.length * self.layers * self.length * (self.queries + self.values)
+            2.0
+            * self.length
+            * self.layers
+            * self.attended
+            * (self.queries + self.values)
         )
         adapters = 2.0 * self.length * self.trained_parameters
         return 2.0 * (self.forward_flops - scores) + 3.0 * (scores + adapters)
@@ -646,6 +690,7 @@ def from_config(
         return None
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     latent = _latent(config) if kind.latent else None
+    # The width of a head is what queries have; values of latent attention have their own.
     head_size = int(getattr(config, "head_dim", None) or hidden // heads)
     if latent is not None:
         head_size = int(config.qk_nope_head_dim) + latent.rotary

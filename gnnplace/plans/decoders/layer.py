@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
-from gnnplace.costs.kernels import Shape
+from gnnplace.costs.kernels import PRODUCTS, Shape
 from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.setting import PricingSetting
 
@@ -88,8 +88,10 @@ def layer_passes(
     if d.adapters is not None:
         weights = [0.0] * len(shapes)
     adapters = adapter_passes(setting, tokens, shards, has_experts=groups > 0)
+    # Attention written out has the whole square of scores, whatever its mask.
+    attended = d.length if kernels.attention == PRODUCTS else d.attended
     attend = kernels.attend(
-        tokens, d.length, (d.queries + d.values) / 2 / shards, d.head_size
+        tokens, attended, (d.queries + d.values) / 2 / shards, d.head_size
     )
     passed = _bytes(setting, tokens, shards, split, groups > 0)
     own, kind = setting.framework.constants, "gated" if d.gated else "plain"
@@ -320,9 +322,12 @@ def _dispatch(
 
 
 def _exchanges(
-    setting: PricingSetting, tokens: int, shards: int, split: bool,
+    setting: PricingSetting,
+    tokens: int,
+    shards: int,
+    split: bool,
     products: tuple[list[float], list[float], list[float]],
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Return the seconds of a layer's collectives among shards that no computation hides.
 
     Without sequence parallelism activations are all-reduced. With it they are all-gathered before

@@ -153,9 +153,10 @@ def chain_on(row: CatalogueModel, setting: PricingSetting) -> Chain:
         setting: The model's sizes, the devices and the framework.
     """
     sizes, cluster = setting.decoder, setting.cluster
-    # What a type says by itself is no field of a fingerprint.
+    # What a type or the data says by itself is no field of a fingerprint.
     fields = asdict(replace(sizes, batch=1))
-    del fields["joins_queries"], fields["joins_gate"]
+    for name in ("joins_queries", "joins_gate", "sample_length"):
+        del fields[name]
     if sizes.adapters is None:
         del fields["adapters"]
     else:

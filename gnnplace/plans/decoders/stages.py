@@ -95,14 +95,17 @@ def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
     """
     if stages == 1:
         return (decoder.layers,)
-    each = decoder.layer_matrices + decoder.length * decoder.queries / 2
-    head = float(decoder.vocabulary * decoder.hidden)
+    head = head_layers(decoder)
 
     def largest(last: int) -> float:
-        return max(
-            -(-(decoder.layers - last) // (stages - 1)) * each, last * each + head
-        )
+        return max(-(-(decoder.layers - last) // (stages - 1)), last + head)
 
     last = min(range(decoder.layers // stages, -1, -1), key=largest)
     whole, more = divmod(decoder.layers - last, stages - 1)
     return (*(whole + (k < more) for k in range(stages - 1)), last)
+
+
+def head_layers(decoder: DecoderSizes) -> float:
+    """Return the multiplications of the head, per token, as a multiple of a layer's."""
+    of_layer = decoder.layer_matrices + decoder.length * decoder.queries / 2
+    return decoder.vocabulary * decoder.hidden / of_layer

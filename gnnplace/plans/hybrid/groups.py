@@ -18,10 +18,9 @@ from gnnplace.costs.profiling.targets import is_problem_file
 from gnnplace.errors import InfeasibleError, InputError
 from gnnplace.plans.answers import given_priced, plan_of
 from gnnplace.plans.hybrid.gradients import ReplicaStep
-from gnnplace.plans.job import TrainingJob
+from gnnplace.plans.job import CAPTURING, TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.plans import CAPTURING
 from gnnplace.plans.search.draft import Priced
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.segments.chain import Chain

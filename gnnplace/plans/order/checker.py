@@ -126,8 +126,12 @@ def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) 
                     source, rows, action, f"is in row {p}; its stage is on rank {owner}"
                 )
             if action.microbatch >= count:
-                raise _fault(source, rows, action, f"is of micro-batch {action.microbatch}, of "
-                             f"{count}")  # fmt: skip
+                raise _fault(
+                    source,
+                    rows,
+                    action,
+                    f"is of micro-batch {action.microbatch}, of {count}",
+                )
 
 
 def _complete(

@@ -291,7 +291,7 @@ def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeli
     sent = [
         pricer.message(draft.size, a, b)
         for a, b in zip(draft.stages, draft.stages[1:], strict=False)
-    ]  # fmt: skip
+    ]
     return Pipeline(
         draft.ranks,
         tuple((c.forward, c.backward, c.weights) for c in costs),

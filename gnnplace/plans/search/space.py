@@ -232,8 +232,16 @@ def menu_of(
         took = costs.forward + costs.backward + costs.weights
         apart = costs.parameters - costs.summed.sum(axis=0)
         half = costs.summed[:-1] if outer > 1 else np.zeros((2, 1))
-        rows = np.array([took, costs.parameters, apart, costs.saved, costs.entering,
-                         *(apart + half)])  # fmt: skip
+        rows = np.array(
+            [
+                took,
+                costs.parameters,
+                apart,
+                costs.saved,
+                costs.entering,
+                *(apart + half),
+            ]
+        )
         cut = choice.border != "whole"
         if not any(bool((other <= rows).all()) for _, _, _, other in found):
             found = [

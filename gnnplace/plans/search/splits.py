@@ -46,8 +46,12 @@ def with_splits(
             if mesh.shards == 1:
                 continue
             plain = replace(choice, once=1.0 / draft.microbatches)
-            made = _fitted(pricer, [draft.stages[c] for c in own],
-                           [draft.limit[c] for c in own], plain)  # fmt: skip
+            made = _fitted(
+                pricer,
+                [draft.stages[c] for c in own],
+                [draft.limit[c] for c in own],
+                plain,
+            )
             for c, stage in zip(own, made, strict=True):
                 stages[c] = stage
         made_draft = replace(draft, stages=tuple(stages))
@@ -82,12 +86,15 @@ def _fitted(
             replace(
                 stage,
                 choice=replace(
-                    plain, state=price, saved=price * many, zero=stage.zero,
+                    plain,
+                    state=price,
+                    saved=price * many,
+                    zero=stage.zero,
                     replicas=stage.mesh.replicas,
                 ),
             )
             for stage, many in zip(stages, flying, strict=True)
-        ]  # fmt: skip
+        ]
 
     # Where bytes need no price, the fastest splits are the answer.
     fastest = [replace(stage, choice=plain) for stage in stages]

@@ -232,8 +232,11 @@ def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Ow
     """
     kinds = product((False, True), repeat=len(mesh.axes))
     parts = [np.maximum(parameters - summed.sum(axis=0), 0.0), *summed]
-    return [(own, *mesh.summing(axes)) for own, axes in zip(parts, kinds, strict=True)
-            if own.any() or not any(axes)]  # fmt: skip
+    return [
+        (own, *mesh.summing(axes))
+        for own, axes in zip(parts, kinds, strict=True)
+        if own.any() or not any(axes)
+    ]
 
 
 def exchanges(
@@ -346,9 +349,16 @@ class Pricer:
             return None
         forward, backward, weights, error, update, parameters, frozen = (
             float(total[stage.last] - total[stage.first])
-            for total in (found.forward, found.backward, found.weights, found.error, found.update,
-                          found.parameters, found.frozen)
-        )  # fmt: skip
+            for total in (
+                found.forward,
+                found.backward,
+                found.weights,
+                found.error,
+                found.update,
+                found.parameters,
+                found.frozen,
+            )
+        )
         summed = found.summed[:, stage.last] - found.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
         costs = found.costs

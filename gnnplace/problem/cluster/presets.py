@@ -82,10 +82,11 @@ from gnnplace.problem.cluster.cluster import (
     linked_by,
 )
 from gnnplace.problem.cluster.servers import (
-    COUNTED,
     ServersFile,
+    WireEntry,
     cluster_of_file,
     counted_servers,
+    counts_servers,
 )
 
 _ROWS: Mapping[str, Any] = json.loads(
@@ -279,11 +280,7 @@ def is_preset(name: str) -> bool:
     Raises:
         InputError: it would, and has too many of them.
     """
-    return (
-        name in PRESETS
-        or with_servers(name) is not None
-        or bool(COUNTED.fullmatch(name))
-    )
+    return name in PRESETS or with_servers(name) is not None or counts_servers(name)
 
 
 @lru_cache(maxsize=64)
@@ -343,7 +340,7 @@ def read_cluster(path: str | Path) -> Cluster:
 
 
 def _read_servers(data: dict[str, Any], source: str) -> Cluster:
-    """Return the cluster of a file of servers that are alike.
+    """Return the cluster of a file of servers.
 
     Raises:
         FormatError: Naming the file, the key path and the fault.
@@ -353,11 +350,18 @@ def _read_servers(data: dict[str, Any], source: str) -> Cluster:
         cluster = cluster_of_file(file)
     except InputError as error:
         raise of_faults(FormatError, error.faults or (str(error),), source) from None
-    links: dict[str, LinkCosts] = {}
-    for path, wire in (("network", file.network), ("each.link", file.each.link)):
-        if wire is not None and not isinstance(wire, str):
-            links[path] = LinkCosts(latency=wire.latency, bandwidth=wire.bandwidth)
-    check_figures({"each.memory": cluster.devices[0].memory}, links, source)
+    wires: dict[str, WireEntry | str | None] = {"network": file.network}
+    memory: dict[str, float] = {}
+    for path, entry in file.entries().items():
+        wires[f"{path}.link"] = entry.link
+        if entry.memory is not None:
+            memory[f"{path}.memory"] = entry.memory
+    links = {
+        path: LinkCosts(latency=wire.latency, bandwidth=wire.bandwidth)
+        for path, wire in wires.items()
+        if wire is not None and not isinstance(wire, str)
+    }
+    check_figures(memory, links, source)
     return cluster
 
 

@@ -1,4 +1,4 @@
-"""Clusters of servers that are alike: ``64xH100``, or a YAML file with ``servers`` and ``each``.
+"""Clusters of servers: ``64xH100``, ``16xH100+16xA100``, or a YAML file with ``servers``.
 
 ::
 
@@ -8,9 +8,17 @@
     network: {bandwidth: 400Gb/s, per: gpu, latency: 5us}      # or per: server, of all its GPUs
     kinds: {mine: {flops: {bf16: 165T}, bandwidth: 1008GB/s, memory: 24GB}}   # of one's own
 
+Servers of several kinds are a list, each entry with its ``count``, and no ``each``::
+
+    servers:
+      - {count: 2, gpus: 8, kind: h100}
+      - {count: 2, gpus: 8, kind: a100-80}
+    network: {bandwidth: 400Gb/s}
+
 ``NxKIND`` has the servers that such cards are sold in (``servers.json``): with NVSwitch and a
 network card for each GPU, on PCIe with a card for each server. What a kind's servers attain where
-nothing was measured is an assumed share of what the datasheet says.
+nothing was measured is an assumed share of what the datasheet says. Between servers of two kinds
+the slower one's network counts.
 """
 
 from __future__ import annotations
@@ -41,6 +49,7 @@ from gnnplace.problem.cluster.cluster import (
 from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, known_kind
 
 COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
+"""GPUs of one kind. Several kinds are joined by ``+``."""
 ATTAINED = 0.9
 """Share of a network's raw rate that a message attains; assumed, as of the fabrics of presets."""
 CONTEXT = 1e9
@@ -96,31 +105,106 @@ class Servers:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one GPU to another, by their numbers."""
-        wire, word = self.inside, ""
-        ends: tuple[str, str] = (f"gpu:{source}", f"gpu:{target}")
-        if source // self.per_server != target // self.per_server:
-            wire, word = self.network, "network "
-            if wire.shared:
-                ends = (
-                    f"server:{source // self.per_server}",
-                    f"server:{target // self.per_server}",
-                )
-        return Link(
-            source=f"gpu:{source}",
-            target=f"gpu:{target}",
-            latency=wire.latency,
-            bandwidth=wire.bandwidth,
-            channel=(f"{ends[0]} {word}out", f"{ends[1]} {word}in"),
-            fabric=wire.fabric,
-        )
+        ends = source // self.per_server, target // self.per_server
+        if ends[0] == ends[1]:
+            return _link(self.inside, source, target)
+        network = self.network
+        return _link(network, source, target, *_ports(network, network, ends))
 
     def cluster(self, name: str) -> Cluster:
         """Return the GPUs with all pairs linked."""
-        devices = tuple(
-            Device(name=f"gpu:{i}", kind=self.kind, memory=self.memory)
-            for i in range(self.num_devices)
+        return ServerPool((self,)).cluster(name)
+
+
+@dataclass(frozen=True)
+class ServerPool:
+    """Servers of one or several kinds, all joined by networks.
+
+    Attributes:
+        parts: The servers of each kind, whose GPUs are numbered one part after the other.
+    """
+
+    parts: tuple[Servers, ...]
+
+    @property
+    def num_devices(self) -> int:
+        """Number of GPUs of all servers."""
+        return sum(part.num_devices for part in self.parts)
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one GPU to another, by their numbers."""
+        sender, first_server, sender_gpu = self._part(source)
+        receiver, second_server, receiver_gpu = self._part(target)
+        ends = (
+            first_server + sender_gpu // sender.per_server,
+            second_server + receiver_gpu // receiver.per_server,
         )
-        return Cluster(devices, linked_by(self), name)
+        if ends[0] == ends[1]:
+            return _link(sender.inside, source, target)
+        networks = sender.network, receiver.network
+        slower = min(networks, key=lambda wire: wire.bandwidth)
+        return _link(slower, source, target, *_ports(*networks, ends))
+
+    def cluster(self, name: str) -> Cluster:
+        """Return the GPUs with all pairs linked."""
+        kinds = [part for part in self.parts for _ in range(part.num_devices)]
+        devices = tuple(
+            Device(name=f"gpu:{index}", kind=part.kind, memory=part.memory)
+            for index, part in enumerate(kinds)
+        )
+        rule = self.parts[0] if len(self.parts) == 1 else self
+        return Cluster(devices, linked_by(rule), name)
+
+    def _part(self, device: int) -> tuple[Servers, int, int]:
+        """Return the servers that a GPU is of, the number of their first, and its number there."""
+        server = 0
+        for part in self.parts:
+            if device < part.num_devices:
+                return part, server, device
+            device -= part.num_devices
+            server += part.num_servers
+        raise IndexError(device)
+
+
+def _ports(sender: Wire, receiver: Wire, servers: tuple[int, int]) -> tuple[str, str]:
+    """Return the names of the network ports of two servers; empty for a GPU's own port.
+
+    Args:
+        sender: The network of the sending server.
+        receiver: The network of the receiving server.
+        servers: The numbers of both.
+    """
+    names = [
+        f"server:{number}" if wire.shared else ""
+        for wire, number in zip((sender, receiver), servers, strict=True)
+    ]
+    return names[0], names[1]
+
+
+def _link(wire: Wire, source: int, target: int, *ports: str) -> Link:
+    """Return the link from one GPU to another.
+
+    Args:
+        wire: What joins them.
+        source: The number of the sending GPU.
+        target: The number of the receiving GPU.
+        ports: Network ports of both, an empty name for a GPU's own; none inside of a server.
+    """
+    names = f"gpu:{source}", f"gpu:{target}"
+    word = "network " if ports else ""
+    ends = (
+        [port or name for port, name in zip(ports, names, strict=True)]
+        if ports
+        else names
+    )
+    return Link(
+        source=names[0],
+        target=names[1],
+        latency=wire.latency,
+        bandwidth=wire.bandwidth,
+        channel=(f"{ends[0]} {word}out", f"{ends[1]} {word}in"),
+        fabric=wire.fabric,
+    )
 
 
 @cache
@@ -133,21 +217,49 @@ def _usual_servers() -> Mapping[str, Mapping[str, Any]]:
     return rows
 
 
-def counted_servers(name: str) -> Servers | None:
-    """Return the servers that a name such as ``64xH100`` counts; None for another name.
+def counted_servers(name: str) -> ServerPool | None:
+    """Return the servers that ``64xH100`` or ``16xH100+16xA100`` counts; None for another name.
 
     Raises:
         InputError: No servers of that kind are known, or the GPUs do not fill servers.
     """
-    match = COUNTED.fullmatch(name)
-    if match is None:
-        return None
-    count, kind = int(match[1]), known_kind(match[2].replace(" ", "-"))
-    rows = _usual_servers()
+    parts: list[Servers] = []
+    for match in _matches(name):
+        if match is None:
+            return None
+        parts.append(_counted_part(name, int(match[1]), match[2]))
+    pool = ServerPool(tuple(parts))
+    if pool.num_devices > MOST_DEVICES:
+        raise InputError(f"cluster {name!r}: more than {MOST_DEVICES} GPUs in all")
+    return pool
+
+
+def counts_servers(name: str) -> bool:
+    """Return whether a name is of the form ``64xH100`` or ``16xH100+16xA100``."""
+    return all(_matches(name))
+
+
+def _matches(name: str) -> list[re.Match[str] | None]:
+    """Return the numbers and kinds of a name, None for a part that has another form."""
+    return [COUNTED.fullmatch(part.strip()) for part in name.split("+")]
+
+
+def _counted_part(name: str, count: int, word: str) -> Servers:
+    """Return the usual servers of a number of GPUs of one kind.
+
+    Args:
+        name: The whole name of the cluster, for messages.
+        count: The number of GPUs.
+        word: The kind, as it was written.
+
+    Raises:
+        InputError: As `counted_servers` does.
+    """
+    kind, rows = known_kind(word.replace(" ", "-")), _usual_servers()
     if kind is None or kind not in rows:
-        near = suggestion(match[2].lower(), rows)
+        near = suggestion(word.lower(), rows)
         raise InputError(
-            f"cluster {name!r}: no usual servers of {match[2]!r} are known{near or ';'} use one of "
+            f"cluster {name!r}: no usual servers of {word!r} are known{near or ';'} use one of "
             f"{', '.join(rows)}, or a YAML file with servers, each and network"
         )
     row = rows[kind]
@@ -216,32 +328,54 @@ class KindEntry(Schema):
     watts: float = Field(default=0.0, ge=0)
 
 
-class ServersFile(Schema):
-    """The keys of a file of servers that are alike."""
+class CountedServerEntry(ServerEntry):
+    """Servers of one kind among others in a file."""
 
-    servers: int = Field(ge=1, le=MOST_DEVICES)
-    each: ServerEntry
+    count: int = Field(default=1, ge=1, le=MOST_DEVICES)
+
+
+class ServersFile(Schema):
+    """The keys of a file of servers: a number of them that are alike, or a list of kinds."""
+
+    servers: int | list[CountedServerEntry]
+    each: ServerEntry | None = None
     network: NetworkEntry | None = None
     kinds: dict[str, KindEntry] = {}
     name: str = "cluster"
 
+    def entries(self) -> dict[str, CountedServerEntry]:
+        """Return the servers of each kind, by the paths of their keys.
+
+        Raises:
+            InputError: A number without `each`, or a list with it or empty.
+        """
+        if not isinstance(self.servers, int):
+            if self.each is not None:
+                raise InputError(
+                    "each: is for a number of servers; here servers are a list"
+                )
+            if not self.servers:
+                raise InputError("servers: give at least one")
+            return {f"servers[{i}]": entry for i, entry in enumerate(self.servers)}
+        if self.each is None:
+            raise InputError("each: required key is missing")
+        if not 1 <= self.servers <= MOST_DEVICES:
+            raise InputError(f"servers: must be 1 to {MOST_DEVICES}")
+        return {"each": CountedServerEntry(count=self.servers, **dict(self.each))}
+
 
 def cluster_of_file(file: ServersFile) -> Cluster:
-    """Return the cluster of a file of servers that are alike.
+    """Return the cluster of a file of servers.
 
     Raises:
         InputError: A kind, a link or a number that is not known, or servers without a network.
     """
     for name, entry in file.kinds.items():
         add_kind(name, _own_kind(name, entry))
-    server = file.each
-    kind = known_kind(server.kind)
-    if kind is None:
-        figures(server.kind)  # lists the known ones
-    assert kind is not None
-    if file.servers * server.gpus > MOST_DEVICES:
+    entries = file.entries()
+    if sum(entry.count * entry.gpus for entry in entries.values()) > MOST_DEVICES:
         raise InputError(f"servers: more than {MOST_DEVICES} GPUs in all")
-    if file.servers > 1 and file.network is None:
+    if sum(entry.count for entry in entries.values()) > 1 and file.network is None:
         raise InputError(
             "network: is missing; servers are joined by one, as {bandwidth: 400Gb/s}"
         )
@@ -253,19 +387,37 @@ def cluster_of_file(file: ServersFile) -> Cluster:
             fabric=OWN_BETWEEN,
             shared=file.network.per == "server",
         )
+    parts = [_part_of_entry(entry, network, path) for path, entry in entries.items()]
+    return ServerPool(tuple(parts)).cluster(file.name)
+
+
+def _part_of_entry(entry: CountedServerEntry, network: Wire, path: str) -> Servers:
+    """Return the servers of an entry of a file.
+
+    Args:
+        entry: The entry.
+        network: What joins all servers.
+        path: The path of its key.
+
+    Raises:
+        InputError: As `cluster_of_file` does.
+    """
+    kind = known_kind(entry.kind)
+    if kind is None:
+        figures(entry.kind)  # lists the known ones
+    assert kind is not None
+    memory = entry.memory
     return Servers(
         kind=kind,
-        memory=figures(kind).memory - CONTEXT
-        if server.memory is None
-        else server.memory,
-        num_servers=file.servers,
-        per_server=server.gpus,
-        inside=_inside(server, kind),
+        memory=figures(kind).memory - CONTEXT if memory is None else memory,
+        num_servers=entry.count,
+        per_server=entry.gpus,
+        inside=_inside(entry, kind, path),
         network=network,
-    ).cluster(file.name)
+    )
 
 
-def _inside(server: ServerEntry, kind: str) -> Wire:
+def _inside(server: ServerEntry, kind: str, path: str) -> Wire:
     """Return what joins the GPUs of a server: the file's link, or that of usual servers."""
     if isinstance(server.link, WireEntry):
         return Wire(server.link.bandwidth, server.link.latency, OWN_INSIDE)
@@ -273,16 +425,16 @@ def _inside(server: ServerEntry, kind: str) -> Wire:
         usual = _usual_servers().get(kind)
         if usual is None:
             raise InputError(
-                f"each.link: is missing; no usual servers of {kind!r} are known"
+                f"{path}.link: is missing; no usual servers of {kind!r} are known"
             )
         return _wire(usual["inside"], OWN_INSIDE)
-    path = Path(__file__).with_name("servers.json")
-    links = json.loads(path.read_text(encoding="utf-8"))["links"]
+    table = Path(__file__).with_name("servers.json")
+    links = json.loads(table.read_text(encoding="utf-8"))["links"]
     row = links.get(server.link.lower())
     if row is None:
         raise InputError(
-            f"each.link {server.link!r}: unknown{suggestion(server.link, links) or ';'} use one of "
-            f"{', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
+            f"{path}.link {server.link!r}: unknown{suggestion(server.link, links) or ';'} "
+            f"use one of {', '.join(links)}, or {{bandwidth: 300GB/s, latency: 5us}}"
         )
     return _wire(row.get(kind, row["any"]) if "any" in row else row, OWN_INSIDE)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.plans.hybrid.groups import Running, grouped_plan
-from gnnplace.plans.plans import CAPTURING
+from gnnplace.plans.job import CAPTURING
 from gnnplace.problem import Cluster
 from gnnplace.run.planned.running import PlanRun, run_plan
 

@@ -27,7 +27,7 @@ from gnnplace.run.planned.apply import check_model
 from gnnplace.run.planned.seats import seats_of
 from gnnplace.run.planned.trial import LOSSES, Trial, loss_difference, run_trial
 from gnnplace.run.workers import run_group, shared_words
-from gnnplace.tracing import workload_of
+from gnnplace.tracing import load, refuse_meta, workload_of
 from gnnplace.zoo import Workload
 
 KINDS = (*PASSES, *MESSAGES)
@@ -150,7 +150,9 @@ def run_plan(
             "execute on its machines"
         )
     if isinstance(model, str):
-        check_model(plan.file, workload_of(model, fake=True))
+        workload = load(model, fake=True)
+        refuse_meta(workload.model, workload.inputs, "execute")
+        check_model(plan.file, workload)
     words = shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:

@@ -11,8 +11,12 @@ from transformers.pytorch_utils import Conv1D
 
 from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.launch.registry import LAUNCHERS
+from gnnplace.launch.searching import launch_plan_of
 from gnnplace.models import find_model
-from gnnplace.plans import TrainingJob, plan_devices
+from gnnplace.planning import plan_devices
+from gnnplace.planning.fitting import fit_plan
+from gnnplace.plans import TrainingJob
 from gnnplace.plans.decoders.adapters import Adapters, parse_adapters
 from gnnplace.plans.decoders.decoder import (
     DecoderSizes,
@@ -21,9 +25,6 @@ from gnnplace.plans.decoders.decoder import (
     with_adapters,
 )
 from gnnplace.plans.decoders.setting import setting_of
-from gnnplace.plans.fitting import fit_plan
-from gnnplace.plans.launch.registry import LAUNCHERS
-from gnnplace.plans.launch.searching import launch_plan_of
 from gnnplace.plans.search.draft import fullest_parts
 from gnnplace.plans.spec import parse_spec
 from gnnplace.plans.spec_answers import priced_spec

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gnnplace.errors import InputError
+from gnnplace.launch.torchtitan import MODELS
 from gnnplace.plans.decoders.decoder import (
     DecoderSizes,
     ExpertLayers,
@@ -14,7 +15,10 @@ from gnnplace.plans.decoders.decoder import (
     decoder_of,
     from_config,
 )
-from gnnplace.plans.launch.torchtitan import MODELS
+from gnnplace.plans.decoders.setting import setting_of
+from gnnplace.plans.spec import PlanSpec
+from gnnplace.plans.spec_answers import price
+from gnnplace.problem.cluster.presets import load_cluster
 
 SIZES = {
     "llama": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -102,3 +106,29 @@ def test_latent_attention_without_experts_is_deepseeks_before_its_first():
     found = decoder_of(sizes.model)
     assert found is not None
     assert found.parameters == sizes.parameters
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "megatron-lm", "nanotron"])
+def test_packed_samples_attend_within_themselves(framework):
+    sizes = DecoderSizes(8, 4096, 32, 8, 14336, length=4096, vocabulary=32000, batch=8)
+    setting = setting_of(sizes, load_cluster("1xH100"), framework_name=framework)
+    spec = PlanSpec(microbatch_size=1)
+
+    def seconds(length):
+        answer = price(setting, replace(spec, sample_length=length))
+        return answer.step_time, answer.peak
+
+    kernels, constants = setting.framework.kernels, setting.framework.constants
+    saved = kernels.attend(4096, 4096, 4096, 128) - kernels.attend(4096, 512, 4096, 128)
+    passes = 1 + constants["attention_backward"]
+    assert seconds(4096) == seconds(None)
+    assert seconds(None)[0] - seconds(512)[0] == pytest.approx(
+        8 * 8 * passes * saved, rel=1e-6
+    )
+    assert seconds(512)[1] == seconds(None)[1]
+    assert price(setting, replace(spec, sample_length=8192)).reason == (
+        "sample_length=8192: examples have 4096 tokens"
+    )
+    scores = 2 * sizes.layers * 4096 * (4096 - 512) * (sizes.queries + sizes.values)
+    packed = replace(sizes, sample_length=512)
+    assert sizes.forward_flops - packed.forward_flops == pytest.approx(scores)

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from gnnplace.planning.plans import plan_model, read_plan
+from gnnplace.planning.rows import price_plans
 from gnnplace.plans.decoders.named import find_named, named_chain
 from gnnplace.plans.job import TrainingJob
-from gnnplace.plans.plans import plan_model, read_plan
-from gnnplace.plans.rows import price_plans
 from gnnplace.problem import load_cluster
 
 H100 = load_cluster("8xH100")

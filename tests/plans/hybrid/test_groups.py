@@ -8,9 +8,9 @@ import pytest
 
 from gnnplace.cli import main as cli
 from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.hybrid.groups import Running, grouped_plan
 from gnnplace.plans.hybrid.study import Search, study_hybrid
-from gnnplace.plans.plans import plan_model
 
 MODEL = "mlp?batch=8&depth=2"
 AXES = ("pp", "shards")

@@ -13,9 +13,9 @@ from gnnplace.cli.main import run
 from gnnplace.costs.floors import EAGER, NOTHING
 from gnnplace.costs.profiling.estimation import estimated_times
 from gnnplace.errors import CaptureError, InputError
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.answers import find_plans, given_plan
 from gnnplace.plans.job import SearchOptions, TrainingJob
-from gnnplace.plans.plans import plan_model
 from gnnplace.plans.segments.chain import WEIGHTS, SplitChoice
 from gnnplace.plans.segments.chains import COUNTED, captured_chain, chain_of, shortened
 from gnnplace.problem.cluster.presets import preset

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from gnnplace.errors import InputError
+from gnnplace.planning.plans import plan_devices
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.named import sized_model
 from gnnplace.plans.job import TrainingJob
-from gnnplace.plans.plans import plan_devices
 from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chains import chain_of, layers_of
 from gnnplace.plans.segments.recognition import recognised_sizes

@@ -70,11 +70,59 @@ def test_few_gpus_are_one_server():
         ("12xH100", "a multiple of 8"),
         ("0xH100", "give up to 8 GPUs"),
         ("8xGTX-9000", "no usual servers of 'GTX-9000'"),
+        ("8xH100+12xA100", "a multiple of 8"),
+        ("16000xH100+16000xA100", "more than 16384 GPUs"),
     ],
 )
 def test_other_numbers_and_kinds_are_refused(name, words):
     with pytest.raises(InputError, match=words):
         load_cluster(name)
+
+
+def test_servers_of_two_kinds_are_joined_by_the_slower_network(tmp_path):
+    cluster = load_cluster("8xH100+4xRTX-4090")
+    assert cluster.kinds == ("h100", "rtx-4090")
+    assert [device.kind for device in cluster.devices[7:9]] == ["h100", "rtx-4090"]
+    links = {(link.source, link.target): link for link in cluster.listed_links}
+    between, back = links["gpu:0", "gpu:8"], links["gpu:8", "gpu:0"]
+    alone = {
+        (link.source, link.target): link
+        for link in load_cluster("16xH100").listed_links
+    }
+    assert between.bandwidth < alone["gpu:0", "gpu:8"].bandwidth
+    # An H100 has a card of its own, the others share one.
+    assert between.channels == ("gpu:0 network out", "server:1 network in")
+    assert back.channels == ("server:1 network out", "gpu:0 network in")
+    assert links["gpu:0", "gpu:1"] == alone["gpu:0", "gpu:1"]
+
+
+def test_a_file_lists_servers_of_several_kinds(tmp_path):
+    path = tmp_path / "mine.yaml"
+    text = (
+        "servers:\n"
+        "  - {count: 2, gpus: 8, kind: h100, memory: 80GB}\n"
+        "  - {gpus: 4, kind: a100-80, link: nvlink3}\n"
+        "network: {bandwidth: 400Gb/s}\n"
+    )
+    path.write_text(text)
+    cluster = load_cluster(str(path))
+    kinds = [device.kind for device in cluster.devices]
+    assert kinds == ["h100"] * 16 + ["a100-80"] * 4
+    assert cluster.devices[0].memory == 80e9
+    for before, after, words in (
+        ("nvlink3", "nvlnk3", r"servers\[1\].link 'nvlnk3'"),
+        ("memory: 80GB", "memory: 80", r"servers\[0\].memory: 80 means 80 bytes"),
+        ("count: 2", "count: 0", r"servers\[0\].*count"),
+        ("network: ", "x-network: ", "network: is missing"),
+        (
+            "network: ",
+            "each: {gpus: 8, kind: h100}\nnetwork: ",
+            "each: is for a number",
+        ),
+    ):
+        path.write_text(text.replace(before, after))
+        with pytest.raises(FormatError, match=words):
+            load_cluster(str(path))
 
 
 def test_a_file_of_servers_is_the_preset_with_its_figures(tmp_path):

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from gnnplace.errors import InputError
-from gnnplace.plans.plans import JointPlan
+from gnnplace.planning.plans import JointPlan
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload

@@ -8,7 +8,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.plans.plans import JointPlan
+from gnnplace.planning.plans import JointPlan
 from gnnplace.plans.segments.chains import layers_of
 from gnnplace.plans.segments.cuts import cuts_of
 from gnnplace.plans.segments.stage_calls import pieces_of

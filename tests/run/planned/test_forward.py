@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import gnnplace
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans.sharded import read_shard_plan
+from gnnplace.planning.sharded import read_shard_plan
 from gnnplace.sharding.captured.costs import MeshMachine
 from tests.sharding.mesh_processes import on_processes
 

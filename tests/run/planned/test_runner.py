@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnplace.errors import InputError, MismatchError
+from gnnplace.planning.plans import JointPlan
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.plans import JointPlan
 from gnnplace.plans.reading import plan_from_data
 from gnnplace.run.planned.apply import apply_plan
 from gnnplace.run.planned.trial import compare_gradients

@@ -3,7 +3,7 @@
 import pytest
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans.plans import plan_model
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.reading import check_plan
 from gnnplace.run.planned.seats import Seat, Seats, seats_of
 from tests.run.planned.toys import cpus, toy, toy_plan

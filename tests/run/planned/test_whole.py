@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from gnnplace.errors import InputError
-from gnnplace.plans.plans import JointPlan
+from gnnplace.planning.plans import JointPlan
 from gnnplace.run.workers.rig import run_group
 from gnnplace.zoo import Workload
 from tests.run.planned.toys import plan_for

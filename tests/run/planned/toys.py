@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnplace.plans.plans import plan_model
+from gnnplace.planning.plans import plan_model
 from gnnplace.plans.segments.chains import batch_of
 from gnnplace.problem.cluster import Cluster, Device, Link
 from gnnplace.run.planned.trial import alone_step

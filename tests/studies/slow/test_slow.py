@@ -17,7 +17,7 @@ from benchmarks.studies.slow.study import (
     sizes_of,
 )
 from gnnplace.errors import FormatError
-from gnnplace.plans.causes import KINDS
+from gnnplace.explaining.causes import KINDS
 
 
 def test_every_thread_has_a_cause_and_its_proof():

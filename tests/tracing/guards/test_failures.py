@@ -16,7 +16,7 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import add_remaining_self_loops
 
 from gnnplace.errors import CaptureError
-from gnnplace.plans.plans import plan_model
+from gnnplace.planning.plans import plan_model
 from gnnplace.tracing.guards.failures import blame
 from gnnplace.tracing.models import capture
 from gnnplace.tracing.step import StepModule

@@ -1,0 +1,76 @@
+"""The critical path of a simulated step: the chain of what held what, from its end to its start.
+
+From the op that finishes last, each op's cause (``causes``) leads back to zero seconds. The pieces
+lie end to end, so their seconds sum to the step time: ops that compute, transfers, seconds in which
+a transfer waits for its channels, and overheads of messages. Complexity: O(pieces), with causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnplace.explaining.placements.causes import Cause, Causes
+
+COMPUTING, TRANSFER, WAITING, MESSAGES = "computing", "transfer", "waiting", "messages"
+KINDS = (COMPUTING, TRANSFER, WAITING, MESSAGES)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the critical path.
+
+    Attributes:
+        kind: one of ``KINDS``; waiting is for a link that is taken.
+        begin: seconds.
+        end: seconds.
+        op: the op that computes, or that makes what is sent, or that messages hold.
+        device: where that op is.
+        target: the device that a transfer goes to; else that of the op.
+    """
+
+    kind: str
+    begin: float
+    end: float
+    op: int
+    device: int
+    target: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.begin
+
+
+def critical_path(causes: Causes) -> tuple[Piece, ...]:
+    """Return the pieces of the path, first to last; those without seconds are included."""
+    return tuple(reversed(list(_backwards(causes))))
+
+
+def _backwards(causes: Causes) -> Iterator[Piece]:
+    s = causes.simulation
+    op = int(np.argmax(s.finish))
+    while True:
+        device, start = int(s.device[op]), float(s.start[op])
+        yield Piece(COMPUTING, start, float(s.finish[op]), op, device, device)
+        cause = causes.of(op)
+        end = 0.0 if cause is None else cause.end
+        if end < start:
+            yield Piece(MESSAGES, end, start, op, device, device)
+        if cause is None:
+            return
+        if cause.transfer >= 0:
+            yield from _transfer(causes, cause)
+        op = cause.op
+
+
+def _transfer(causes: Causes, cause: Cause) -> Iterator[Piece]:
+    """Yield a transfer, and the seconds before it in which its channels were busy."""
+    transfers, k = causes.simulation.transfers, cause.transfer
+    ends = int(transfers.source[k]), int(transfers.target[k])
+    begin, queued = float(transfers.start[k]), float(causes.simulation.finish[cause.op])
+    yield Piece(TRANSFER, begin, cause.end, cause.op, *ends)
+    if queued < begin:
+        yield Piece(WAITING, queued, begin, cause.op, *ends)

@@ -1,0 +1,381 @@
+"""``Explanation``: what bounds a step, where each device's seconds go, and what else would cost.
+
+What each constraint costs: the same search once with it and once without.
+
+A constraint's price is the step time that a search finds with all of them less the step time that
+the same search, with the same budget and seed, finds without that one. The placement at hand obeys
+fewer constraints just as well, so that no price is below zero. Where memory is the constraint the
+devices get all they want. Complexity: one search for each constraint, and one more.
+
+Where the seconds of each device go: computing, and the causes of not computing.
+
+At an instant at which a device computes nothing, it copies what it sends itself; or its next op has
+an input that another device has not made yet; or one that is on its way; or else messages cost it
+time; or it has no next op. The five and computing sum to the step time on every device.
+Complexity: O(n + consumptions + copies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gnnplace.errors import GnnplaceError, InfeasibleError
+from gnnplace.explaining.placements.alternatives import (
+    Alternative,
+    alternatives,
+    ops_named,
+)
+from gnnplace.explaining.placements.causes import Causes
+from gnnplace.explaining.placements.critical_path import KINDS, Piece, critical_path
+from gnnplace.explaining.placements.modules import module_rows
+from gnnplace.placers import Result, SearchSpace
+from gnnplace.policy import PlaceOptions, place
+from gnnplace.problem import Constraints, Placement, Problem
+from gnnplace.problem.constraints import constrained
+from gnnplace.problem.constraints.applying import resolve
+from gnnplace.problem.constraints.constraints import (
+    ConstraintRule,
+    Given,
+    as_constraints,
+)
+from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
+
+PLENTY = 1e18  # bytes
+Place = Callable[[Problem, int | None], Result]
+"""Places a problem on at most so many devices."""
+
+
+@dataclass(frozen=True)
+class Loosened:
+    """One constraint, and the step without it.
+
+    Attributes:
+        what: the constraint in words.
+        step_time: seconds that are found without it; inf where nothing is.
+        gain: seconds that it costs, at least 0.
+        note: why nothing was found.
+    """
+
+    what: str
+    step_time: float
+    gain: float
+    note: str = ""
+
+
+def loosened(
+    problem: Problem,
+    constraints: Constraints,
+    known: float,
+    place: Place,
+) -> tuple[float, list[Loosened]]:
+    """Price every constraint of a problem, the dearest first.
+
+    Args:
+        problem: what is placed, its own pins, forbids and memory among the constraints.
+        constraints: what the user asked for; ``problem`` may obey them already. Classes that it was
+            captured with cannot be parted again, and have no price.
+        known: seconds of the placement at hand.
+        place: the search; called once for each constraint and once with all.
+
+    Returns:
+        Seconds of the search with all constraints, if that is below what is known, and the prices.
+    """
+    free = _without_rules(problem, constraints)
+    with_all = min(
+        known, _seconds(place, constrained(free, constraints), constraints)[0]
+    )
+    prices = []
+    for label, base, remaining in _each(problem, free, constraints):
+        try:
+            seconds, note = _seconds(place, constrained(base, remaining), remaining)
+        except InfeasibleError as error:
+            seconds, note = np.inf, str(error)
+        seconds = min(seconds, with_all)
+        prices.append(Loosened(label, seconds, with_all - seconds, note))
+    return with_all, sorted(prices, key=lambda one: -one.gain)
+
+
+def _seconds(place: Place, problem: Problem, asked: Constraints) -> tuple[float, str]:
+    try:
+        return place(problem, asked.max_devices).step_time, ""
+    except GnnplaceError as error:
+        return np.inf, str(error)
+
+
+def _each(
+    problem: Problem, free: Problem, asked: Constraints
+) -> Iterator[tuple[str, Problem, Constraints]]:
+    """Each constraint in words, and the problem and constraints without it."""
+    for name in ("pin", "forbid"):
+        rules: tuple[ConstraintRule, ...] = getattr(asked, name)
+        for k, rule in enumerate(rules):
+            fewer: dict[str, Any] = {name: rules[:k] + rules[k + 1 :]}
+            yield f"{name} {rule}", free, replace(asked, **fewer)
+    for k, patterns in enumerate(asked.together):
+        if _parts(free, asked, k):
+            apart = replace(
+                asked, together=asked.together[:k] + asked.together[k + 1 :]
+            )
+            yield f"together {','.join(patterns)}", free, apart
+    if asked.max_devices is not None and asked.max_devices < problem.num_devices:
+        yield f"max-devices {asked.max_devices}", free, replace(asked, max_devices=None)
+    if (free.pin >= 0).any():
+        nowhere = np.full(free.num_ops, -1, dtype=np.int32)
+        yield "the problem's own pins", replace(free, pin=nowhere), asked
+    if free.forbid is not None:
+        yield "the problem's own forbids", replace(free, forbid=None), asked
+    if any(device.reserve > 0 for device in problem.cluster.devices):
+        unreserved = replace(free, cluster=free.cluster.each_device(reserve=0.0))
+        yield "headroom", unreserved, replace(asked, headroom=None)
+    large = replace(free, cluster=free.cluster.each_device(memory=PLENTY))
+    yield "memory of the devices", large, asked
+
+
+def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
+    """Whether the problem's own classes leave open what a rule keeps together.
+
+    A model that was captured under the rule has groups that are one class already.
+    """
+    rule = Constraints(together=(asked.together[number],))
+    matched = resolve(rule, problem.module, problem.graph.names).together[0].ops
+    return len(np.unique(problem.unit_of[matched])) > 1
+
+
+def _without_rules(problem: Problem, asked: Constraints) -> Problem:
+    """Return the problem without pins and forbids, if these are what the constraints ask for."""
+    rules = Constraints(pin=asked.pin, forbid=asked.forbid)
+    if not rules:
+        return problem
+    resolved = resolve(rules, problem.module, problem.graph.names)
+    pin, forbid = problem.pin.copy(), problem.forbid
+    barred = None if forbid is None else forbid.copy()
+    for matched in resolved.matched:
+        pin[matched.ops] = -1
+        if barred is not None:
+            barred[matched.ops] = False
+    forbidden = barred if barred is not None and barred.any() else None
+    free = replace(problem, pin=pin, forbid=forbidden)
+    same = (constrained(free, rules).allowed == problem.allowed).all()
+    return free if same else problem
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What bounds a placement's step.
+
+    Attributes:
+        problem: what was placed.
+        simulation: its step.
+        pieces: the critical path, first to last.
+        devices: where each device's seconds go. [D]
+        bounds: lower bounds of the problem.
+        asked: what was asked about, such as "module head"; empty if nothing was.
+        where: names of the devices that it is on.
+        others: that on each device. [D]
+        prices: what each constraint costs, if that was asked.
+        searched: seconds of the same search with all constraints.
+    """
+
+    problem: Problem
+    simulation: Simulation
+    pieces: tuple[Piece, ...]
+    devices: tuple[DeviceTime, ...]
+    bounds: LowerBounds
+    asked: str = ""
+    where: tuple[str, ...] = ()
+    others: tuple[Alternative, ...] = ()
+    prices: tuple[Loosened, ...] | None = None
+    searched: float = float("nan")
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the step that the critical path spends on each of ``KINDS``."""
+        total = max(self.simulation.step_time, 1e-300)
+        return {
+            k: sum(p.seconds for p in self.pieces if p.kind == k) / total for k in KINDS
+        }
+
+    def by_module(self) -> list[tuple[str, dict[str, float]]]:
+        """Seconds of the critical path by module of the op that computes or sends, most first."""
+        labels, row = module_rows(self.problem)
+        by_label: dict[str, dict[str, float]] = {}
+        for piece in self.pieces:
+            if piece.seconds > 0:
+                seconds = by_label.setdefault(
+                    labels[row[piece.op]], dict.fromkeys(KINDS, 0.0)
+                )
+                seconds[piece.kind] += piece.seconds
+        return sorted(by_label.items(), key=lambda entry: -sum(entry[1].values()))
+
+
+def explain(
+    problem: Problem,
+    placement: Placement,
+    *,
+    op: str | None = None,
+    module: str | None = None,
+    constraints: Given | None = None,
+    loosen: PlaceOptions | None = None,
+) -> Explanation:
+    """Says what bounds the step of a placement.
+
+    Args:
+        problem: what was placed, with or without the constraints.
+        placement: devices and sequences.
+        op: an op whose other devices are simulated.
+        module: a module, or a pattern, likewise.
+        constraints: what was asked for when it was placed.
+        loosen: how to search once without each constraint, to say what it costs; None: not at all.
+
+    Raises:
+        InputError: nothing has that name; shows names that are like it.
+        InfeasibleError: the placement cannot run.
+        DeadlockError: its sequences contradict the graph.
+    """
+    rules = as_constraints(constraints)
+    base, problem = problem, constrained(problem, rules)
+    space = SearchSpace(problem)
+    order = space.simulator.order_of(placement)
+    simulation = space.simulator.run(placement.device, order)
+    if not np.isfinite(simulation.step_time):
+        raise InfeasibleError(
+            f"explain: the placement cannot run: {simulation.faults[0]}"
+        )
+    causes = Causes(problem, simulation)
+    subject, device_names, elsewhere = "", (), ()  # type: tuple[str, tuple[str, ...], tuple[Alternative, ...]]
+    if op is not None or module is not None:
+        ops = ops_named(space, op=op, module=module)
+        subject = f"op {op}" if op is not None else f"module {module}"
+        names = [
+            problem.cluster.devices[d].name for d in np.unique(simulation.device[ops])
+        ]
+        device_names, elsewhere = (
+            tuple(names),
+            tuple(alternatives(space, simulation.device, order, ops)),
+        )
+    # What a constraint costs is the gain of a search without it.
+    prices, searched = None, simulation.step_time
+    if loosen is not None:
+
+        def search(changed: Problem, most: int | None) -> Result:
+            limit = Constraints(max_devices=most)
+            return place(
+                changed,
+                placer=loosen.placer,
+                budget=loosen.budget,
+                seed=loosen.seed,
+                constraints=limit,
+            )
+
+        searched, prices_found = loosened(base, rules, simulation.step_time, search)
+        prices = tuple(prices_found)
+    return Explanation(
+        problem,
+        simulation,
+        critical_path(causes),
+        tuple(device_times(causes)),
+        lower_bounds(problem),
+        subject,
+        device_names,
+        elsewhere,
+        prices,
+        searched,
+    )
+
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """Seconds of one device.
+
+    Attributes:
+        computing: of its ops.
+        other_device: waiting for what another device has not made yet.
+        transfer: waiting for what is on its way to it.
+        messages: copies that it makes itself, and overheads of messages.
+        nothing_left: after its last op; all of it where it has no op.
+    """
+
+    computing: float = 0.0
+    other_device: float = 0.0
+    transfer: float = 0.0
+    messages: float = 0.0
+    nothing_left: float = 0.0
+
+    @property
+    def idle(self) -> float:
+        """All that is not computing."""
+        return self.other_device + self.transfer + self.messages + self.nothing_left
+
+
+def device_times(causes: Causes) -> list[DeviceTime]:
+    """Where the step's seconds go on each device. [D]"""
+    return [_device_time(causes, d) for d in range(causes.problem.num_devices)]
+
+
+def _device_time(causes: Causes, device: int) -> DeviceTime:
+    s = causes.simulation
+    free = computing = waiting = transfer = messages = 0.0
+    sends = [
+        (float(s.transfers.start[k]), float(s.transfers.end[k]))
+        for k in causes.copies[device]
+    ]
+    sent = 0  # copies that end before the gap
+    for op in causes.sequences[device].tolist():
+        start, finish = float(s.start[op]), float(s.finish[op])
+        while sent < len(sends) and sends[sent][1] <= free:
+            sent += 1
+        ready, arrived = _inputs(causes, op)
+        copying = _within(sends[sent:], (free, start)) if start > free else []
+        waits = _pieces(copying, (free, start))
+        waiting += sum(_overlap(wait, (0.0, ready)) for wait in waits)
+        transfer += sum(_overlap(wait, (ready, max(ready, arrived))) for wait in waits)
+        messages += sum(_overlap(wait, (max(ready, arrived), np.inf)) for wait in waits)
+        messages += sum(end - begin for begin, end in copying)
+        computing, free = computing + finish - start, finish
+    tail = float(s.step_time) - free
+    copying = _within(sends, (free, float(s.step_time)))
+    last = sum(end - begin for begin, end in copying)
+    return DeviceTime(computing, waiting, transfer, messages + last, tail - last)
+
+
+def _inputs(causes: Causes, op: int) -> tuple[float, float]:
+    """Seconds at which other devices have made all inputs of an op, and at which they are there."""
+    s, incoming = causes.simulation, causes.incoming[op]
+    if not incoming:
+        return 0.0, 0.0
+    return (
+        float(s.finish[causes.producer[incoming]].max()),
+        float(s.transfers.arrival[incoming].max()),
+    )
+
+
+def _within(sends: list[Interval], gap: Interval) -> list[Interval]:
+    """Clip copies to a gap. Copies of one device come one after the other."""
+    clipped = []
+    for begin, end in sends:
+        if begin >= gap[1]:
+            break
+        if _overlap((begin, end), gap) > 0:
+            clipped.append((max(begin, gap[0]), min(end, gap[1])))
+    return clipped
+
+
+def _pieces(copying: list[Interval], gap: Interval) -> list[Interval]:
+    """Return the parts of a gap in which nothing is copied."""
+    gaps, at = [], gap[0]
+    for begin, end in copying:
+        if begin > at:
+            gaps.append((at, begin))
+        at = max(at, end)
+    return [*gaps, (at, gap[1])] if gap[1] > at else gaps
+
+
+def _overlap(one: Interval, other: Interval) -> float:
+    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))

@@ -1,0 +1,105 @@
+"""Low-rank adapters that a launch file states: their rank and products, as `--lora` has them.
+
+Modules are those of peft's `target_modules` on transformers' classes, and NeMo's. What is no
+product of a layer (an embedding, the head, a regular expression) is a line of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gnnplace.launch.yaml_reading import YamlReading
+from gnnplace.plans import HALF_BITS, MAX_RANK, TARGETS, Adapters
+
+ALL = ("all", "all-linear")
+MODULES: Mapping[str, tuple[str, ...]] = {
+    **{f"{name}_proj": (name,) for name in TARGETS},
+    "qkv_proj": ("q", "k", "v"),
+    "query_key_value": ("q", "k", "v"),
+    "Wqkv": ("q", "k", "v"),
+    "c_attn": ("q", "k", "v"),
+    "out_proj": ("o",),
+    "gate_up_proj": ("gate", "up"),
+    "dense_h_to_4h": ("up",),
+    "dense_4h_to_h": ("down",),
+    "attention_qkv": ("q", "k", "v"),
+    "attention_dense": ("o",),
+    "attention": ("q", "k", "v", "o"),
+    "mlp_fc1": ("gate", "up"),
+    "mlp_fc2": ("down",),
+    "mlp": ("gate", "up", "down"),
+}
+"""Products of a layer by the names of modules."""
+UNREAD = "adapters (LoRA); priced as training of all parameters"
+
+
+@dataclass(frozen=True)
+class AdapterKeys:
+    """The keys that low-rank adapters have in a file.
+
+    Attributes:
+        rank: The key of the rank.
+        targets: The key of the modules.
+        default_rank: The rank where the file has none; None: a file must have it.
+        default_targets: The modules where the file has none; empty: a file must have them.
+    """
+
+    rank: str
+    targets: str
+    default_rank: int | None = None
+    default_targets: tuple[str, ...] = ()
+
+
+def read_adapters(
+    reading: YamlReading,
+    keys: AdapterKeys,
+    *,
+    bits: int = HALF_BITS,
+    expert_bits: int = HALF_BITS,
+) -> str | None:
+    """Return the adapters of a file in the words of `--lora`, or None if they cannot be read.
+
+    What is not read is noted as a key that no price counts.
+
+    Args:
+        reading: The file.
+        keys: The keys that the adapters have in the file.
+        bits: Bits of the frozen matrices of layers.
+        expert_bits: Bits of the frozen matrices of experts.
+
+    Raises:
+        FormatError: If the rank is no whole number.
+    """
+    rank = reading.count(keys.rank, keys.default_rank)
+    if rank is None or rank > MAX_RANK:
+        reading.refuse_price(keys.rank, f"the rank is not known: {UNREAD}")
+        return None
+    listed = reading.get(keys.targets)
+    if isinstance(listed, str):
+        listed = [name.strip() for name in listed.split(",") if name.strip()]
+    modules = (
+        listed if isinstance(listed, list) and listed else list(keys.default_targets)
+    )
+    if not modules:
+        reading.refuse_price(keys.targets, f"the products are not known: {UNREAD}")
+        return None
+    named: set[str] = set()
+    unread: list[str] = []
+    for module in modules:
+        name = str(module).rpartition(".")[2]
+        named.update(TARGETS if name in ALL else MODULES.get(name, ()))
+        if name not in ALL and name not in MODULES:
+            unread.append(str(module)[:40])
+    if not named:
+        reading.refuse_price(keys.targets, f"{', '.join(unread)}: {UNREAD}")
+        return None
+    if unread:
+        effect = (
+            f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
+        )
+        reading.refuse_price(keys.targets, effect)
+    targets = tuple(name for name in TARGETS if name in named)
+    if len(targets) == len(TARGETS):
+        targets = ()
+    return str(Adapters(rank, bits, targets, expert_bits))

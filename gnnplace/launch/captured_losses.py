@@ -1,0 +1,202 @@
+"""What a captured plan loses in a launcher's words, each thing with its price.
+
+What a launcher cannot carry is given up one thing at a time: the order of actions, cuts inside of
+layers, the split over shards, recomputation of some layers, then what this launcher lacks. After
+each the step is priced again, so that the seconds and bytes of all lines add up to the difference
+between the plan and what is written. The written text is read back: a field that comes back as
+another is a line, too.
+
+Complexity: a capture of the model, and a price of the plan for each thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InputError
+from gnnplace.launch.from_plan import LAUNCHED
+from gnnplace.launch.importing import captured_spec
+from gnnplace.launch.launch_plan import LaunchPlan
+from gnnplace.launch.writing import Loss
+from gnnplace.plans import (
+    Chain,
+    DecoderSizes,
+    Draft,
+    MeshFabric,
+    ModelCosts,
+    Orders,
+    Plan,
+    PlanFile,
+    Priced,
+    chain_of_file,
+    draft_of_plan,
+    draft_of_spec,
+    from_config,
+    layer_bounds,
+    orders_in,
+    pricer_of,
+    realized,
+    recomputing,
+    split_of_spec,
+    with_splits,
+)
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.headroom import with_slack
+from gnnplace.tracing import workload_of
+
+
+def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str]:
+    """Return the sizes of a plan's model, or None, and the reason to give if there are none."""
+    shape = file.inputs[0].shape if file.inputs else []
+    try:
+        config = getattr(workload_of(model, fake=True).model, "config", None)
+    except GnnplaceError as error:
+        return None, f"sizes of the model: {error}"
+    known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
+    sizes = from_config(model, config, shape[1]) if known else None
+    return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
+
+
+@dataclass(eq=False)
+class Prices:
+    """Prices of the plans of one model on one cluster.
+
+    Attributes:
+        model: Name of the model.
+        cluster: The cluster.
+        chain: The captured model, in the precision of the plan.
+    """
+
+    model: str
+    cluster: Cluster
+    chain: Chain
+
+    @classmethod
+    def of(cls, plan: Plan, model: str, cluster: str | Cluster | None) -> Prices:
+        """Capture the model of a plan.
+
+        Raises:
+            GnnplaceError: If the model or the cluster cannot be made again.
+        """
+        file = plan.file
+        devices = with_slack(
+            resolve_cluster(cluster or file.cluster_file or file.cluster)
+        )
+        return cls(model, devices, chain_of_file(file, model, devices, file.precision))
+
+    def losses(
+        self,
+        plan: Plan,
+        base: LaunchPlan,
+        steps: list[tuple[str, LaunchPlan]],
+        *,
+        ordered: bool = False,
+    ) -> tuple[list[Loss], float]:
+        """Return the price of each thing that is lost, in order, and the seconds of what is left.
+
+        Args:
+            plan: The captured plan.
+            base: The plan in the launchers' terms.
+            steps: What is given up, each with the plan without it.
+            ordered: Whether the order of actions is written, also one that was searched.
+
+        Raises:
+            MismatchError: If the model is not the plan's.
+            InputError: If what is left cannot be priced.
+        """
+        first = draft_of_plan(self.chain, self.cluster, plan)
+        before = _realized(self.chain, self.cluster, first, orders_in(plan))
+        losses = []
+        for told, draft in self._given_up(first, base, ordered):
+            after = _realized(self.chain, self.cluster, draft)
+            losses.append(_loss(told, before, after))
+            before = after
+        chain = self.chain
+        for told, nearest in steps:
+            if nearest.precision != chain.precision:
+                precision = nearest.precision or "32-true"
+                chain = chain_of_file(plan.file, self.model, self.cluster, precision)
+            words, _ = captured_spec(nearest)
+            after = _realized(
+                chain, self.cluster, draft_of_spec(chain, self.cluster, words)
+            )
+            losses.append(_loss(told, before, after))
+            before = after
+        return losses, before.step_time
+
+    def _given_up(
+        self, draft: Draft, base: LaunchPlan, ordered: bool
+    ) -> Iterator[tuple[str, Draft]]:
+        """Yield drafts that give up, one thing at a time, what no launcher can express.
+
+        Each draft gives up what the drafts before it do, and comes with a line for the user.
+        """
+        chain, pricer = (
+            self.chain,
+            pricer_of(self.chain, MeshFabric(self.cluster), draft.size),
+        )
+        if not ordered and ":searched" in draft.schedule:
+            name = draft.schedule.partition(":")[0]
+            draft = replace(draft, schedule=name, rules=None)
+            yield f"order of actions: was searched; that of {name} is written", draft
+        count = len(draft.stages)
+        if base.layers is not None and count > 1:
+            bounds = layer_bounds(chain, base.layers, count)
+            moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
+            draft = draft.cut_at(bounds)
+            if moved:
+                told = ", ".join(map(str, moved))
+                yield (
+                    f"stage {told}: begins inside of a layer; whole layers are written",
+                    draft,
+                )
+        if draft.stages[0].mesh.shards > 1:
+            split = split_of_spec(base.spec)
+            split_draft = with_splits(pricer, draft, split.choices)
+            if self._placements(split_draft) != self._placements(draft):
+                reason = (
+                    f"split over {split.num_shards} shards: is not {split.description}, which is "
+                    "written"
+                )
+                yield reason, split_draft
+            draft = split_draft
+        stages = [recomputing(chain, s, base.recompute) for s in draft.stages]
+        if stages != list(draft.stages):
+            draft = replace(draft, stages=tuple(stages))
+            yield f"recompute: by segments; {base.recompute} is written", draft
+
+    def _placements(self, draft: Draft) -> list[object]:
+        source = self.chain.source
+        if not isinstance(source, ModelCosts):
+            return []
+        kinds = [self.cluster.devices[s.mesh.first].kind for s in draft.stages]
+        return [
+            source.placements(
+                kind,
+                s.mesh.axes,
+                draft.size // s.mesh.replicas,
+                s.first,
+                s.last,
+                s.choice,
+            )
+            for kind, s in zip(kinds, draft.stages, strict=True)
+        ]
+
+
+def _realized(
+    chain: Chain, cluster: Cluster, draft: Draft, orders: Orders | None = None
+) -> Priced:
+    priced = realized(pricer_of(chain, MeshFabric(cluster), draft.size), draft, orders)
+    if priced is None:
+        raise InputError(f"{chain.name}: cannot be cut as it would be written")
+    return priced
+
+
+def _loss(told: str, before: Priced, after: Priced) -> Loss:
+    peak_before, peak_after = (
+        max(plan.held(rank) for rank in range(len(plan.chunks)))
+        for plan in (before, after)
+    )
+    return Loss(told, after.step_time - before.step_time, peak_after - peak_before)

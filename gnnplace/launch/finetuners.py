@@ -1,0 +1,238 @@
+"""axolotl and LLaMA-Factory: YAML of fine-tuning by Hugging Face's Trainer.
+
+Read by axolotl 067b021c (`src/axolotl/utils/schemas`) and LLaMA-Factory ff6d4d12
+(`src/llamafactory/hparams`). Both name a model, a DeepSpeed JSON or FSDP, micro-batch and
+accumulation; the replicas are what the cluster leaves. LoRA and QLoRA are read; other adapters are
+not priced, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gnnplace.launch.adapter_keys import AdapterKeys, read_adapters
+from gnnplace.launch.launch_plan import FULL, NONE, LaunchPlan
+from gnnplace.launch.offloading import fsdp_offload
+from gnnplace.launch.yaml_reading import (
+    YamlReading,
+    training_optimizer,
+    with_json,
+)
+from gnnplace.plans import HALF_BITS, QUANTIZED_BITS
+
+AXOLOTL_KEYS: Mapping[str, tuple[str, ...]] = {
+    "dp": ("dp_shard_size", "dp_replicate_size"),
+    "tp": ("tensor_parallel_size",),
+    "cp": ("context_parallel_size", "sequence_parallel_degree"),
+    "zero": ("fsdp_config.reshard_after_forward", "fsdp_config", "fsdp", "deepspeed"),
+    "group": ("dp_replicate_size",),
+    "microbatch_size": ("micro_batch_size",),
+    "accumulation": ("gradient_accumulation_steps",),
+    "recompute": ("gradient_checkpointing",),
+    "precision": ("bf16", "fp16"),
+    "optimizer": ("optimizer",),
+    "compile": ("torch_compile",),
+    "lora": ("adapter",),
+}
+AXOLOTL_EFFECTS: Mapping[str, str] = {
+    "activation_offloading": "offloads activations to the CPU; priced on the GPU",
+    "load_in_8bit": "weights in 8 bits; priced in the half type",
+    "peft_use_dora": "DoRA's magnitudes; priced as LoRA",
+    "peft_layers_to_transform": "some layers have adapters; priced as all",
+    "lora_modules_to_save": "modules that are trained beside adapters; priced as frozen",
+    "lora_target_parameters": "adapters of experts; priced without",
+    "relora": "adapters that are merged now and then; priced as LoRA",
+    "unfrozen_parameters": "most parameters are frozen; priced as training of all",
+    "sample_packing": "examples are packed; priced at the full length",
+    "rl": "training on preferences; priced as training on tokens",
+    "fp8": "matrix products in fp8; priced in the half type",
+    "lisa_n_layers": "few layers are trained at a time; priced as training of all",
+    "eager_attention": "eager attention; priced with the usual kernels",
+    "xformers_attention": "attention by xformers; priced with the usual kernels",
+}
+FACTORY_KEYS: Mapping[str, tuple[str, ...]] = {
+    "zero": ("deepspeed", "fsdp"),
+    "microbatch_size": ("per_device_train_batch_size",),
+    "accumulation": ("gradient_accumulation_steps",),
+    "recompute": ("disable_gradient_checkpointing", "gradient_checkpointing"),
+    "precision": ("bf16", "fp16", "pure_bf16"),
+    "optimizer": ("optim",),
+    "lora": ("finetuning_type",),
+}
+FACTORY_EFFECTS: Mapping[str, str] = {
+    "use_dora": "DoRA's magnitudes; priced as LoRA",
+    "additional_target": "modules that are trained beside adapters; priced as frozen",
+    "use_galore": "GaLore's gradients of low rank; priced as adamw",
+    "use_badam": "BAdam's blocks; priced as adamw",
+    "use_apollo": "APOLLO's update; priced as adamw",
+    "packing": "examples are packed; priced at the full length",
+    "use_unsloth": "Unsloth's kernels; priced with the usual ones",
+    "enable_liger_kernel": "Liger's kernels; priced with the usual ones",
+    "fp8": "matrix products in fp8; priced in the half type",
+}
+AXOLOTL_ADAPTERS = AdapterKeys(rank="lora_r", targets="lora_target_modules")
+FACTORY_ADAPTERS = AdapterKeys(
+    rank="lora_rank", targets="lora_target", default_rank=8, default_targets=("all",)
+)
+OPEN_KEYS = (
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "per_device_train_batch_size",
+)
+
+
+def read_axolotl(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of a configuration of axolotl.
+
+    Args:
+        text: The YAML.
+        source: The file's path, which errors begin with.
+        values: Values for its keys, by path.
+
+    Raises:
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
+    """
+    reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
+    shard, replicate = (
+        reading.count("dp_shard_size"),
+        reading.count("dp_replicate_size", 1) or 1,
+    )
+    dp = None if shard is None else shard * replicate
+    cp = reading.count("context_parallel_size") or reading.degree(
+        "sequence_parallel_degree"
+    )
+    has_fsdp = bool(
+        reading.get("fsdp_config") or reading.get("fsdp") or (shard or 1) > 1
+    )
+    zero = 3 if has_fsdp else 0
+    if reading.text("fsdp_config.reshard_after_forward") == "false":
+        zero = 2
+    offload = _offload(reading, zero)
+    reading.refuse_switches(AXOLOTL_EFFECTS)
+    lora = _axolotl_adapters(reading)
+    _note_model(reading, "base_model")
+    plan = LaunchPlan(
+        dp=dp,
+        tp=reading.degree("tensor_parallel_size"),
+        cp=cp,
+        zero=zero,
+        group=shard if replicate > 1 and shard and shard > 1 else None,
+        offload=offload,
+        microbatch_size=reading.count("micro_batch_size"),
+        accumulation=reading.count("gradient_accumulation_steps", 1) or 1,
+        recompute=FULL if reading.get("gradient_checkpointing") else NONE,
+        precision=_precision(reading, "bf16", "fp16"),
+        gradients="same",
+        optimizer=training_optimizer(reading, "optimizer"),
+        compile=reading.is_on("torch_compile"),
+        lora=lora,
+        lines=reading.keys.word_lines(AXOLOTL_KEYS),
+    )
+    return _finished(reading, plan, text)
+
+
+def _offload(reading: YamlReading, zero: int) -> str:
+    """Return what FSDP keeps in the host's memory. What no word says is noted."""
+    for path in ("fsdp_config.offload_params", "fsdp_config.fsdp_offload_params"):
+        if not reading.is_on(path):
+            continue
+        offload = fsdp_offload(zero)
+        if offload is not None:
+            return offload
+        reading.refuse_price(path, "offloads parameters to the CPU; priced on the GPU")
+    return NONE
+
+
+def read_factory(
+    text: str, source: str, values: Mapping[str, str] | None = None
+) -> LaunchPlan:
+    """Return the plan of a configuration of LLaMA-Factory.
+
+    Args:
+        text: The YAML.
+        source: The file's path, which errors begin with.
+        values: Values for its keys, by path.
+
+    Raises:
+        FormatError: If it is none, names a JSON that is not beside it, or contradicts itself.
+    """
+    reading = YamlReading.of_text(text, source, values or {}, OPEN_KEYS)
+    lora = _factory_adapters(reading)
+    reading.refuse_switches(FACTORY_EFFECTS)
+    _note_model(reading, "model_name_or_path")
+    keeps = reading.is_on("disable_gradient_checkpointing")
+    plan = LaunchPlan(
+        zero=3 if reading.get("fsdp") else 0,
+        microbatch_size=reading.count("per_device_train_batch_size"),
+        accumulation=reading.count("gradient_accumulation_steps", 1) or 1,
+        recompute=NONE
+        if keeps
+        else FULL,  # LLaMA-Factory turns it on unless this is there
+        precision="bf16-true"
+        if reading.is_on("pure_bf16")
+        else _precision(reading, "bf16", "fp16"),
+        gradients="same",
+        optimizer=training_optimizer(reading, "optim") or "adamw",
+        lora=lora,
+        lines=reading.keys.word_lines(FACTORY_KEYS),
+    )
+    return _finished(reading, plan, text)
+
+
+def _axolotl_adapters(reading: YamlReading) -> str | None:
+    """Return the adapters of axolotl's keys, as `--lora` has them."""
+    kind = reading.text("adapter")
+    if kind not in ("lora", "qlora"):
+        if kind:
+            effect = f"{kind}: adapters of another kind; priced as training of all parameters"
+            reading.refuse_price("adapter", effect)
+        return None
+    keys = AXOLOTL_ADAPTERS
+    if reading.is_on("lora_target_linear"):
+        keys = replace(keys, default_targets=("all",))
+    bits = QUANTIZED_BITS if reading.is_on("load_in_4bit") else HALF_BITS
+    has_quantized_experts = bits < HALF_BITS and reading.is_on("quantize_moe_experts")
+    expert_bits = QUANTIZED_BITS if has_quantized_experts else HALF_BITS
+    return read_adapters(reading, keys, bits=bits, expert_bits=expert_bits)
+
+
+def _factory_adapters(reading: YamlReading) -> str | None:
+    """Return the adapters of LLaMA-Factory's keys, as `--lora` has them."""
+    kind = reading.text("finetuning_type") or "lora"
+    num_bits = reading.count("quantization_bit")
+    if kind != "lora":
+        if kind != "full":
+            effect = f"{kind}: frozen layers or adapters; priced as training of all parameters"
+            reading.refuse_price("finetuning_type", effect)
+        return None
+    if num_bits not in (None, QUANTIZED_BITS):
+        effect = f"weights in {num_bits} bits; priced in the half type"
+        reading.refuse_price("quantization_bit", effect)
+    bits = QUANTIZED_BITS if num_bits == QUANTIZED_BITS else HALF_BITS
+    return read_adapters(reading, FACTORY_ADAPTERS, bits=bits)
+
+
+def _precision(reading: YamlReading, bf16: str, fp16: str) -> str | None:
+    """Return the precision, or None if the run finds out what its GPUs can do."""
+    if reading.text(bf16) == "auto":
+        return None
+    if reading.is_on(bf16):
+        return "bf16-mixed"
+    return "16-mixed" if reading.is_on(fp16) else "32-true"
+
+
+def _note_model(reading: YamlReading, key: str) -> None:
+    name = reading.get(key)
+    if name:
+        reading.notes.append(f"{key}: {str(name)[:80]}: give the model as MODEL")
+
+
+def _finished(reading: YamlReading, plan: LaunchPlan, text: str) -> LaunchPlan:
+    """Return a plan with DeepSpeed's JSON, notes and what the header says."""
+    path = reading.get("deepspeed")
+    if isinstance(path, str) and path:
+        plan = with_json(reading, plan, path, "deepspeed")
+    return reading.finish(plan, text)

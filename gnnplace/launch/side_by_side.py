@@ -1,0 +1,324 @@
+"""The fastest plan that each launcher can run, side by side, for a model priced by its sizes.
+
+Every launcher has the prices of the framework that it starts (`LauncherSearch`). The fastest of all
+is the answer; the others are its alternatives, each a plan of its own that its launcher can be told
+as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gnnplace.costs import DEFAULT_FRAMEWORK
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError, MismatchError
+from gnnplace.launch.layer_details import layer_details
+from gnnplace.launch.registry import LAUNCHERS, launcher_of
+from gnnplace.launch.searching import LaunchAnswer, LauncherSearch, launch_plan_of
+from gnnplace.launch.trades import (
+    FINE_STEP,
+    device_frontier,
+    least_memory,
+    memory_frontier,
+)
+from gnnplace.plans import (
+    FEWEST,
+    LEANEST,
+    OWN,
+    TIME,
+    AlternativeEntry,
+    DecoderSizes,
+    NamedModel,
+    Plan,
+    PlanFile,
+    PlanSpec,
+    PricingSetting,
+    Progress,
+    SearchOptions,
+    TradeEntry,
+    chain_on,
+    decoder_of,
+    memory_limit_of,
+    parse_spec,
+    plan_of,
+    price,
+    priced_spec,
+    setting_of,
+    with_adapters,
+)
+from gnnplace.problem import Cluster, with_slack
+
+NOTABLE = 5e-4
+"""By how much a launcher's plan must be slower than its framework's fastest to be said."""
+
+
+def launcher_plans(
+    named: NamedModel,
+    cluster: Cluster,
+    options: SearchOptions,
+    precision: str | None,
+    progress: Progress | None = None,
+) -> list[Plan]:
+    """Return the fastest plans that a launcher can run, the fastest of each launcher beside them.
+
+    Args:
+        named: The model, whose sizes are known.
+        cluster: The devices, all of one kind.
+        options: The launcher or the framework that is asked for; None: all of them. Whether few
+            devices are enough, the budget of each search, and the number of plans.
+        precision: The precision in Lightning's words; None: each framework's usual one.
+        progress: Called with a line for each thing that is done.
+
+    Returns:
+        Plans of the launcher whose plan is the fastest, the fastest first.
+
+    Raises:
+        InputError: If there is no such launcher or framework, or it cannot train the model.
+        InfeasibleError: If no launcher can be told a plan that fits.
+    """
+    job, sizes = named.job, named.sizes
+    assert sizes is not None
+    search = LauncherSearch(
+        replace(sizes, batch=job.batch or sizes.batch),
+        cluster,
+        precision=precision,
+        optimizer=job.optimizer,
+        framework=options.framework,
+        environment=options.environment,
+        memory_limit=memory_limit_of(cluster),
+        fewest=options.goal == FEWEST,
+        rate=options.rate,
+        modes=options.modes or PlanSpec(),
+        offloads=options.goal == TIME
+        and options.rate is None
+        and options.trades is None,
+        budget=options.budget,
+        details=layer_details(named.row.name),
+        progress=progress,
+    )
+    # What a launcher cannot train is a reason beside the others' plans.
+    plans: dict[str, list[Plan]] = {}
+    entries: dict[str, AlternativeEntry] = {}
+    names = launchers_for(options)
+    for name in names:
+        try:
+            answer = _find(search, name, options)
+        except GnnplaceError as error:
+            if len(names) == 1:
+                raise
+            entries[name] = AlternativeEntry(reason=str(error))
+            continue
+        plans[name] = _plans_of(named, answer, name, options)
+        file = plans[name][0].file
+        entries[name] = AlternativeEntry(
+            step_time=file.step_time, interval=file.interval, feasible=True, plan=file
+        )
+    if not plans:
+        reasons = "; ".join(entry.reason or "" for entry in entries.values())
+        raise InfeasibleError(f"no launcher can be told a plan that fits: {reasons}")
+
+    def rank(name: str) -> float:
+        """Return what the first launcher has the least of: seconds of a step, or bytes."""
+        if name not in plans:
+            return math.inf
+        plan = plans[name][0]
+        if options.goal == LEANEST:
+            return max(memory.all for memory in plan.file.memory.values())
+        return plan.step_time
+
+    ordered = sorted(entries, key=rank)
+    best, *slower = plans[ordered[0]][: options.top]
+    keys = {
+        "alternatives": {name: entries[name] for name in ordered},
+        "trades": _trades(search, ordered[0], options),
+    }
+    file = best.file.model_copy(update=keys)
+    notices = best.notices
+    if options.launcher is not None and options.goal != LEANEST:
+        notices += _slower_than_free(search, options.launcher, best.step_time)
+    return [replace(best, file=file, notices=notices), *slower]
+
+
+def _find(
+    search: LauncherSearch, launcher: str, options: SearchOptions
+) -> LaunchAnswer:
+    """Return a launcher's best plan by the goal.
+
+    Raises:
+        InfeasibleError: If it can train no plan that fits, or the model's adapters not at all.
+    """
+    adapters = search.decoder.adapters
+    if launcher == OWN and adapters is not None:
+        raise InfeasibleError(
+            f"{OWN}: runs a model with its adapters by module:callable, which makes them; --lora "
+            f"{adapters} is priced for other launchers"
+        )
+    if options.goal == LEANEST:
+        return least_memory(search, launcher)
+    return search.find(launcher, num_best=options.top)
+
+
+def _trades(
+    search: LauncherSearch, launcher: str, options: SearchOptions
+) -> list[TradeEntry]:
+    """Return a launcher's plans that trade time for memory or devices, where they are asked for."""
+    if options.trades is None:
+        return []
+    plans = memory_frontier if options.trades == LEANEST else device_frontier
+    trades: list[TradeEntry] = []
+    for answer in plans(replace(search, fewest=False, rate=None), launcher):
+        plan = answer.best[0]
+        assert plan.answer.peak is not None
+        trades.append(
+            TradeEntry(
+                words=str(plan.spec),
+                num_devices=plan.spec.num_devices,
+                memory=plan.answer.peak,
+                step_time=plan.seconds,
+            )
+        )
+    return trades
+
+
+def _slower_than_free(
+    search: LauncherSearch, launcher: str, seconds: float
+) -> tuple[str, ...]:
+    """Return a line if a launcher's framework could train faster than the launcher can be told."""
+    free = search.free(launcher)
+    if free is None or seconds / free.seconds - 1 < NOTABLE:
+        return ()
+    return (
+        f"{seconds / free.seconds - 1:.1%} slower than the fastest that the framework could train, "
+        f"which {launcher} cannot be told: {free.spec}, {free.seconds:.4g} s",
+    )
+
+
+def start_command(launcher: str, path: str) -> str:
+    """Return the command that starts a run by a launcher's file."""
+    return launcher_of(launcher).command.replace("FILE", path)
+
+
+def launchers_for(options: SearchOptions) -> tuple[str, ...]:
+    """Return the launchers whose plans are searched, the package's own runner among them.
+
+    Raises:
+        InputError: If there is no such launcher.
+    """
+    if options.launcher is not None:
+        if options.launcher != OWN:
+            launcher_of(options.launcher)
+        return (options.launcher,)
+    names = (*LAUNCHERS, OWN)
+    if options.framework is None:
+        return names
+    owners = {name: entry.framework for name, entry in LAUNCHERS.items()}
+    owners[OWN] = DEFAULT_FRAMEWORK
+    return tuple(name for name in names if owners[name] == options.framework)
+
+
+def _plans_of(
+    named: NamedModel, answer: LaunchAnswer, launcher: str, options: SearchOptions
+) -> list[Plan]:
+    """Return the plans that a search found for a launcher, the fastest first.
+
+    Args:
+        named: The model of the catalogue.
+        answer: The answer of the search.
+        launcher: The launcher's name, or `OWN`.
+        options: The options of the search.
+    """
+    setting, bound = answer.setting, answer.answer.lower_bound
+    chain = chain_on(named.row, setting)
+    step = answer.best[0].seconds
+    who = "gnnplace runs" if launcher == OWN else f"{launcher} can be told"
+    claim = (
+        f"none of the plans that {who} is faster at the prices of {answer.framework} "
+        f"({answer.bounded:,} bounded, {answer.tried:,} priced)"
+    )
+    if bound is not None and bound < step * (1 - 1e-9):
+        claim = f"no plan that {who} takes less than the bound, at the prices of {answer.framework}"
+    if options.goal == LEANEST:
+        bound = None
+        claim = f"none of the plans that {who} has {FINE_STEP:.0%} less on its fullest device"
+    plans: list[Plan] = []
+    for spec_answer in answer.best:
+        plan = plan_of(chain, setting.cluster, priced_spec(setting, spec_answer.spec))
+        words = {
+            "words": str(spec_answer.spec),
+            "launcher": launcher,
+            "environment": options.environment,
+            "gradients": spec_answer.spec.gradients
+            or setting.framework.traits.gradients,
+            "lower_bound": bound,
+            "claim": claim,
+        }
+        plans.append(replace(plan, file=plan.file.model_copy(update=words)))
+    return plans
+
+
+def price_plan_in_words(named: NamedModel, cluster: Cluster, plan: Plan) -> Plan:
+    """Price a plan in words that was read from a file, and return it as a plan.
+
+    Raises:
+        MismatchError: If it is a plan of another model.
+        InputError: If the plan does not fit the model, the cluster or the framework.
+    """
+    file, sizes = plan.file, named.sizes
+    assert sizes is not None
+    assert file.words is not None
+    setting = setting_of_file(file, sizes, cluster)
+    chain = chain_on(named.row, setting)
+    if chain.fingerprint != file.fingerprint:
+        raise MismatchError(f"{file.model}: the plan is of a model with other sizes")
+    priced = plan_of(chain, cluster, priced_spec(setting, parse_spec(file.words)))
+    copied = ("words", "launcher", "environment", "gradients", "lower_bound", "claim")
+    words = {name: getattr(file, name) for name in copied}
+    return replace(priced, file=priced.file.model_copy(update=words))
+
+
+def setting_of_file(
+    file: PlanFile, sizes: DecoderSizes, cluster: Cluster
+) -> PricingSetting:
+    """Return the sizes, devices and framework that a plan in words of a file is priced for.
+
+    Args:
+        file: The plan's file.
+        sizes: Sizes of its model.
+        cluster: The devices.
+    """
+    length = file.tokens // file.batch if file.tokens else sizes.length
+    return setting_of(
+        with_adapters(replace(sizes, batch=file.batch, length=length), file.lora),
+        cluster,
+        framework_name=file.framework,
+        environment_name=file.environment,
+        precision=file.precision,
+        optimizer=file.optimizer,
+        memory_limit=memory_limit_of(cluster),
+    )
+
+
+def price_file(
+    file: PlanFile, cluster: str | Cluster | None = None, model: str | None = None
+) -> LaunchAnswer:
+    """Price a plan in words that was read from a file, and return it in the launchers' terms.
+
+    Args:
+        file: The plan's file, with words.
+        cluster: The devices; None: those of the file.
+        model: The model by its name, where the file's is no name of one.
+
+    Raises:
+        InputError: If the model has no sizes that are known, or the cluster cannot be made.
+    """
+    devices = with_slack(resolve_cluster(cluster or file.cluster_file or file.cluster))
+    name = model or file.model
+    sizes = decoder_of(name, num_devices=devices.num_devices)
+    if sizes is None or file.words is None:
+        raise InputError(
+            f"{name}: is no decoder of text whose sizes are known; give --model"
+        )
+    setting = setting_of_file(file, sizes, devices)
+    spec = parse_spec(file.words)
+    return LaunchAnswer(launch_plan_of(setting, spec), price(setting, spec), setting)

@@ -1,0 +1,268 @@
+"""`FitAnswer`: what fills the fullest device of a plan, and what would make the plan fit.
+
+Every number is of the pricer that prices steps (`plans.spec_answers`): a change is the same plan
+with one word, the optimizer or the trained parameters changed, priced anew. Changes of the words
+leave the result of training as it is and come first, those of the optimizer next, those of what is
+trained last; among each kind the fastest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gnnplace.errors import InfeasibleError, InputError
+from gnnplace.explaining import single_changes
+from gnnplace.launch import launcher_plans, setting_of_file
+from gnnplace.plans import (
+    MemoryParts,
+    NamedModel,
+    Plan,
+    PlanAnswer,
+    PlanSpec,
+    PricingSetting,
+    Progress,
+    SearchOptions,
+    TrainingJob,
+    answer_of,
+    find_named,
+    fullest_parts,
+    memory_limit_of,
+    parse_spec,
+    priced_spec,
+    setting_of,
+    with_adapters,
+)
+from gnnplace.problem import Cluster
+
+WORDS, OPTIMIZER, TRAINED = "words", "optimizer", "trained parameters"
+KINDS = (WORDS, OPTIMIZER, TRAINED)
+"""What a change is of, in the order in which changes are preferred."""
+LEANER_OPTIMIZERS = ("adamw-8bit", "adafactor")
+LEANER_TRAINING = ("r=16", "r=16,bits=4", "r=16,bits=4,expert_bits=4")
+OFFLOADED_PARTS = ("0.5", "1")
+
+
+@dataclass(frozen=True)
+class FitChange:
+    """A plan with a single change.
+
+    Attributes:
+        kind: What is changed, of `KINDS`.
+        change: The change, such as "zero=3".
+        step_time: Predicted seconds of a step.
+        parts: Bytes of the fullest device.
+    """
+
+    kind: str
+    change: str
+    step_time: float
+    parts: MemoryParts
+
+
+@dataclass(frozen=True)
+class FitAnswer:
+    """The answer to whether a plan fits, and what would make it fit.
+
+    Attributes:
+        spec: The plan.
+        setting: The sizes, the devices and the framework that it was priced on.
+        answer: Its price.
+        parts: Bytes of the fullest device.
+        changes: Single changes that fit, the smallest first; none where the plan fits.
+        nearest: The change that lacks the fewest bytes, if none fits.
+        job: The model and how it is trained.
+    """
+
+    spec: PlanSpec
+    setting: PricingSetting
+    answer: PlanAnswer
+    parts: MemoryParts
+    changes: tuple[FitChange, ...] = ()
+    nearest: FitChange | None = None
+    job: TrainingJob | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Return whether the fullest device likely holds the plan."""
+        return self.answer.feasible
+
+    @property
+    def slack_source(self) -> str:
+        """Return what the slack consists of and where its constants come from."""
+        constants = self.setting.framework.constants.constants
+        context, fragmentation = constants["context"], constants["fragmentation"]
+        return (
+            f"{context.value:g} {context.unit} of libraries ({context.source}), and "
+            f"{fragmentation.value - 1:.1%} of what comes and goes ({fragmentation.source})"
+        )
+
+
+def fit_plan(
+    job: TrainingJob,
+    cluster: Cluster,
+    plan: PlanSpec | Plan | None = None,
+    options: SearchOptions | None = None,
+    progress: Progress | None = None,
+) -> FitAnswer:
+    """Return whether a plan of a model of the catalogue fits, and what would make it fit.
+
+    Args:
+        job: The model and how it is trained.
+        cluster: The devices, with the memory that plans may use.
+        plan: The plan; None: the fastest that a launcher can run, or where nothing fits the one
+            that lacks the fewest bytes.
+        options: Options of that search, and the framework and the environment of a given plan.
+        progress: Called with a line for each thing that is done.
+
+    Raises:
+        InputError: If the model is not priced by its sizes, or the plan cannot be.
+    """
+    options = options or SearchOptions()
+    named = find_named(job, cluster)
+    if named is None or named.sizes is None:
+        raise InputError(
+            f"--fits: {job.model} on {cluster.name} is not priced by its sizes; name a decoder of "
+            "the catalogue and GPUs, or give a plan with --given and read its memory"
+        )
+    if plan is None:
+        try:
+            plan = launcher_plans(named, cluster, options, job.precision, progress)[0]
+        except InfeasibleError:  # no launcher can be told a plan that fits
+            plan = leanest_spec(_setting(named, cluster, job, options), options.modes)
+    if isinstance(plan, PlanSpec):
+        setting, spec = _setting(named, cluster, job, options), plan
+    elif plan.file.words is None:
+        raise InputError("--fits: the plan's file has no words; give the plan in words")
+    else:
+        setting = setting_of_file(plan.file, named.sizes, cluster)
+        spec = parse_spec(plan.file.words)
+    return replace(fit_of(setting, spec), job=named.job)
+
+
+def fit_of(setting: PricingSetting, spec: PlanSpec) -> FitAnswer:
+    """Return whether a plan in words fits, and the single changes with which it would.
+
+    Raises:
+        InputError: If the plan cannot be, whatever its bytes.
+    """
+    priced = priced_spec(setting, spec)
+    answer = answer_of(setting, priced)
+    parts = fullest_parts(priced)
+    if answer.feasible:
+        return FitAnswer(spec, setting, answer, parts)
+    fitting: list[FitChange] = []
+    nearest: FitChange | None = None
+    for change, fits in _priced_changes(setting, spec):
+        if fits:
+            fitting.append(change)
+        elif nearest is None or change.parts.lacking < nearest.parts.lacking:
+            nearest = change
+    changes = tuple(sorted(fitting, key=_preference))
+    return FitAnswer(
+        spec, setting, answer, parts, changes, None if changes else nearest
+    )
+
+
+def _preference(change: FitChange) -> tuple[int, float]:
+    return KINDS.index(change.kind), change.step_time
+
+
+def _priced_changes(
+    setting: PricingSetting, spec: PlanSpec
+) -> Iterator[tuple[FitChange, bool]]:
+    """Yield the single changes of a plan that can be, and whether it fits with them."""
+    for kind, text, changed, changed_spec in _candidates(setting, spec):
+        try:
+            priced = priced_spec(changed, changed_spec)
+        except InputError:  # numbers do not divide, or the framework lacks something
+            continue
+        change = FitChange(kind, text, priced.step_time, fullest_parts(priced))
+        yield change, answer_of(changed, priced).feasible
+
+
+def _candidates(
+    setting: PricingSetting, spec: PlanSpec
+) -> Iterator[tuple[str, str, PricingSetting, PlanSpec]]:
+    """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
+    framework = setting.framework
+    for text, changed_spec in single_changes(setting, spec):
+        yield WORDS, text, setting, changed_spec
+    for name in framework.traits.offloads:
+        values = (
+            [name]
+            if name != "activations"
+            else [f"{name}:{part}" for part in OFFLOADED_PARTS]
+        )
+        for value in values:
+            yield WORDS, f"offload={value}", setting, replace(spec, offload=value)
+    for name in LEANER_OPTIMIZERS:
+        changed = replace(setting, framework=replace(framework, optimizer=name))
+        yield OPTIMIZER, f"--optimizer {name}", changed, spec
+    for words in LEANER_TRAINING:
+        if words == str(setting.decoder.adapters):
+            continue
+        try:
+            decoder = with_adapters(setting.decoder, words)
+        except InputError:  # it has no experts
+            continue
+        yield TRAINED, f"--lora {words}", replace(setting, decoder=decoder), spec
+
+
+def _setting(
+    named: NamedModel, cluster: Cluster, job: TrainingJob, options: SearchOptions
+) -> PricingSetting:
+    """Return the sizes, devices and framework that plans of a named model are priced for.
+
+    Without a framework in `options` the catalogue's default precision stands for one that the job
+    does not name.
+    """
+    assert named.sizes is not None
+    precision = job.precision if options.framework else named.job.precision
+    return setting_of(
+        replace(named.sizes, batch=named.job.batch or named.sizes.batch),
+        cluster,
+        framework_name=options.framework,
+        environment_name=options.environment,
+        precision=precision,
+        optimizer=job.optimizer,
+        memory_limit=memory_limit_of(cluster),
+    )
+
+
+def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> PlanSpec:
+    """Return the plan of all devices that lacks the fewest bytes.
+
+    Everything is recomputed, micro-batches are of one example, ZeRO is the highest that the
+    framework has; shards and stages are powers of two.
+
+    Args:
+        setting: The sizes, the devices and the framework.
+        modes: A plan with the words that the plan has besides; None: none.
+
+    Raises:
+        InputError: If the model cannot be cut over the devices at all.
+    """
+    num_devices = setting.cluster.num_devices
+    zero = max(setting.framework.traits.zero_stages)
+    reason = f"{setting.cluster.name}: no plan of {num_devices} devices can be"
+    leanest: tuple[float, PlanSpec] | None = None
+    powers = [2**k for k in range(num_devices.bit_length())]
+    for tp in powers:
+        for pp in powers:
+            if tp > setting.framework.network.each or num_devices % (tp * pp):
+                continue
+            dp = num_devices // (tp * pp)
+            spec = (modes or PlanSpec()).with_words(
+                dp=dp, tp=tp, pp=pp, zero=zero if dp > 1 else 0, recompute="full"
+            )
+            try:
+                parts = fullest_parts(priced_spec(setting, spec))
+            except InputError as error:
+                reason = str(error)
+                continue
+            if leanest is None or parts.lacking < leanest[0]:
+                leanest = parts.lacking, spec
+    if leanest is None:
+        raise InputError(reason)
+    return leanest[1]

@@ -1,0 +1,648 @@
+"""`gnnplace.plan`: how a model is trained on a cluster; and what a plan of one's own would take.
+
+Where that is asked, the fastest plans run for a few steps on this machine, and the one that is
+fastest there is taken. Plans that differ by ZeRO or the order of actions alone come in crowds, so
+that of plans with the same stages and the same schedule, searched or not, the fastest alone is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnplace.costs import has_step_constants
+from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.errors import GnnplaceError, InfeasibleError, InputError
+from gnnplace.files import MOST
+from gnnplace.launch import (
+    LaunchPlan,
+    captured_spec,
+    completed,
+    is_launch_file,
+    launcher_plans,
+    named_model,
+    price_plan_in_words,
+    read_launch_file,
+)
+from gnnplace.plans import (
+    CAPTURING,
+    FEWEST,
+    LEANEST,
+    TIME,
+    Chain,
+    NamedModel,
+    Plan,
+    PlanSpec,
+    Progress,
+    SearchOptions,
+    TrainingJob,
+    TrialEntry,
+    check_words,
+    find_baselines,
+    find_fewest,
+    find_named,
+    find_obeying,
+    find_plans,
+    given_plan,
+    named_chain,
+    parse_spec,
+    price_named,
+    sized_model,
+)
+from gnnplace.plans import read_plan as parsed_plan
+from gnnplace.problem import Cluster
+from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem.constraints.constraints import (
+    Given,
+    as_constraints,
+    cluster_with_headroom,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from gnnplace.run.planned import PlanRunner
+
+# Torch is imported where a model is captured or run, not to plan by sizes.
+AUTO = "auto"
+FURTHER = 20  # plans that are looked through for each that is run
+STEPS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class PlanQuestion:
+    """The question that a search or a price answers: what is trained, and a plan that is given.
+
+    Attributes:
+        job: The model and how it is trained.
+        given: The plan to be priced; None: one is searched.
+        notes: What the price leaves out of a launch file, each in one line.
+    """
+
+    job: TrainingJob
+    given: PlanSpec | Plan | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_file_in_words(self) -> bool:
+        """Return whether the given plan was read from a file that has the plan's words."""
+        return isinstance(self.given, Plan) and self.given.file.words is not None
+
+
+def read_question(
+    given: str | PlanSpec | Plan | LaunchPlan | None,
+    model: str | nn.Module | None,
+    cluster: Cluster,
+    **fields: Any,
+) -> PlanQuestion:
+    """Return the question that arguments and a given plan or launch file ask together.
+
+    Args:
+        given: The plan as `plan_model` takes it.
+        model: The model as `plan_model` takes it.
+        cluster: The devices.
+        **fields: Other fields of `TrainingJob`; None where they are left out.
+
+    Raises:
+        InputError: If no model is named, or the arguments contradict the words.
+        MismatchError: If the arguments contradict the plan's file.
+    """
+    plan = None if given is None else read_given(given)
+    notes: tuple[str, ...] = ()
+    stated: dict[str, Any] = {}
+    if isinstance(plan, Plan):
+        file = plan.file
+        asked = {
+            name: fields.get(name)
+            for name in ("batch", "precision", "optimizer", "lora")
+        }
+        check_words(file, cluster=cluster.name, **asked)
+        stated = {name: getattr(file, name) for name in asked}
+    elif isinstance(plan, LaunchPlan):
+        launched = completed(plan, cluster.num_devices, fields.get("batch"))
+        model = model or named_model(launched)
+        stated = {
+            "batch": launched.batch,
+            "precision": fields.get("precision") or launched.precision,
+            "optimizer": fields.get("optimizer") or launched.optimizer,
+        }
+        plan, lines = captured_spec(launched)
+        notes = tuple(lines)
+    elif isinstance(plan, PlanSpec) and plan.batch is not None:
+        stated = {"batch": plan.batch}
+        if fields.get("batch") not in (None, plan.batch):
+            raise InputError(
+                f"--given: batch={plan.batch}: --batch says {fields['batch']}; give one of them"
+            )
+    if model is None:
+        raise InputError(
+            "MODEL: is missing; only a launch file that has its sizes names one"
+        )
+    return PlanQuestion(TrainingJob(model, **{**fields, **stated}), plan, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class JointPlan(Plan):
+    """A plan that a model can be trained by, with `apply`."""
+
+    def apply(
+        self,
+        model: nn.Module,
+        inputs: Any = None,
+        *,
+        loss: Callable[..., torch.Tensor] | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        reduction: str | None = None,
+    ) -> PlanRunner:
+        """Make a model train as the plan says. Every process of torchrun calls this.
+
+        There is a process for each device of the plan, in the order in which its stages list them.
+        Parameters and buffers get the first process's numbers, so that all start alike; those that
+        this process's stages do not read leave the model (for the device "meta").
+
+        Args:
+            model: What was planned, in training mode, in the type of the plan's precision.
+            inputs: Example inputs of any number of examples: a tensor, a tuple or a mapping, with
+                what the loss reads of them at the end; None: of the shapes that the plan was made
+                with, which its file has.
+            loss: The loss that the plan was made with. It is called with the model's output and the
+                last inputs; None: the output is the loss.
+            device: The device that this process computes on; by default the model's.
+            seed: Seed of dropout, the same on all processes.
+            reduction: "mean" where a step's loss is the mean of those of its micro-batches, "sum"
+                where it is their sum; None: as the plan says, which was proven.
+
+        Returns:
+            What steps: `runner.step(batch)` gives the loss and leaves gradients in
+            `runner.parameters()`.
+
+        Raises:
+            FormatError: If the plan's actions cannot run, with the first that is wrong.
+            MismatchError: If it is a plan of another model, or has meshes that cannot be run.
+            InputError: If there are more or fewer processes than devices.
+        """
+        from gnnplace.run.planned import apply_plan
+
+        return apply_plan(
+            self,
+            model,
+            inputs,
+            loss=loss,
+            device=device,
+            seed=seed,
+            reduction=reduction,
+        )
+
+
+def read_plan(path: str | Path) -> JointPlan:
+    """Read a plan's file.
+
+    Raises:
+        FormatError: The message names the file, the key path and the fault, or the action that
+            cannot run.
+    """
+    return _joint(parsed_plan(path))
+
+
+def _joint(
+    plan: Plan, cluster: str | Cluster = "", job: TrainingJob | None = None
+) -> JointPlan:
+    """Return the plan, which names the model as it was asked for, and the file of the cluster."""
+    file = plan.file
+    model = None if job is None else job.model
+    defaults = () if job is None else job.defaults
+    if isinstance(cluster, str) and Path(cluster).is_file():
+        file = file.model_copy(update={"cluster_file": cluster})
+    if isinstance(model, str):
+        file = file.model_copy(update={"model": model})
+    return JointPlan(**{**vars(plan), "file": file, "defaults": defaults})
+
+
+def plan_model(
+    model: str | nn.Module | None,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    lora: str | None = None,
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    top: int = 1,
+    given: str | PlanSpec | Plan | LaunchPlan | None = None,
+    tries: int = 0,
+    runnable: bool = False,
+    accept_other_loss: bool = False,
+    imbalance: float = 1.0,
+    constraints: Given | None = None,
+    goal: str = "time",
+    rate: float | None = None,
+    pareto: str | None = None,
+    modes: str | PlanSpec | None = None,
+    launcher: str | None = None,
+    framework: str | None = None,
+    environment: str | None = None,
+    progress: Progress | None = None,
+) -> list[JointPlan]:
+    """Plan a model's training on a cluster: stages, meshes, ZeRO, recomputation, actions.
+
+    Nothing is allocated and nothing runs: times are predicted from tables of measured GPUs, on CPUs
+    by a roofline.
+
+    Args:
+        model: A name of the catalogue, `module:callable`, `hf:CONFIG`, a zoo name, or a module with
+            `inputs`; None: a model of the sizes that the given launch file has.
+        cluster: A preset's name, a YAML file, cpu:N, cuda:N, or a cluster.
+        inputs: Example inputs of a module.
+        loss: The loss of a module; None: its output is the loss.
+        batch: Examples of a step over all devices; by default those of the given plan, of the
+            catalogue's default, or of the example inputs.
+        precision: Precision of parameters and passes, in Lightning's words; by default that of the
+            given plan, of the catalogue's default, or "32-true".
+        optimizer: The optimizer, one of `costs.optimizers`; by default that of the given plan, or
+            "adamw". For a captured model "sgd", "adam" or "adamw".
+        lora: Low-rank adapters that are trained instead of the parameters, as "r=16", or
+            "r=16,bits=4" for weights in 4 bits. Only for models of the catalogue.
+        memory_limit: Bytes that every device has, instead of its own.
+        headroom: What stays free on every device: "auto" is what allocator, libraries and NCCL
+            take, "10%" or "2GB" is so much, None is what the cluster's file reserves.
+        budget: Seconds that the search may take.
+        top: The number of plans that are answered at most.
+        given: A plan to be priced instead of a search: in words, a plan or a launch file, read or
+            by its path.
+        tries: How many of the fastest plans are run for a few steps on the devices that are here.
+            The one whose measured step is shortest comes first; 0 runs nothing.
+        runnable: Whether only plans are searched that can be run, with as many replicas in every
+            stage.
+        accept_other_loss: Whether the batch may be cut although its loss is another one then.
+        imbalance: Rows of the fullest of several devices with experts, as a multiple of the mean.
+        constraints: Pins and forbids of layers, headroom, devices at most: ``Constraints``, a
+            mapping or a YAML file.
+        goal: "time", the fastest plan; "gpus", the fastest on as few devices as hold any; or
+            "memory", that with the least bytes on its fullest device.
+        rate: Tokens a second (examples, where these are no tokens) that the goals "gpus" and
+            "memory" must reach.
+        pareto: "memory" or "gpus": also answer plans that have less of it and take more time; None:
+            none.
+        modes: Words that every plan has, among `compile`, `tp_overlap`, `gradients` and
+            `cuda_graphs`, as "compile=on,gradients=same".
+        launcher: The only launcher that must be able to run the plan; None: the fastest plan of all
+            launchers comes first, with the others' beside it.
+        framework: The only framework that must train the plan; None: any.
+        environment: An environment of that framework, such as "checked-collectives".
+        progress: Called with a line for each thing that is done.
+
+    Returns:
+        Plans, the fastest first; one that says why not where nothing fits.
+
+    Raises:
+        InputError: If model, cluster or options are wrong.
+        CaptureError: The message names the module that cannot be captured.
+        MismatchError: If the given plan is of another model or cluster.
+        InfeasibleError: If no plan obeys the constraints.
+    """
+    # The keyword arguments become records at once; what contradicts itself is refused before work.
+    asked = as_constraints(constraints)
+    options = SearchOptions(
+        budget=budget,
+        top=top,
+        tries=tries,
+        runnable=runnable or tries > 0,
+        constraints=replace(asked, headroom=None),
+        goal=goal,
+        rate=rate,
+        trades=pareto,
+        modes=parse_spec(modes, "modes") if isinstance(modes, str) else modes,
+        launcher=launcher,
+        framework=framework,
+        environment=environment,
+    )
+    if given is not None and (asked or rate is not None):
+        raise InputError(
+            "--given: a plan of one's own is priced as it is; leave constraints and rate out"
+        )
+    devices = plan_devices(cluster, memory_limit, asked.headroom or headroom)
+    question = read_question(
+        given,
+        model,
+        devices,
+        inputs=inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        lora=lora,
+        accept_other_loss=accept_other_loss,
+        imbalance=imbalance,
+    )
+    named = find_named(question.job, devices)
+    # Words are priced by a framework, on GPUs that have tables.
+    is_in_words = (
+        options.is_of_words if question.given is None else question.is_file_in_words
+    )
+    has_constants = all(map(has_step_constants, devices.kinds))
+    if named is None and is_in_words and has_constants:
+        named = sized_model(question.job, devices)
+    job = question.job if named is None else named.job
+    chain = None
+    if named is not None and not (options.runnable or asked or imbalance != 1.0):
+        chain = named_chain(named, devices)
+    if isinstance(question.given, Plan) and named is not None and chain is not None:
+        if question.given.file.words is not None:
+            plan = price_plan_in_words(named, devices, question.given)
+            return [_joint(plan, cluster, question.job)]
+        # A plan of a capture has the calls that it was made from.
+        chain = chain if question.given.file.fingerprint == chain.fingerprint else None
+    is_named = chain is not None
+    plans = _plans_in_words(
+        named if is_named else None, devices, question, options, progress
+    )
+    if plans:
+        return [_joint(plan, cluster, question.job) for plan in plans]
+    if chain is None:
+        from gnnplace.plans import chain_of, check_spec
+
+        if isinstance(question.given, PlanSpec):
+            check_spec(question.given, devices, job.batch)
+        if progress is not None:
+            progress(CAPTURING)
+        chain = chain_of(job, devices)
+    if question.given is not None:
+        priced = _price_given(chain, devices, question, is_named=is_named)
+        return [_joint(priced, cluster, question.job)]
+    plans = _search(chain, devices, job, options, progress)
+    # A placement of single ops may beat stages; it knows no constraints and no other memory.
+    if memory_limit is None and not asked and goal == TIME and not is_named:
+        from gnnplace.plans import handed_over
+
+        op_placement = handed_over(
+            plans[0],
+            chain,
+            devices,
+            job,
+            named=cluster if isinstance(cluster, str) else cluster.name,
+            headroom=None if headroom is None else str(headroom),
+            budget=budget,
+        )
+        plans[0] = replace(plans[0], op_placement=op_placement)
+    return [_joint(plan, cluster, question.job) for plan in plans]
+
+
+def _plans_in_words(
+    named: NamedModel | None,
+    devices: Cluster,
+    question: PlanQuestion,
+    options: SearchOptions,
+    progress: Progress | None,
+) -> list[Plan]:
+    """Search the fastest plans that launchers can run. There are none if nothing fits any of them.
+
+    Args:
+        named: A model of the catalogue that is priced by its sizes; None: no plan is searched so.
+        devices: The cluster.
+        question: What is planned; a given plan is not searched.
+        options: The options of the search.
+        progress: Called with a line for each thing that is done.
+
+    Raises:
+        InputError: If a launcher is asked for, and no plan is searched so.
+        InfeasibleError: If the launcher or framework that is asked for can train no plan that fits,
+            or none reaches the rate.
+    """
+    if named is None or question.given is not None:
+        _check_only(
+            launcher=options.launcher,
+            framework=options.framework,
+            environment=options.environment,
+        )
+        return []
+    try:
+        return launcher_plans(named, devices, options, question.job.precision, progress)
+    except InfeasibleError:
+        # Stages of unlike meshes may fit still, and their search says what is lacking.
+        is_exact = options.goal == LEANEST or options.rate is not None
+        is_exact |= options.modes is not None
+        if options.launcher or options.framework or is_exact or options.trades:
+            raise
+        return []
+
+
+def _check_only(**words: str | None) -> None:
+    """Check that no launcher, framework or environment is asked for.
+
+    Raises:
+        InputError: If one is, since only models of the catalogue are searched for it.
+    """
+    for name, word in words.items():
+        if word is not None:
+            raise InputError(
+                f"--{name} {word}: is searched for decoders of text that are known by their "
+                "sizes, on GPUs with tables; give a plan of yours with --given, in words or as a "
+                "CSV file"
+            )
+
+
+def _price_given(
+    chain: Chain, devices: Cluster, question: PlanQuestion, *, is_named: bool
+) -> Plan:
+    """Price the given plan.
+
+    Args:
+        chain: The model.
+        devices: The cluster.
+        question: The question, with the given plan.
+        is_named: Whether the chain is of a model's sizes.
+    """
+    given = question.given
+    assert given is not None
+    if is_named and isinstance(given, PlanSpec):
+        priced = price_named(chain, devices, given)
+    else:
+        priced = given_plan(chain, devices, given)
+    return replace(priced, notices=(*priced.notices, *question.notes))
+
+
+def compare_plans(
+    model: str | nn.Module,
+    cluster: str | Cluster,
+    inputs: Any = None,
+    *,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch: int | None = None,
+    precision: str = "32-true",
+    optimizer: str = "adamw",
+    memory_limit: float | None = None,
+    headroom: str | float | None = AUTO,
+    budget: float = 10.0,
+    accept_other_loss: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Plan | None]:
+    """Search a plan and the baselines that people use without one (`plans.search.search`).
+
+    Args and errors are those of `plan_model`.
+
+    Returns:
+        The plan, as "plan", and every baseline by its name; None where nothing of it fits.
+    """
+    from gnnplace.plans import chain_of
+
+    devices = plan_devices(cluster, memory_limit, headroom)
+    if progress is not None:
+        progress(CAPTURING)
+    job = TrainingJob(
+        model,
+        inputs,
+        loss=loss,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        accept_other_loss=accept_other_loss,
+    )
+    chain = chain_of(job, devices)
+    return find_baselines(
+        chain, devices, SearchOptions(budget=budget), progress=progress
+    )
+
+
+def read_given(
+    given: str | PlanSpec | Plan | LaunchPlan,
+) -> PlanSpec | Plan | LaunchPlan:
+    """Parse words, or read the plan of a file."""
+    if not isinstance(given, str):
+        return given
+    if "=" in given and not Path(given).is_file():
+        return parse_spec(given)
+    if Path(given).suffix in ("", ".json", ".csv") and not is_launch_file(given):
+        return parsed_plan(given)
+    return read_launch_file(given)
+
+
+def _search(
+    chain: Chain,
+    cluster: Cluster,
+    job: TrainingJob,
+    options: SearchOptions,
+    progress: Progress | None,
+) -> list[Plan]:
+    """Search the best plans that obey the options, the fastest first.
+
+    Raises:
+        InputError: If the question can only be answered for a model that is given by its name.
+    """
+    if options.goal == LEANEST or options.trades or options.modes is not None:
+        raise InputError(
+            "--goal memory, --pareto, --modes: are answered for decoders of text that are known by "
+            "their sizes, on GPUs with tables"
+        )
+    if options.tries:
+        check_trials(cluster, job.model)
+    longer = replace(options, top=max(options.top, FURTHER * options.tries))
+    constraints = options.constraints
+    if options.goal == FEWEST:
+        plans = find_fewest(chain, cluster, longer, progress=progress)
+    elif constraints.patterns or constraints.max_devices is not None:
+        plans = find_obeying(chain, cluster, longer, progress=progress)
+    else:
+        plans = find_plans(chain, cluster, longer, progress=progress)
+    if options.tries and isinstance(job.model, str):
+        plans = by_trial(plans, job.model, options.tries, progress)
+    return plans[: options.top]
+
+
+def plan_devices(
+    cluster: str | Cluster, memory_limit: float | None, headroom: str | float | None
+) -> Cluster:
+    """Return a cluster with the memory that plans may use; arguments as of `plan_model`.
+
+    Raises:
+        InputError: If there is no such cluster, or no table has the times of its devices.
+    """
+    cluster = resolve_cluster(cluster)
+    for kind in cluster.kinds:
+        figures(kind)
+    if memory_limit is not None:
+        if not 0 < memory_limit <= MOST:
+            raise InputError(
+                f"memory limit {memory_limit:g}: must be a positive number of bytes"
+            )
+        cluster = cluster.each_device(memory=memory_limit)
+    return cluster_with_headroom(cluster, headroom)
+
+
+def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
+    """Check that plans can be tried on this machine.
+
+    Raises:
+        InputError: If the devices are not workers of this machine, or the model has no name.
+    """
+    odd = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
+    if odd:
+        raise InputError(
+            f"--try: {odd[0]!r} is no worker of this machine; plan for cpu:{cluster.num_devices}, "
+            "or leave --try out"
+        )
+    if not isinstance(model, str):
+        raise InputError(
+            "--try: workers make the model by its name; give module:callable"
+        )
+
+
+def by_trial(
+    plans: Sequence[Plan],
+    model: str,
+    count: int,
+    progress: Progress | None = None,
+) -> list[Plan]:
+    """Run the fastest plans and return all plans, the fastest by measured time first.
+
+    Args:
+        plans: The fastest first, by predicted times.
+        model: The name of the model.
+        count: The number of plans that are run.
+        progress: Called with a line for each plan that is run.
+    """
+    if not plans[0].feasible:
+        return list(plans)
+    ran = [(plan, _tried(plan, model, progress)) for plan in unlike(plans)[:count]]
+    trials = tuple(trial for _, trial in ran)
+    measured = [(t.measured, plan) for plan, t in ran if t.measured is not None]
+    tried = [plan for _, plan in sorted(measured, key=lambda pair: pair[0])]
+    untried = [plan for plan in plans if plan not in tried]
+    ordered = [*tried, *untried]
+    return [replace(ordered[0], trials=trials), *ordered[1:]]
+
+
+def unlike(plans: Sequence[Plan]) -> list[Plan]:
+    """Return the first of all plans that have the same stages, micro-batches and schedule."""
+    distinct: dict[object, Plan] = {}
+    for plan in plans:
+        stages = tuple(
+            (tuple(s.members), tuple(map(tuple, s.rows))) for s in plan.file.stages
+        )
+        key = (plan.file.microbatch_size, plan.file.schedule.partition(":")[0], stages)
+        distinct.setdefault(key, plan)
+    return list(distinct.values())
+
+
+def _tried(plan: Plan, model: str, progress: Progress | None) -> TrialEntry:
+    if progress is not None:
+        progress(f"trying {plan.shape}")
+    from gnnplace.run.planned import run_plan
+
+    try:
+        run = run_plan(plan, model, train=0, steps=STEPS)
+    except GnnplaceError as error:
+        return TrialEntry(plan.shape, plan.step_time, None, f"cannot be run: {error}")
+    assert run is not None
+    if not run.passed:
+        return TrialEntry(
+            plan.shape, plan.step_time, None, "its gradients are not one device's"
+        )
+    return TrialEntry(plan.shape, plan.step_time, run.measured)

@@ -1,1 +1,0 @@
-"""The launch room: plans as files of the launchers that people have, and back, one file each."""
