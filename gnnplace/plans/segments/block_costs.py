@@ -777,7 +777,8 @@ class BlockCosts(ModelCosts):
         """Return the labels of a segment's calls, and seconds of its collectives.
 
         Of a gather and a scatter that the backward pass has beside a pair of products the scatter
-        runs under a product, where tokens are split. Arguments are those of `ModelCosts`.
+        runs under a product, where tokens are split, and so does what is gathered again. Arguments
+        are those of `ModelCosts`.
         """
         split, (forward, backward, attention, gathered) = super()._split(
             number, kind, grid, choice
@@ -793,6 +794,7 @@ class BlockCosts(ModelCosts):
             hidden = HIDDEN_SHARE * backward
             backward -= hidden
             backward += float(framework.hidden_seconds(hidden, products))
+            gathered = float(framework.hidden_seconds(gathered, products))
         return split, (forward, backward, attention, gathered)
 
     # Bytes.
