@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import GPUS as GPUS
     from gnnplace.costs.kernels import PRODUCTS as PRODUCTS
     from gnnplace.costs.kernels import Kernels as Kernels
+    from gnnplace.costs.kernels import Shape as Shape
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable

@@ -19,6 +19,7 @@ from gnnplace.plans.plan import (
     MemoryEntry,
     Plan,
     PlanFile,
+    RecognisedEntry,
     RecomputeEntry,
     StageEntry,
 )
@@ -139,6 +140,8 @@ def plan_of(
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
+    ratio = _alternative_step(chain, priced) / step
+    low, high = min(low, low * ratio), max(high, high * ratio)
     rank, lack = priced.lacking
     fullest = fullest_parts(priced)
     reason = None if lack <= 0 else fullest.lack_text(fullest.device)
@@ -164,7 +167,8 @@ def plan_of(
         framework=DEFAULT_FRAMEWORK
         if chain.framework is None
         else chain.framework.name,
-        source="captured" if chain.framework is None else "sizes",
+        source="captured" if chain.framework is None else chain.source.basis,
+        recognised=_recognised_entry(chain),
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[
@@ -200,6 +204,32 @@ def plan_of(
         parameters=chain.parameters,
         fullest=fullest,
     )
+
+
+def _recognised_entry(chain: Chain) -> RecognisedEntry | None:
+    """Return what of a captured model's step is recognised, as a plan's file says it."""
+    recognition = chain.recognition
+    if recognition is None:
+        return None
+    return RecognisedEntry(
+        share=recognition.share,
+        unrecognised=list(recognition.unrecognised),
+        written_out=list(recognition.written_out),
+    )
+
+
+def _alternative_step(chain: Chain, priced: Priced) -> float:
+    """Return the seconds of a step at the other price of modules that have two.
+
+    They are the step's own where nothing has two prices, or where the model as it was captured
+    cannot be split so.
+    """
+    if chain.alternative is None:
+        return priced.step_time
+    fabric, draft = priced.pricer.fabric, priced.draft
+    pricer = pricer_of(chain.alternative, fabric, draft.size)
+    alternative = realized(pricer, draft, priced.orders)
+    return priced.step_time if alternative is None else alternative.step_time
 
 
 def offloading_notice(priced: Priced) -> str:

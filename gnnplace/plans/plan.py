@@ -308,6 +308,20 @@ class TradeEntry(Schema):
     step_time: Seconds
 
 
+class RecognisedEntry(Schema):
+    """What of a captured model's step a framework's kernels price.
+
+    Attributes:
+        share: Share of the seconds of a micro-batch's passes.
+        unrecognised: Modules that are priced as they were captured; `*` stands for any number.
+        written_out: Modules whose attention is recognised and written out.
+    """
+
+    share: Annotated[float, Field(ge=0, le=1)]
+    unrecognised: list[Name] = []
+    written_out: list[Name] = []
+
+
 class PlanFile(Schema):
     """The keys of a plan's file.
 
@@ -327,7 +341,8 @@ class PlanFile(Schema):
         lora: Adapters that are trained instead of the parameters; None: all parameters are trained.
         framework: Framework whose constants priced the plan.
         source: What seconds and bytes are from: the kernels that were "captured", or the model's
-            "sizes" as the framework trains them.
+            "blocks" or "sizes" as the framework trains them.
+        recognised: What of a captured model the framework's kernels price; None if none does.
         environment: Environment that the prices assume, such as "checked-collectives".
         launcher: Launcher whose space was searched, of a plan that was found by words.
         words: The plan in words, if it was found by words.
@@ -368,7 +383,8 @@ class PlanFile(Schema):
     optimizer: str
     lora: Name | None = None
     framework: Name = "pytorch"
-    source: Literal["captured", "sizes"] = "captured"
+    source: Literal["captured", "blocks", "sizes"] = "captured"
+    recognised: RecognisedEntry | None = None
     environment: Name | None = None
     launcher: Name | None = None
     words: Name | None = None

@@ -106,7 +106,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
             f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
         )
     if (
-        file.source == "sizes"
+        file.source != "captured"
         and file.fits is not None
         and 0.5 <= file.fits < LIKELY_ENOUGH
     ):
@@ -129,7 +129,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
 
 def interval_share(file: PlanFile) -> str:
     """Return what part of steps a plan's interval holds, in words."""
-    return "four of five" if file.source == "sizes" else "nine of ten"
+    return "nine of ten" if file.source == "captured" else "four of five"
 
 
 def basis_line(plan: Plan) -> str:
@@ -147,9 +147,10 @@ def basis_line(plan: Plan) -> str:
     if file.source == "captured":
         return f"{job}; priced by the kernels that were captured"
     tested = tested_words(file.framework)
-    return (
-        f"{job}; priced by the model's sizes as {file.framework} trains them ({tested})"
-    )
+    basis = "the model's sizes"
+    if file.source == "blocks":
+        basis = "the blocks that were recognised,"
+    return f"{job}; priced by {basis} as {file.framework} trains them ({tested})"
 
 
 def job_words(

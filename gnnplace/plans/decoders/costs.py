@@ -28,6 +28,7 @@ from gnnplace.plans.decoders.layer import (
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.segments.chain import (
     FASTEST,
+    Basis,
     Chain,
     Degrees,
     Segment,
@@ -65,6 +66,7 @@ class DecoderCosts:
     """
 
     is_captured: ClassVar[bool] = False
+    basis: ClassVar[Basis] = "sizes"
 
     setting: PricingSetting
     _on_kind: dict[str, PricingSetting] = field(init=False, default_factory=dict)
