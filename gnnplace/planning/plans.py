@@ -346,8 +346,8 @@ def plan_model(
     is_in_words = (
         options.is_of_words if question.given is None else question.is_file_in_words
     )
-    has_constants = all(map(has_step_constants, devices.kinds))
-    if named is None and is_in_words and has_constants:
+    is_searched = named is None and is_in_words
+    if is_searched and all(map(has_step_constants, devices.kinds)):
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -356,10 +357,8 @@ def workload_of(
 
 def is_meta(model: nn.Module, inputs: object) -> bool:
     """Return whether tensors of a model or of its inputs are on the meta device."""
-    tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
-    return any(
-        tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), tensors)
-    )
+    leaves = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)]
+    return any(map(operator.attrgetter("is_meta"), filter(torch.is_tensor, leaves)))
 
 
 def on_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:
