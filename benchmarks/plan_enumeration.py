@@ -300,7 +300,7 @@ def ways_to_share(
     Groups are of the replicas of one server, where there are several.
     """
     setting = question.setting
-    traits, server = setting.framework.traits, setting.framework.network.each
+    traits, server = setting.framework.traits, setting.framework.network.per_server
     is_shared = replicas > 1 or question.offload != "none"
     for zero in traits.zero_stages if is_shared else (0,):
         groups: list[int | None] = [None]

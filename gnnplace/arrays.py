@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,3 +13,5 @@ IntArray = NDArray[np.int32]
 LongArray = NDArray[np.int64]
 IndexArray = NDArray[np.uint64]
 BoolArray = NDArray[np.bool_]
+IntLike = int | np.integer[Any]
+"""A whole number of Python or of an array; a kernel takes either."""

@@ -78,7 +78,9 @@ class ChangedWarning(UserWarning):
 def of_faults(
     kind: type[GnnplaceError], faults: Sequence[str], source: str = ""
 ) -> GnnplaceError:
-    """One error for all faults of an input; those whose key paths differ by numbers are a line.
+    """Return one error for all faults of an input.
+
+    Faults whose key paths differ by numbers alone share a line.
 
     Args:
         kind: its class.
@@ -87,26 +89,26 @@ def of_faults(
     """
     alike: dict[str, list[str]] = {}
     for fault in faults:
-        path, _, told = fault.partition(": ")
-        alike.setdefault(re.sub(r"\d+", "#", path) + told, []).append(fault)
-    lines = [
-        (f"{source}: " if source else "")
-        + first
-        + (f" (so have {len(rest)} more)" if rest else "")
-        for first, *rest in alike.values()
-    ]
-    more = len(lines) - 1
-    error = kind(
-        lines[0] + (f" (and {more} more fault{'s' * (more > 1)})" if more else "")
-    )
+        path, _, message = fault.partition(": ")
+        alike.setdefault(re.sub(r"\d+", "#", path) + message, []).append(fault)
+    prefix = f"{source}: " if source else ""
+    lines = []
+    for first, *similar in alike.values():
+        suffix = f" (so have {len(similar)} more)" if similar else ""
+        lines.append(f"{prefix}{first}{suffix}")
+    summary = lines[0]
+    num_more = len(lines) - 1
+    if num_more:
+        summary += f" (and {num_more} more fault{'s' * (num_more > 1)})"
+    error = kind(summary)
     error.faults = tuple(lines)
     return error
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` for a name close to one that is known; empty where none is."""
-    by_lower = {each.lower(): each for each in known}
+    """Return ``"; did you mean 'x'?"`` for a name close to a known one, else an empty text."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
     near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
     if not near:
         return ""
-    return f"; did you mean {' or '.join(repr(by_lower[each]) for each in near)}?"
+    return f"; did you mean {' or '.join(repr(by_lower[candidate]) for candidate in near)}?"

@@ -94,15 +94,15 @@ def read_size(given: object) -> Any:
     """
     if not isinstance(given, str):
         return given
-    found = SIZE.fullmatch(given.strip())
-    if found is None:
+    match = SIZE.fullmatch(given.strip())
+    if match is None:
         raise ValueError(
             f"{given!r} is no size; write bytes, as 16e9, '16GB' or '512MiB'"
         )
-    return float(found[1]) * UNITS[(found[2] or "").lower()]
+    return float(match[1]) * UNITS[(match[2] or "").lower()]
 
 
-def read_rate(given: object) -> Any:
+def read_rate(given: object) -> object:
     """Return bytes per second of a text such as "12GB/s", "400Gb/s" or "100Gbit/s".
 
     Numbers, and what is no text, stay as they are. A small b is a bit, a large B a byte.
@@ -170,7 +170,7 @@ class Schema(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_private_keys(cls, data: Any) -> Any:
+    def _drop_private_keys(cls, data: Any) -> object:
         for key in (
             data if isinstance(data, dict) else ()
         ):  # of every object in a file: be quick
@@ -200,17 +200,18 @@ def parse(schema: type[ModelT], data: object, source: str) -> ModelT:
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        told: dict[tuple[int | str, ...], dict[str, None]] = {}
+        reasons_by_path: dict[tuple[int | str, ...], dict[str, None]] = {}
         branches = set()
         for fault in error.errors(include_url=False):
             path = _path_in(data, fault)
-            told.setdefault(path, {})[_said(fault)] = None
+            reasons_by_path.setdefault(path, {})[_said(fault)] = None
             branches |= {path} if path != fault["loc"] else set()
         for path in branches:  # of a union, the branch that was read furthest says most
-            if any(path == other[: len(path)] != other for other in told):
-                del told[path]
+            if any(path == longer[: len(path)] != longer for longer in reasons_by_path):
+                del reasons_by_path[path]
         deepest = [
-            f"{key_path(path)}: {', or '.join(said)}" for path, said in told.items()
+            f"{key_path(path)}: {', or '.join(reasons)}"
+            for path, reasons in reasons_by_path.items()
         ]
         raise of_faults(FormatError, deepest, source) from None
 
@@ -296,7 +297,7 @@ def read_json(path: str | Path) -> Any:
     return json_of(read_text(path), path)
 
 
-def json_of(text: str, path: str | Path) -> Any:
+def json_of(text: str, path: str | Path) -> object:
     """Plain data of a JSON text; repeated keys in one object are errors.
 
     Raises:
@@ -375,7 +376,7 @@ def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> s
     return f"{source}: {place}: key {key!r} is repeated; keep one of the two"
 
 
-def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
+def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> object:
     """Read a UTF-8 YAML file of plain data.
 
     Raises:
@@ -386,7 +387,7 @@ def read_yaml(path: str | Path, loader: YamlLoader = yaml.CSafeLoader) -> Any:
 
 def yaml_of(
     text: str, source: str | Path, loader: YamlLoader = yaml.CSafeLoader
-) -> Any:
+) -> object:
     """Plain data of a YAML text; one that is longer than `YAML` characters is read as JSON.
 
     Raises:
@@ -405,12 +406,12 @@ def yaml_of(
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = (
+        position = (
             f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
         )
-        told = str(getattr(error, "problem", None) or "syntax error")
+        problem = str(getattr(error, "problem", None) or "syntax error")
         raise FormatError(
-            f"{source}: {where}: not YAML: {' '.join(told.split())}"
+            f"{source}: {position}: not YAML: {' '.join(problem.split())}"
         ) from None
     except RecursionError:
         raise FormatError(
@@ -539,12 +540,12 @@ def silent(descriptor: int) -> Iterator[None]:
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)
-    kept, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    saved_descriptor, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, descriptor)
         yield
     finally:
         flush(None)
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(saved_descriptor, descriptor)
+        os.close(saved_descriptor)
         os.close(nowhere)

@@ -52,13 +52,13 @@ def find_callable(module: str, name: str, spec: str) -> Callable[..., Any]:
             raise InputError(
                 f"{spec}: cannot import {module!r}: {said(error)}{_moved(module, error)}"
             ) from None
-    found: Any = holder
+    target: Any = holder
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        target = getattr(target, part, None)
+    if not callable(target):
         near = suggestion(name, _functions(holder))
         raise InputError(f"{spec}: module {module!r} has no callable {name!r}{near}")
-    return found
+    return target
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _by_itself(path: Path) -> ModuleType:
     return module
 
 
-def _functions(holder: Any) -> list[str]:
+def _functions(holder: object) -> list[str]:
     """Return the names of public functions and classes that a module defines itself."""
     module_name = getattr(holder, "__name__", None)
     names = []

@@ -37,11 +37,11 @@ def interrupts_held() -> Iterator[None]:
     The new one begins with the signal held; it says what shall become of it and calls
     ``let_interrupts``.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def let_interrupts() -> None:
@@ -50,10 +50,10 @@ def let_interrupts() -> None:
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended that nobody asked to end, its signal by name."""
+    """Return how a process ended that nobody asked to end, its signal by name."""
     if code is not None and code < 0:
         named = {
-            int(known): known.name for known in signal.Signals
+            int(signal_number): signal_number.name for signal_number in signal.Signals
         }  # of real-time ones only two
         return f"was killed by {named.get(-code, f'signal {-code}')}"
     return f"ended early with exit code {code}"
@@ -61,12 +61,12 @@ def exit_text(code: int | None) -> str:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Has torch compute on so many threads, and then on as many as before."""
+    """Let torch compute on so many threads, and then on as many as before."""
     import torch
 
-    before = torch.get_num_threads()
+    previous_count = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_count)

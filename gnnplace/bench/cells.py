@@ -81,8 +81,8 @@ def tasks_of(
     suite: SuiteFile, todo: list[Cell], folder: Path, keep: str = ""
 ) -> list[CellTask]:
     """Return tasks of cells of a suite whose files are relative to ``folder``."""
-    where = str(folder.resolve())
-    about = (suite.title, suite.kind, suite.mode, suite.timeout, where)
+    base_folder = str(folder.resolve())
+    about = (suite.title, suite.kind, suite.mode, suite.timeout, base_folder)
     return [CellTask(*about, cell, keep) for cell in todo]
 
 
@@ -212,10 +212,10 @@ def time_limit(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise CellTimeoutError(f"timed out after {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    previous_handler = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)

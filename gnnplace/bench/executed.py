@@ -34,14 +34,14 @@ class Executable(PlacedProblem):
 
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem."""
-        told = ruled(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
-        return super().described(entry) | {"digest": told, "clock": "measured"}
+        run_digest = ruled(f"{self.problem.fingerprint[:12]}{RUN_SUFFIX}")
+        return super().described(entry) | {"digest": run_digest, "clock": "measured"}
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """Return the outcome of a placer and of its runs; see ``kinds.Loaded``."""
-        result, found = self.searched(cell, keep)
+        result, outcome = self.searched(cell, keep)
         runs = [_run(self, result, mode) for _ in range(RUNS)]
-        return found | {
+        return outcome | {
             "step_time": min(run.fastest for run in runs),
             "typical": median(run.step_time for run in runs),
             "lower_bound": None,

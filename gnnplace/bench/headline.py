@@ -9,6 +9,7 @@ is its own: that of placements bounds no plan, which may split an op over device
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def headline_grids(rows: Sequence[Row]) -> list[Grid]:
         return []
     return [
         _short(rows, machines),
-        *(_of_machine(own, name) for name, own in machines.items()),
+        *(_of_machine(machine_rows, name) for name, machine_rows in machines.items()),
     ]
 
 
@@ -46,46 +47,55 @@ def machines_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of each machine; for every method those of its largest budget."""
     if not any(row["placer"] == PARALLEL for row in rows):
         return {}
-    most: dict[str, float] = {}
+    largest_budget: dict[str, float] = {}
     for row in rows:
-        most[row["placer"]] = max(row["budget"], most.get(row["placer"], 0.0))
-    found: dict[str, list[Row]] = {}
+        largest_budget[row["placer"]] = max(
+            row["budget"], largest_budget.get(row["placer"], 0.0)
+        )
+    by_machine: dict[str, list[Row]] = {}
     for row in rows:
-        if "cluster" in row and row["budget"] == most[row["placer"]]:
-            found.setdefault(str(row["cluster"]), []).append(row)
-    return found
+        if "cluster" in row and row["budget"] == largest_budget[row["placer"]]:
+            by_machine.setdefault(str(row["cluster"]), []).append(row)
+    return by_machine
 
 
 def _times(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """Return the step times in seconds, by method and problem."""
     methods = dict.fromkeys(str(row["placer"]) for row in rows)
-    own = {who: [row for row in rows if row["placer"] == who] for who in methods}
-    return {
-        who: {p[0]: s for p, s in step_times(mine).items()} for who, mine in own.items()
+    rows_by_method = {
+        method: [row for row in rows if row["placer"] == method] for method in methods
     }
+    times: dict[str, dict[str, float]] = {}
+    for method, method_rows in rows_by_method.items():
+        seconds = step_times(method_rows)
+        times[method] = {problem[0]: s for problem, s in seconds.items()}
+    return times
 
 
 def _ratios(times: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the step time over data parallelism's, by method and problem that both solved."""
     base = times.get(PARALLEL, {})
     return {
-        who: {p: s / base[p] for p, s in own.items() if p in base}
-        for who, own in times.items()
+        method: {p: s / base[p] for p, s in seconds.items() if p in base}
+        for method, seconds in times.items()
     }
 
 
 def _short(rows: Sequence[Row], machines: Mapping[str, Sequence[Row]]) -> Grid:
-    ratios = [_ratios(_times(own)) for own in machines.values()]
-    every = [row for own in machines.values() for row in own]
+    ratios = [_ratios(_times(machine_rows)) for machine_rows in machines.values()]
+    all_rows = [row for machine_rows in machines.values() for row in machine_rows]
     lines = []
-    for who in dict.fromkeys(str(row["placer"]) for row in every):
-        mine = [row for row in every if row["placer"] == who]
-        shown = [geometric_interval(list(one.get(who, {}).values())) for one in ratios]
-        whole = geometric_interval(
-            [r for one in ratios for r in one.get(who, {}).values()]
-        )
-        line = [who, *map(interval_text, shown), interval_text(whole), *_beside(mine)]
-        lines.append((whole.mean if whole else np.inf, line))
+    for method in dict.fromkeys(str(row["placer"]) for row in all_rows):
+        method_rows = [row for row in all_rows if row["placer"] == method]
+        by_machine = [list(machine.get(method, {}).values()) for machine in ratios]
+        overall = geometric_interval(list(chain.from_iterable(by_machine)))
+        line = [
+            method,
+            *(interval_text(geometric_interval(each)) for each in by_machine),
+            interval_text(overall),
+            *_beside(method_rows),
+        ]
+        lines.append((overall.mean if overall else np.inf, line))
     heads = (
         "method",
         *machines,
@@ -104,22 +114,23 @@ def _beside(rows: Sequence[Row]) -> list[str]:
 
     Bytes are those of the fullest device, seconds those of processors.
     """
-    fine = [row for row in rows if row["feasible"]]
+    feasible = [row for row in rows if row["feasible"]]
+    bounded = [row for row in feasible if row.get("lower_bound")]
     bound = geometric_interval(
-        [
-            row["step_time"] / row["lower_bound"]
-            for row in fine
-            if row.get("lower_bound")
-        ]
+        [row["step_time"] / row["lower_bound"] for row in bounded]
     )
-    held = max((max(row.get("peak_memory") or [0.0]) for row in fine), default=0.0)
-    spent = [row["processor_seconds"] for row in fine if "processor_seconds" in row]
-    seconds = f"{np.mean(spent):.3g}" if spent else "-"
+    peak_bytes = max(
+        (max(row.get("peak_memory") or [0.0]) for row in feasible), default=0.0
+    )
+    timed = [row for row in feasible if "processor_seconds" in row]
+    seconds = "-"
+    if timed:
+        seconds = f"{np.mean([row['processor_seconds'] for row in timed]):.3g}"
     return [
         f"{bound.mean:.3f}" if bound else "-",
-        f"{held / 1e9:.3g}",
+        f"{peak_bytes / 1e9:.3g}",
         seconds,
-        f"{len(rows) - len(fine)} of {len(rows)}",
+        f"{len(rows) - len(feasible)} of {len(rows)}",
     ]
 
 
@@ -129,11 +140,11 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
     ratios = _ratios(times)
     models = dict.fromkeys(str(row["problem"]) for row in rows)
     names, lines = _names(rows), []
-    for who, own in times.items():
-        ratio = geometric_interval(list(ratios[who].values()))
-        shown = [f"{1e3 * own[p]:.4g}" if p in own else "-" for p in models]
+    for method, seconds in times.items():
+        ratio = geometric_interval(list(ratios[method].values()))
+        cells = [f"{1e3 * seconds[p]:.4g}" if p in seconds else "-" for p in models]
         lines.append(
-            (ratio.mean if ratio else np.inf, [who, *shown, interval_text(ratio)])
+            (ratio.mean if ratio else np.inf, [method, *cells, interval_text(ratio)])
         )
     heads = ("method", *(names[p] for p in models), "over data parallelism")
     ordered = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
@@ -153,14 +164,15 @@ def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
     ratios, names = _ratios(_times(rows)), _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))
     series = []
-    for who in (name for name in DRAWN if name in ratios):
-        points = [(r, models.index(p)) for p, r in ratios[who].items()]
-        told = [
-            f"{who}, {names[models[k]]}: {r:.3f} of data parallelism" for r, k in points
+    for method in (name for name in DRAWN if name in ratios):
+        points = [(r, models.index(p)) for p, r in ratios[method].items()]
+        hints = [
+            f"{method}, {names[models[k]]}: {r:.3f} of data parallelism"
+            for r, k in points
         ]
         x = [min(max(r, 1 / FARTHEST), FARTHEST) for r, _ in points]
         series.append(
-            Series(who, x, [float(k) for _, k in points], told=told, joined="none")
+            Series(method, x, [float(k) for _, k in points], told=hints, joined="none")
         )
     axes = (
         Axis("step time over data parallelism", logarithmic=True),

@@ -62,6 +62,19 @@ PLANNED = ("plan", *BASELINES, BARE, ALONE, PASE, TRICK)
 Data = dict[str, Any]
 
 
+class Timer:
+    """A stopwatch by the clock on the wall and by the processor, started when it is made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> Data:
+        """Return the seconds since the start, by the names of ``SPENT``."""
+        wall, processor = self._start
+        seconds = time.perf_counter() - wall, time.process_time() - processor
+        return dict(zip(SPENT, seconds, strict=True))
+
+
 @dataclass(eq=False)
 class Joint:
     """A model on a machine, captured as ops and as layers, each when a cell first asks for it.
@@ -90,10 +103,10 @@ class Joint:
         Raises:
             GnnplaceError: The layers cannot be planned.
         """
-        known = _layers(str(self.entry.model), self.entry.accept_other_loss)
-        if isinstance(known, GnnplaceError):
-            raise known
-        return on_cluster(known, self.cluster)
+        chain = _layers(str(self.entry.model), self.entry.accept_other_loss)
+        if isinstance(chain, GnnplaceError):
+            raise chain
+        return on_cluster(chain, self.cluster)
 
     def problem(self, microbatches: int) -> PlacedProblem:
         """Return the model's ops.
@@ -108,54 +121,56 @@ class Joint:
             if isinstance(program, GnnplaceError):
                 raise program
             options = replace(self.entry.capture_options(), microbatches=microbatches)
-            made = profile_model(program, self.cluster, options=options)
-            self.placed[microbatches] = PlacedProblem(made)
+            problem = profile_model(program, self.cluster, options=options)
+            self.placed[microbatches] = PlacedProblem(problem)
         return self.placed[microbatches]
 
     def described(self, entry: ProblemEntry) -> Data:
         """Return the part of a row that tells of the problem; see ``kinds.Loaded``."""
-        for capture in (lambda: self.chain, lambda: self.problem(entry.microbatches)):
-            with suppress(GnnplaceError):  # here, so that no method's seconds have it
-                capture()
+        # Capture both forms now, so that no method's seconds contain it.
+        with suppress(GnnplaceError):
+            _ = self.chain
+        with suppress(GnnplaceError):
+            self.problem(entry.microbatches)
         try:
             return self.problem(1).described(entry)
         except GnnplaceError:
-            told = ruled(f"{self.chain.fingerprint[:12]}-layers")
-            devices = self.cluster.num_devices
             return {
-                "num_devices": devices,
-                "digest": told,
+                "num_devices": self.cluster.num_devices,
+                "digest": ruled(f"{self.chain.fingerprint[:12]}-layers"),
                 "clock": "predicted",
                 **entry.labels,
             }
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """Return the outcome of the method; see ``kinds.Loaded``."""
-        begin = time.perf_counter(), time.process_time()
-        found = (
-            self._planned(cell) if cell.placer in PLANNED else self._placed(cell, keep)
-        )
-        wall, processor = time.perf_counter() - begin[0], time.process_time() - begin[1]
-        return {**dict(zip(SPENT, (wall, processor), strict=True)), **found}
+        timer = Timer()
+        if cell.placer in PLANNED:
+            outcome = self._planned(cell)
+        else:
+            outcome = self._placed(cell, keep)
+        # Where the method has times of its own (of a search that serves all), those count.
+        return {**timer.seconds(), **outcome}
 
     def _placed(self, cell: Cell, keep: str) -> Data:
         """Return the faster of the whole batch and its micro-batches."""
         sizes = dict.fromkeys((1, self.entry.microbatches))
         half = replace(cell, budget=cell.budget / len(sizes))
-        found, fault = [], None
+        outcomes: list[Data] = []
+        failure: GnnplaceError | None = None
         for size in sizes:
             try:
-                own = self.problem(size).outcome(half, "", keep)
-                found.append(
-                    {**own, "note": f"{size} micro-batches; {own['note']}".rstrip("; ")}
-                )
+                outcome = self.problem(size).outcome(half, "", keep)
             except GnnplaceError as error:
-                fault = error
-        if not found:
-            raise fault or InfeasibleError("nothing was tried")
-        seconds = sum(one.pop("seconds") for one in found)
-        best = min(found, key=lambda one: float(one["step_time"]))
-        return {**best, "seconds": seconds}
+                failure = error
+                continue
+            note = f"{size} micro-batches; {outcome['note']}".rstrip("; ")
+            outcomes.append({**outcome, "note": note})
+        if not outcomes:
+            raise failure or InfeasibleError("nothing was tried")
+        seconds = sum(outcome.pop("seconds") for outcome in outcomes)
+        fastest = min(outcomes, key=lambda outcome: float(outcome["step_time"]))
+        return {**fastest, "seconds": seconds}
 
     def _planned(self, cell: Cell) -> Data:
         """Return the data of a plan of whole layers.
@@ -166,46 +181,48 @@ class Joint:
             InfeasibleError: No plan of the method fits.
         """
         if cell.placer in (PASE, TRICK):
-            seconds, held_bytes = split_step(self.chain, self.cluster, cell.placer)
-            peak = [held_bytes] * self.cluster.num_devices
+            seconds, peak_bytes = split_step(self.chain, self.cluster, cell.placer)
+            peak = [peak_bytes] * self.cluster.num_devices
             return {"step_time": seconds, "feasible": True, "peak_memory": peak}
-        told: Data = {}
+
+        search_times: Data = {}
         plan: Plan | None
         if cell.placer == ALONE:
             plan = self._alone()
         else:
-            if cell.budget not in self.plans:
-                begin = time.perf_counter(), time.process_time()
-                found = find_baselines(
-                    self.chain, self.cluster, SearchOptions(budget=cell.budget)
-                )
-                spent = time.perf_counter() - begin[0], time.process_time() - begin[1]
-                self.plans[cell.budget] = found, dict(zip(SPENT, spent, strict=True))
-            plans, told = self.plans[cell.budget]
+            plans, search_times = self._search(cell.budget)
+            # The planner hides no exchange: "zero-0" is "ddp" as the planner prices it.
             plan = plans[DDP if cell.placer == BARE else cell.placer]
         if plan is None or not plan.feasible:
-            raise InfeasibleError(
-                plan.reason if plan and plan.reason else "no plan of it fits"
-            )
-        held = {
-            name: sum(own.model_dump().values())
-            for name, own in plan.file.memory.items()
+            reason = plan.reason if plan else None
+            raise InfeasibleError(reason or "no plan of it fits")
+
+        hidden = 0.0
+        if cell.placer == DDP:
+            hidden = hidden_by_backward(self.chain, self.cluster, plan)
+        device_bytes = {
+            name: sum(memory.model_dump().values())
+            for name, memory in plan.file.memory.items()
         }
-        hidden = (
-            hidden_by_backward(self.chain, self.cluster, plan)
-            if cell.placer == DDP
-            else 0.0
-        )
         return {
             "step_time": plan.step_time - hidden,
             "lower_bound": plan.file.lower_bound,
             "feasible": True,
             "peak_memory": [
-                held.get(device.name, 0.0) for device in self.cluster.devices
+                device_bytes.get(device.name, 0.0) for device in self.cluster.devices
             ],
             "note": plan.shape,
-            **told,
+            **search_times,
         }
+
+    def _search(self, budget: float) -> tuple[dict[str, Plan | None], Data]:
+        """Return the best plan of every method, and what one search for all of them took."""
+        if budget not in self.plans:
+            timer = Timer()
+            options = SearchOptions(budget=budget)
+            plans = find_baselines(self.chain, self.cluster, options)
+            self.plans[budget] = plans, timer.seconds()
+        return self.plans[budget]
 
     def _alone(self) -> Plan:
         """Return a plan on the first device: the whole batch or micro-batches, what is faster."""
@@ -252,20 +269,24 @@ def hidden_by_backward(chain: Chain, cluster: Cluster, plan: Plan) -> float:
     (stage,) = plan.file.stages
     examples = plan.file.microbatch_size
     costs = chain.costs([d.kind for d in cluster.devices], (1,), examples)
-    fabric, members = MeshFabric(cluster), range(cluster.num_devices)
-    width = PARAMETER[chain.precision][1]
     if costs is None or len(stage.rows) < 2:
         return 0.0
-    again = np.array([s.name in stage.recompute.modules for s in chain.segments])
-    own = costs.parameters.copy()
-    for (
-        tied
-    ) in chain.tied:  # its gradient is there when the first that reads it is done
-        own[list(tied.segments[1:])] -= tied.elements
-    order = np.arange(len(own))[::-1]
-    ready = np.cumsum((costs.backward + costs.weights + again * costs.forward)[order])
-    seconds = partial(fabric.collective, ALL_REDUCE, members=members)
-    done, _ = reduced(
-        np.stack([ready, width * np.maximum(own[order], 0.0)], 1), seconds
-    )
-    return float(ready[-1]) + seconds(width * float(own.sum())) - max(done, ready[-1])
+
+    # A tied parameter has one gradient, complete when the first segment that reads it is done.
+    elements = costs.parameters.copy()
+    for tied in chain.tied:
+        elements[list(tied.segments[1:])] -= tied.elements
+    gradient_bytes = PARAMETER[chain.precision][1] * elements
+
+    # The backward pass goes from the last segment to the first.
+    recomputed = np.array([s.name in stage.recompute.modules for s in chain.segments])
+    backward = costs.backward + costs.weights + recomputed * costs.forward
+    ready = np.cumsum(backward[::-1])
+    backward_end = float(ready[-1])
+
+    members = range(cluster.num_devices)
+    all_reduce = partial(MeshFabric(cluster).collective, ALL_REDUCE, members=members)
+    buckets = np.stack([ready, np.maximum(gradient_bytes[::-1], 0.0)], axis=1)
+    buckets_end, _ = reduced(buckets, all_reduce)
+    at_once = backward_end + all_reduce(float(gradient_bytes.sum()))
+    return at_once - max(buckets_end, backward_end)

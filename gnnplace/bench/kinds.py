@@ -87,9 +87,9 @@ def check_name(kind: str, name: str) -> None:
         return
     from gnnplace.bench.split import EXACT_SHARDER, SHARDERS
 
-    known = (EXACT_SHARDER, *SHARDERS)
-    if name not in known:
-        raise InputError(f"placers: {name!r} is unknown; {', '.join(known)}")
+    sharder_names = (EXACT_SHARDER, *SHARDERS)
+    if name not in sharder_names:
+        raise InputError(f"placers: {name!r} is unknown; {', '.join(sharder_names)}")
 
 
 def training(kind: str, name: str) -> PlacerTraining:

@@ -73,7 +73,8 @@ class WholeStep(CapturedProblem):
             InfeasibleError: The network has no convolutions.
         """
         assert self.source is not None
-        chosen, calls = [], self.source.layers.calls.calls
+        choices = []
+        calls = self.source.layers.calls.calls
         if not any("conv" in call.kind for call in calls):
             raise InfeasibleError(
                 "one weird trick is a recipe for networks with convolutions"
@@ -83,8 +84,8 @@ class WholeStep(CapturedProblem):
                 op.shape.results[0][-1:] if call.kind in CONNECTED else (op.batch,)
             )
             wanted = tuple(outputs)
-            chosen.append(wanted if wanted in options else (None,))
-        return completed(self, chosen)
+            choices.append(wanted if wanted in options else (None,))
+        return completed(self, choices)
 
 
 def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, float]:
@@ -106,44 +107,47 @@ def split_step(chain: Chain, cluster: Cluster, method: str) -> tuple[float, floa
     if len(kinds) > 1:
         raise InfeasibleError("equal parts of every call want devices of one kind")
     if chain.mixes or chain.batch % count:
-        why = (
-            chain.mixes
-            or f"{chain.batch} examples are no equal parts for {count} devices"
-        )
-        raise InfeasibleError(f"the batch stays whole: {why}")
+        reason = chain.mixes
+        if not reason:
+            reason = f"{chain.batch} examples are no equal parts for {count} devices"
+        raise InfeasibleError(f"the batch stays whole: {reason}")
     machine = ShardMachine(fabric=MeshFabric(cluster), place=Mesh(0, 1, count))
     (kind,) = kinds
     step = WholeStep(
         source.layers.operations, (count,), machine, source=source, kind=kind
     )
     if method == TRICK:
-        chosen = step.trick()
+        choices = step.trick()
     else:
-        chosen = best_strategy(captured_tables(step)).configuration
+        choices = best_strategy(captured_tables(step)).configuration
     # Kernels hide the host's work or the other way round; messages come on top.
-    found = captured_parts(step, chosen)
-    calls, split = (
-        range(len(step.graph.ops)),
-        [o[k] for o, k in zip(step.options, chosen, strict=False)],
-    )
+    parts_of_step = captured_parts(step, choices)
+    calls = range(len(step.graph.ops))
+    split = [o[k] for o, k in zip(step.options, choices, strict=False)]
     parts = [step.part(i, c) for i, c in zip(calls, split, strict=True)]
     stored = source.parts.beside(source.stored(calls), kind)
     summed, updates = source.beside(calls, split, kind, ((count,), 1))
-    kernels = found.compute + stored.kernels + summed.kernels
+    kernels = parts_of_step.compute + stored.kernels + summed.kernels
     host = (
         stored.early + summed.late + sum(p.forward.early + p.whole.late for p in parts)
     )
-    seconds = max(kernels, host) + found.total - found.compute
+    seconds = max(kernels, host) + parts_of_step.total - parts_of_step.compute
     # The state is counted by the optimizer, in place of the sharding model's own estimate.
-    own = _elements(step, split)
+    elements = _elements(step, split)
     state = state_terms(
-        own, optimizer=chain.optimizer, precision=chain.precision, zero=0, replicas=1
+        elements,
+        optimizer=chain.optimizer,
+        precision=chain.precision,
+        zero=0,
+        replicas=1,
     ).total
-    held = state + found.memory - STATE[chain.precision][0] * own * machine.state
-    lack = held - min(device.memory - device.reserve for device in cluster.devices)
-    if lack > 0:
-        raise InfeasibleError(f"a device lacks {lack / 1e9:.3g} GB")
-    return seconds + max(updates.kernels, updates.late), held
+    estimated_state = STATE[chain.precision][0] * elements * machine.state
+    memory = state + parts_of_step.memory - estimated_state
+    available = min(device.memory - device.reserve for device in cluster.devices)
+    if memory > available:
+        excess = (memory - available) / 1e9
+        raise InfeasibleError(f"a device lacks {excess:.3g} GB")
+    return seconds + max(updates.kernels, updates.late), memory
 
 
 def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
@@ -151,11 +155,13 @@ def _elements(step: WholeStep, split: Sequence[Configuration]) -> float:
 
     Of a parameter that several calls read, the largest part counts.
     """
-    own: dict[int, float] = {}
-    for op, chosen in zip(step.graph.ops, split, strict=True):
+    elements: dict[int, float] = {}
+    for op, configuration in zip(step.graph.ops, split, strict=True):
         for value, axes in zip(op.reads, op.shape.reads, strict=True):
             info = step.graph.values[value]
             if info.source == PARAMETER and info.gradient:
-                size = prod(info.shape) / parts_in(read_layout(axes, chosen), step.mesh)
-                own[value] = max(own.get(value, 0.0), size)
-    return sum(own.values())
+                size = prod(info.shape) / parts_in(
+                    read_layout(axes, configuration), step.mesh
+                )
+                elements[value] = max(elements.get(value, 0.0), size)
+    return sum(elements.values())

@@ -54,10 +54,10 @@ class PlacedProblem:
             result = place(
                 problem, placer=cell.placer, budget=cell.budget, seed=cell.seed
             )
-        found = _placed(result) | {"seconds": time.perf_counter() - begin}
-        return result, found | (
-            _kept(Path(keep), cell, self.problem, result) if keep else {}
-        )
+        outcome = _placed(result) | {"seconds": time.perf_counter() - begin}
+        if keep:
+            outcome |= _kept(Path(keep), cell, self.problem, result)
+        return result, outcome
 
 
 def check_unit(cell: Cell) -> None:
@@ -93,12 +93,12 @@ def _placed(result: Result) -> Data:
 def _kept(folder: Path, cell: Cell, problem: Problem, result: Result) -> Data:
     """Write the problem once, and the placement, as ``gnnplace simulate`` takes them."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = digest(problem).replace(":", "-")
-    path = folder / f"{told}.json"
+    problem_digest = digest(problem).replace(":", "-")
+    path = folder / f"{problem_digest}.json"
     if not path.exists():
         write_problem(path, problem)
     unit = "steps" if cell.unit == STEPS else ""
     placer = re.sub(r"[^\w.-]+", "-", cell.placer)  # of a class's path, too
-    name = f"{told}-{placer}-{cell.budget:g}{unit}-{cell.seed}.json"
+    name = f"{problem_digest}-{placer}-{cell.budget:g}{unit}-{cell.seed}.json"
     write_placement(folder / name, result.placement, problem)
     return {"kept": name}

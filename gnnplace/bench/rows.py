@@ -144,12 +144,12 @@ def append(path: Path, row: dict[str, Any]) -> None:
         InputError: It cannot be written, as on a full disk; nothing of it is left in the file.
     """
     mend_last_line(path)
-    rest = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
+    unwritten = memoryview((json.dumps(row, allow_nan=False) + "\n").encode())
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
-            while rest:
-                rest = rest[file.write(rest) :]
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
             os.fsync(file.fileno())
         except OSError as error:
             file.truncate(size)

@@ -94,13 +94,15 @@ class Override:
         """Return the suite with what is given here."""
         changed: dict[str, Any] = {}
         if self.placers:
-            known = {
-                name: own for name, own in suite.methods.items() if name in self.placers
+            methods = {
+                name: method
+                for name, method in suite.methods.items()
+                if name in self.placers
             }
             changed |= {
                 "placers": list(self.placers),
                 "constructions": [],
-                "methods": known,
+                "methods": methods,
             }
         if self.budgets or self.steps:
             changed |= {"budgets": list(self.budgets), "steps": list(self.steps)}
@@ -132,7 +134,7 @@ def run_suite(
     out: Console,
     say: Say,
     override: Override | None = None,
-    where: Where | None = None,
+    location: Where | None = None,
 ) -> int:
     """Run what is missing of a suite and print the summary.
 
@@ -142,7 +144,7 @@ def run_suite(
         out: Where the summary goes.
         say: Called with a line of progress a cell.
         override: What to run instead of what the suite says.
-        where: To run cells; in this process by default.
+        location: To run cells; in this process by default.
 
     Returns:
         0, also when cells failed: A failure is a row.
@@ -151,33 +153,33 @@ def run_suite(
         FormatError: The suite or a results file is malformed.
         InputError: A placer is unknown, there is nowhere to run, or another run writes these rows.
     """
-    override, where = override or Override(), where or Where()
+    override, location = override or Override(), location or Where()
     suite = override.apply(read_suite(path))
     _check_names(path, suite)
     rows_path = results_file(folder, suite.title, override.part)
     with sole_writer(rows_path):
-        _run_missing(suite, rows_path, Path(path).parent, where, say)
+        _run_missing(suite, rows_path, Path(path).parent, location, say)
     print_standings(read_rows(rows_path), out)
     return 0
 
 
 def _run_missing(
-    suite: SuiteFile, rows_path: Path, folder: Path, where: Where, say: Say
+    suite: SuiteFile, rows_path: Path, folder: Path, location: Where, say: Say
 ) -> None:
     """Run the cells that have no row of their problem as it is now, and write a row each."""
     _set_changed_aside(suite, rows_path, digests_of_files(suite, folder), say)
     for _ in range(MAX_ROUNDS):
         missing = _missing_cells(suite, rows_path)
-        digests = _run_cells(suite, missing, rows_path, folder, where, say)
+        digests = _run_cells(suite, missing, rows_path, folder, location, say)
         # Problems that are loaded only to be run may say something else than when older rows ran.
         if not _set_changed_aside(suite, rows_path, digests, say):
             return
 
 
 def _missing_cells(suite: SuiteFile, rows_path: Path) -> list[Cell]:
-    done = {identity(row) for row in read_rows(rows_path)}
+    complete = {identity(row) for row in read_rows(rows_path)}
     return [
-        cell for cell in cells(suite) if tuple(cell.identity().values()) not in done
+        cell for cell in cells(suite) if tuple(cell.identity().values()) not in complete
     ]
 
 
@@ -186,12 +188,12 @@ def _run_cells(
     missing: list[Cell],
     rows_path: Path,
     folder: Path,
-    where: Where,
+    location: Where,
     say: Say,
 ) -> dict[str, str]:
     """Run cells and append their rows. Return the digest of each of their problems, by key."""
-    run = where.runner(suite, say)
-    keep = str((rows_path.parent / KEPT).resolve()) if where.keep else ""
+    run = location.runner(suite, say)
+    keep = str((rows_path.parent / KEPT).resolve()) if location.keep else ""
     tasks = tasks_of(suite, missing, folder, keep)
     num_done = len(cells(suite)) - len(missing)
     say(

@@ -60,15 +60,15 @@ class NetworkTables:
         """Return the outcome of the method; see ``kinds.Loaded``."""
         begin, bound = time.perf_counter(), None
         if cell.placer == EXACT_SHARDER:
-            found = best_strategy(self.tables, bounded=True)
-            bound = found.cost if found.exact else found.bound
-            configuration: tuple[int, ...] = found.configuration
+            strategy = best_strategy(self.tables, bounded=True)
+            bound = strategy.cost if strategy.exact else strategy.bound
+            configuration: tuple[int, ...] = strategy.configuration
         else:
             configuration = SHARDERS[cell.placer](self, cell)
         parts = self.setting.parts(configuration)
-        told = {"step_time": parts.total, "lower_bound": bound, "feasible": True}
+        outcome = {"step_time": parts.total, "lower_bound": bound, "feasible": True}
         seconds = time.perf_counter() - begin
-        return told | {"peak_memory": [parts.memory], "seconds": seconds}
+        return outcome | {"peak_memory": [parts.memory], "seconds": seconds}
 
 
 def load_split(entry: ProblemEntry) -> NetworkTables:
@@ -89,8 +89,10 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
 def _random(loaded: NetworkTables, cell: Cell) -> tuple[int, ...]:
     start = loaded.setting.data_parallel()
     limit = {"seconds": cell.budget} if cell.budget > 0 else {}
-    most = PROPOSALS if cell.budget <= 0 else 10**9
-    return random_search(loaded.tables, start, seed=cell.seed, proposals=most, **limit)
+    proposals = PROPOSALS if cell.budget <= 0 else 10**9
+    return random_search(
+        loaded.tables, start, seed=cell.seed, proposals=proposals, **limit
+    )
 
 
 Sharder = Callable[[NetworkTables, Cell], tuple[int, ...]]

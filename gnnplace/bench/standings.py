@@ -203,34 +203,42 @@ def standings(
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         cells[row["placer"], row["budget"]].append(row)
-    times = {who: step_times(mine) for who, mine in cells.items()}
-    tried = {who: {problem_id(row) for row in mine} for who, mine in cells.items()}
+    times = {
+        entrant: step_times(entrant_rows) for entrant, entrant_rows in cells.items()
+    }
+    tried = {
+        entrant: {problem_id(row) for row in entrant_rows}
+        for entrant, entrant_rows in cells.items()
+    }
     base = times.get(PORTFOLIO, {})
     result = []
-    for who, mine in cells.items():
-        other = (rival, who[1])
-        both = tried[who] & tried.get(other, set())
-        wins, losses, ties = _versus(times[who], times.get(other, {}), both)
-        own, known = times[who], {p: best[p].step_time for p in times[who]}
-        shared = [p for p in own if p in base]
+    for entrant, entrant_rows in cells.items():
+        rival_entrant = (rival, entrant[1])
+        both = tried[entrant] & tried.get(rival_entrant, set())
+        wins, losses, ties = _versus(times[entrant], times.get(rival_entrant, {}), both)
+        step_time = times[entrant]
+        best_time = {p: best[p].step_time for p in step_time}
+        shared = [p for p in step_time if p in base]
         # A gap is there to close where the portfolio is more than TIE above the best known.
-        open_ = [p for p in shared if base[p] > (1 + TIE) * known[p]]
-        closed = [(base[p] - own[p]) / (base[p] - known[p]) for p in open_]
-        gained = sum(np.log(base[p] / own[p]) for p in open_)
-        gap = sum(np.log(base[p] / known[p]) for p in open_)
+        open_ = [p for p in shared if base[p] > (1 + TIE) * best_time[p]]
+        closed = [(base[p] - step_time[p]) / (base[p] - best_time[p]) for p in open_]
+        gained = sum(np.log(base[p] / step_time[p]) for p in open_)
+        gap = sum(np.log(base[p] / best_time[p]) for p in open_)
         result.append(
             Standing(
-                *who,
-                seconds=float(np.mean([row["seconds"] for row in mine])),
-                ratio=geometric_interval([own[p] / known[p] for p in own]),
+                *entrant,
+                seconds=float(np.mean([row["seconds"] for row in entrant_rows])),
+                ratio=geometric_interval(
+                    [step_time[p] / best_time[p] for p in step_time]
+                ),
                 closed=mean_interval(closed),
                 pooled=float(gained / gap) if open_ else float("nan"),
                 ties_apart=len(shared) - len(open_),
                 wins=wins,
                 losses=losses,
                 ties=ties,
-                rows=len(mine),
-                infeasible=sum(not row["feasible"] for row in mine),
+                rows=len(entrant_rows),
+                infeasible=sum(not row["feasible"] for row in entrant_rows),
             )
         )
     return sorted(
@@ -240,11 +248,11 @@ def standings(
 
 def step_times(rows: Iterable[Mapping[str, Any]]) -> Times:
     """Return, by problem, the geometric mean step time over the seeds that found something."""
-    found: dict[ProblemId, list[float]] = defaultdict(list)
+    seconds: dict[ProblemId, list[float]] = defaultdict(list)
     for row in rows:
         if row["feasible"]:
-            found[problem_id(row)].append(row["step_time"])
-    return {p: float(np.exp(np.mean(np.log(values)))) for p, values in found.items()}
+            seconds[problem_id(row)].append(row["step_time"])
+    return {p: float(np.exp(np.mean(np.log(values)))) for p, values in seconds.items()}
 
 
 def _versus(

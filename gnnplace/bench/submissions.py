@@ -211,11 +211,11 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
     """
     result = []
     for number, row in enumerate(read_rows(path), 1):
-        where = f"{path}: line {number}"
+        position = f"{path}: line {number}"
         columns = {key: value for key, value in row.items() if key != "kept"}
         submitted = columns | {
             "by": declaration.by,
-            "code": _code(row, declaration, where),
+            "code": _code(row, declaration, position),
         }
         if (
             row.get("trained_on", UNDECLARED) == UNDECLARED
@@ -225,9 +225,9 @@ def packed_rows(path: Path, declaration: Declaration) -> list[Data]:
         if row["feasible"] and "placement" not in row:
             if "kept" not in row:
                 raise InputError(
-                    f"{where}: {row['problem']}: no placement was kept; use --keep"
+                    f"{position}: {row['problem']}: no placement was kept; use --keep"
                 )
-            problem = problem_of(row, where)
+            problem = problem_of(row, position)
             placement = read_placement(path.parent / "kept" / row["kept"], problem)
             submitted["placement"] = indexed_placement(placement)
         result.append(submitted)

@@ -209,10 +209,10 @@ class ProblemEntry(Schema):
             raise InputError(
                 f"network {self.network!r}: only suites of kind shard have networks"
             )
-        asked = as_constraints(self.constraints)
+        constraints = as_constraints(self.constraints)
         if self.model is not None:
-            return limited(self._profiled(self.model), asked)
-        return constrained(self._unconstrained(folder), asked)
+            return limited(self._profiled(self.model), constraints)
+        return constrained(self._unconstrained(folder), constraints)
 
     def _unconstrained(self, folder: Path) -> Problem:
         if self.captured is not None:
@@ -429,7 +429,9 @@ def read_suite(path: str | Path) -> SuiteFile:
 
 def cells(suite: SuiteFile) -> list[Cell]:
     """Return all cells of a suite, problem by problem."""
-    once = [(name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions]
+    constructions = [
+        (name, suite.seeds[0], 0.0, SECONDS) for name in suite.constructions
+    ]
     crossed = []
     for name in suite.placers:
         method = suite.methods.get(name, Method())
@@ -440,5 +442,7 @@ def cells(suite: SuiteFile) -> list[Cell]:
         seeds = method.seeds or suite.seeds
         crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]
     return [
-        Cell(problem, *what) for problem in suite.problems for what in (*once, *crossed)
+        Cell(problem, *run)
+        for problem in suite.problems
+        for run in (*constructions, *crossed)
     ]

@@ -78,10 +78,10 @@ def page(sections: Sequence[Section], note: str, origin: str) -> str:
     """
     parts = [html.paragraph(note), html.links([section.name for section in sections])]
     for section in sections:
-        first, *others = [grid.html() for grid in section.grids]
+        first, *further_grids = [grid.html() for grid in section.grids]
         plots = [html.figure(svg) for svg in section.plots.values()]
         title = html.heading(section.title, anchor=section.name)
-        parts += [title, first, *plots, *others]
+        parts += [title, first, *plots, *further_grids]
     return html.page("gnnplace bench", [*parts, html.footer(origin)])
 
 
@@ -142,11 +142,11 @@ def _steps(profile: Profile) -> Series:
     """Return a line that rises where a problem is solved."""
     factors = sorted({1.0, HIGHEST, *(r for r in profile.ratios if 1.0 < r <= HIGHEST)})
     name = f"{profile.placer} {profile.budget:g} s"
-    told = (
+    hint = (
         f"{profile.placer}, {profile.budget:g} s: {profile.share(CLOSE):.0%} within 5 %"
     )
     shares = [profile.share(factor) for factor in factors]
-    return Series(name, factors, shares, told=[told], joined="steps", dots=False)
+    return Series(name, factors, shares, told=[hint], joined="steps", dots=False)
 
 
 Row = Mapping[str, Any]
@@ -211,7 +211,8 @@ def summarise(
     best = merged(read_best_known(best_known) if best_known else {}, rows)
     if record and best_known is not None:
         write_best_known(
-            best_known, {p: found for p, found in best.items() if not was_run(p)}
+            best_known,
+            {p: best_time for p, best_time in best.items() if not was_run(p)},
         )
     shown = [row for row in rows if only in row["problem"]]
     if not rows and not only:
@@ -243,21 +244,20 @@ def _clean(path: str, dirty: bool) -> list[dict[str, Any]]:
 
 def _check_digests(rows: Sequence[Row]) -> None:
     """Refuse rows of one problem of one suite's version that were made from different data."""
-    known: dict[tuple[str, str], Row] = {}
+    first_rows: dict[tuple[str, str], Row] = {}
     for row in rows:
-        first = (
-            known.setdefault((_suite(row), problem_id(row)[0]), row)
-            if row.get("digest")
-            else row
-        )
+        first = row
+        if row.get("digest"):
+            first = first_rows.setdefault((_suite(row), problem_id(row)[0]), row)
         if first.get("digest") != row.get("digest") and _clock(first) == _clock(row):
-            told = [
+            digests = [
                 f"{r['digest']} of commit {str(r.get('commit'))[:10]}"
                 for r in (first, row)
             ]
             raise InputError(
-                f"{_suite(row)}: {row['problem']}: it says something else in two rows, {told[0]} "
-                f"and {told[1]}; leave the older rows out, or raise the suite's version"
+                f"{_suite(row)}: {row['problem']}: it says something else in two rows, "
+                f"{digests[0]} and {digests[1]}; leave the older rows out, or raise "
+                "the suite's version"
             )
 
 
@@ -295,11 +295,11 @@ def print_standings(
 def _section(
     name: str, rows: Sequence[Row], best: Best, rival: str, drawn: bool
 ) -> Section:
-    found = standings(rows, best, rival)
-    title = f"{name}: {describe(rows, found)}"
+    ranking = standings(rows, best, rival)
+    title = f"{name}: {describe(rows, ranking)}"
     if name.endswith(tuple(HELD_OUT.values())):
         heading = f"{title}; against {rival}"
-        grid = standings_grid(found, rival, heading, unit_of_rows(rows))
+        grid = standings_grid(ranking, rival, heading, unit_of_rows(rows))
         return Section(name, title, [grid, *headline_grids(rows)[:1]], {})
     grids = [
         *tables(rows, best, rival, f"{title}; against {rival}"),
@@ -309,10 +309,11 @@ def _section(
         return Section(name, title, grids, {})
     profiles = profile_plot(performance_profiles(rows, best), title)
     machines = {
-        name: svg(headline_plot(own, name)) for name, own in machines_of(rows).items()
+        name: svg(headline_plot(machine_rows, name))
+        for name, machine_rows in machines_of(rows).items()
     }
     plots = {
-        "seconds": svg(quality_plot(found, title)),
+        "seconds": svg(quality_plot(ranking, title)),
         "profiles": svg(profiles),
         **machines,
     }
@@ -326,9 +327,9 @@ def _write(folder: Path, sections: Sequence[Section], origin: str) -> None:
         text += [f"## {section.title}", ""]
         for grid in section.grids:
             text += grid.markdown()
-        for what, picture in section.plots.items():
-            write_text(f"{stem}-{what}.svg", picture)
-            text += [f"![{what}]({stem.name}-{what}.svg)", ""]
+        for plot_name, picture in section.plots.items():
+            write_text(f"{stem}-{plot_name}.svg", picture)
+            text += [f"![{plot_name}]({stem.name}-{plot_name}.svg)", ""]
     write_text(folder / "summary.md", "\n".join([*text, NOTE, "", origin]) + "\n")
     write_text(folder / "summary.html", page(sections, NOTE, origin))
 
@@ -342,15 +343,12 @@ def _origin(rows: Sequence[Row]) -> str:
         if "machine" in row
     }
     days = sorted(str(row["when"])[:10] for row in rows if "when" in row)
-    span = (
-        ""
-        if not days
-        else days[0]
-        if days[0] == days[-1]
-        else f"{days[0]} to {days[-1]}"
+    span = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    commits_text = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
+    return (
+        "; ".join(part for part in (commits_text, span, *sorted(machines)) if part)
+        + "."
     )
-    told = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
-    return "; ".join(part for part in (told, span, *sorted(machines)) if part) + "."
 
 
 def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -361,11 +359,11 @@ def parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
     similar graphs (``benchmarks/structure.py``) with a family that some placer has seen.
     """
     result: dict[str, list[Row]] = {}
-    for title, whole in by_clock(rows).items():
-        result[title] = whole
-        previous = whole
+    for title, suite_rows in by_clock(rows).items():
+        result[title] = suite_rows
+        previous = suite_rows
         for column, suffix in HELD_OUT.items():
-            unseen = unseen_rows(whole, column)
+            unseen = unseen_rows(suite_rows, column)
             if unseen and len(unseen) < len(previous):
                 result[f"{title}-{suffix}"] = previous = unseen
     return result

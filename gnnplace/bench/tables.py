@@ -61,26 +61,23 @@ def breakdown(
         best: Best known step times; at least those of the rows.
         label: One of ``LABELS``.
     """
-    found: dict[str, Groups] = defaultdict(
+    ratios: dict[str, Groups] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for row in rows:
         if row["feasible"] and label in row:
             ratio = row["step_time"] / best[problem_id(row)].step_time
-            found[row[label]][row["placer"], row["budget"]][problem_id(row)].append(
+            ratios[row[label]][row["placer"], row["budget"]][problem_id(row)].append(
                 ratio
             )
-    means = {
-        value: {
-            who: nested_geometric_interval(list(own.values()))
-            for who, own in groups.items()
-        }
-        for value, groups in sorted(found.items())
-    }
-    return {
-        v: {w: one for w, one in own.items() if one is not None}
-        for v, own in means.items()
-    }
+    means: dict[str, dict[Entrant, Interval]] = {}
+    for value, groups in sorted(ratios.items()):
+        means[value] = {}
+        for entrant, by_problem in groups.items():
+            interval = nested_geometric_interval(list(by_problem.values()))
+            if interval is not None:
+                means[value][entrant] = interval
+    return means
 
 
 Seeds = dict[int, float]
@@ -113,17 +110,21 @@ class Pairing:
 
 def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
     """Return everybody against ``rival`` at the budgets it ran with, by budget, the best first."""
-    found = _by_seed(rows)
+    times = _by_seed(rows)
     result = []
-    for (placer, budget), mine in found.items():
-        theirs = found.get((rival, budget))
-        if placer == rival or theirs is None:
+    for (placer, budget), own_times in times.items():
+        rival_times = times.get((rival, budget))
+        if placer == rival or rival_times is None:
             continue
-        both = [p for p in mine if p in theirs]
-        ratio = nested_geometric_interval([_ratios(mine[p], theirs[p]) for p in both])
+        both = [p for p in own_times if p in rival_times]
+        ratio = nested_geometric_interval(
+            [_ratios(own_times[p], rival_times[p]) for p in both]
+        )
         if ratio is not None:
             result.append(
-                Pairing(placer, budget, ratio, len(mine.keys() ^ theirs.keys()))
+                Pairing(
+                    placer, budget, ratio, len(own_times.keys() ^ rival_times.keys())
+                )
             )
     return sorted(
         result, key=lambda pairing: (pairing.budget, pairing.ratio.mean, pairing.placer)
@@ -131,14 +132,14 @@ def pairings(rows: Iterable[Row], rival: str = RIVAL) -> list[Pairing]:
 
 
 def _by_seed(rows: Iterable[Row]) -> dict[Entrant, dict[ProblemId, Seeds]]:
-    found: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(
+    times: dict[Entrant, dict[ProblemId, Seeds]] = defaultdict(
         lambda: defaultdict(dict)
     )
     for row in rows:
         if row["feasible"]:
-            mine = found[row["placer"], row["budget"]]
-            mine[problem_id(row)][row["seed"]] = row["step_time"]
-    return found
+            entrant_times = times[row["placer"], row["budget"]]
+            entrant_times[problem_id(row)][row["seed"]] = row["step_time"]
+    return times
 
 
 def _ratios(mine: Seeds, theirs: Seeds) -> list[float]:
@@ -293,14 +294,14 @@ def _pairing_grid(rows: Sequence[Row], rival: str) -> Grid:
     unit = unit_of_rows(rows)
     lines = [
         [
-            found.placer,
-            f"{found.budget:g} {unit}",
-            interval_text(found.ratio),
-            str(found.ratio.count),
-            str(found.unpaired),
-            found.verdict,
+            pairing.placer,
+            f"{pairing.budget:g} {unit}",
+            interval_text(pairing.ratio),
+            str(pairing.ratio.count),
+            str(pairing.unpaired),
+            pairing.verdict,
         ]
-        for found in pairings(rows, rival)
+        for pairing in pairings(rows, rival)
     ]
     return Grid(title, headings, lines)
 
@@ -335,28 +336,28 @@ def _profile_grid(rows: Sequence[Row], best: Best) -> Grid:
     unit = unit_of_rows(rows)
     lines = [
         [
-            found.placer,
-            f"{found.budget:g} {unit}",
-            *(f"{found.share(factor):.0%}" for factor in FACTORS),
-            f"{len(found.ratios) / found.tried:.0%}",
+            profile.placer,
+            f"{profile.budget:g} {unit}",
+            *(f"{profile.share(factor):.0%}" for factor in FACTORS),
+            f"{len(profile.ratios) / profile.tried:.0%}",
         ]
-        for found in performance_profiles(rows, best)
+        for profile in performance_profiles(rows, best)
     ]
     return Grid("Share of problems within a factor of the best known", headings, lines)
 
 
 def _breakdown_grid(rows: Sequence[Row], best: Best, label: str) -> Grid:
-    found = breakdown(rows, best, label)
-    entrants = {who: None for means in found.values() for who in means}
+    ratios = breakdown(rows, best, label)
+    entrants = {who: None for means in ratios.values() for who in means}
     unit = unit_of_rows(rows)
     lines = [
         [
             f"{who[0]} {who[1]:g} {unit}",
-            *(interval_text(means.get(who)) for means in found.values()),
+            *(interval_text(means.get(who)) for means in ratios.values()),
         ]
         for who in sorted(entrants, key=lambda who: (who[1], who[0]))
     ]
-    return Grid(f"Over best known, by {label}", ("placer", *found), lines)
+    return Grid(f"Over best known, by {label}", ("placer", *ratios), lines)
 
 
 def _fidelity_grid(rows: Sequence[Row]) -> Grid:
@@ -375,12 +376,18 @@ def _fidelity_grid(rows: Sequence[Row]) -> Grid:
         "predicted best misses",
     )
     lines = []
-    for problem, own in pairs.items():
-        if len(own) >= FEWEST:
-            predicted, run = zip(*own, strict=True)
-            found = agreement(predicted, run)
-            shares = (f"{found.mape:.1%}", f"{found.bias:+.1%}", f"{found.regret:.1%}")
-            lines.append([problem, str(found.pairs), f"{found.spearman:.3f}", *shares])
+    for problem, problem_pairs in pairs.items():
+        if len(problem_pairs) >= FEWEST:
+            predicted, run = zip(*problem_pairs, strict=True)
+            fidelity = agreement(predicted, run)
+            shares = (
+                f"{fidelity.mape:.1%}",
+                f"{fidelity.bias:+.1%}",
+                f"{fidelity.regret:.1%}",
+            )
+            lines.append(
+                [problem, str(fidelity.pairs), f"{fidelity.spearman:.3f}", *shares]
+            )
     return Grid(title, headings, lines)
 
 
@@ -489,14 +496,15 @@ def performance_profiles(
     cells: dict[Entrant, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         cells[row["placer"], row["budget"]].append(row)
-    found = []
-    for who, mine in cells.items():
+    profiles = []
+    for entrant, entrant_rows in cells.items():
         ratios = [
-            seconds / best[p].step_time for p, seconds in step_times(mine).items()
+            seconds / best[p].step_time
+            for p, seconds in step_times(entrant_rows).items()
         ]
-        tried = {problem_id(row) for row in mine}
-        found.append(Profile(*who, tuple(sorted(ratios)), len(tried)))
+        tried = {problem_id(row) for row in entrant_rows}
+        profiles.append(Profile(*entrant, tuple(sorted(ratios)), len(tried)))
     return sorted(
-        found,
+        profiles,
         key=lambda profile: (profile.budget, -profile.share(1.05), profile.placer),
     )

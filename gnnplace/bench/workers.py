@@ -55,18 +55,22 @@ class CellWorker:
 
     def run(self, task: CellTask) -> Row:
         """Return the row of a cell: the worker's, or one that says that there is none."""
-        begin, limit, known = time.perf_counter(), LOADING, None
+        begin, limit, description = time.perf_counter(), LOADING, None
         self._send(task.to_json())
         while True:
             text = self._answer(begin + limit - time.perf_counter())
             if not text:
                 return failed(
-                    task, known, time.perf_counter() - begin, self._end(limit)
+                    task, description, time.perf_counter() - begin, self._end(limit)
                 )
             answer: Row = json.loads(text)
             if not answer.pop("begun", False):
                 return answer
-            begin, limit, known = time.perf_counter(), task.timeout + GRACE, answer
+            begin, limit, description = (
+                time.perf_counter(),
+                task.timeout + GRACE,
+                answer,
+            )
 
     def close(self) -> None:
         """End the process, at once, for good."""

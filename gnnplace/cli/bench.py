@@ -60,10 +60,10 @@ def run(args: Namespace) -> int:
         part_of(args.part),
         args.accept_other_loss,
     )
-    where = Where(args.processes, args.dask, args.keep)
+    location = Where(args.processes, args.dask, args.keep)
     folder = RESULTS if args.output is None else args.output
     return gnnplace.run_suite(
-        _suite_file(args.suite), folder, console(), say, override, where
+        _suite_file(args.suite), folder, console(), say, override, location
     )
 
 
@@ -106,7 +106,7 @@ def _check(args: Namespace) -> int:
 
 
 def numbers(
-    text: str, kind: type[Number], what: str, allowed: Range
+    text: str, kind: type[Number], option: str, allowed: Range
 ) -> tuple[Number, ...]:
     """Return the comma-separated numbers of a text.
 
@@ -114,21 +114,21 @@ def numbers(
         InputError: One of them is no number, or out of its range.
     """
     try:
-        found = tuple(kind(part) for part in text.split(",") if part)
+        values = tuple(kind(part) for part in text.split(",") if part)
     except ValueError:
         raise InputError(
-            f"{what} {text!r}: give numbers with commas between them"
+            f"{option} {text!r}: give numbers with commas between them"
         ) from None
-    for value in found:
-        check_number(what, value, allowed)
-    return found
+    for value in values:
+        check_number(option, value, allowed)
+    return values
 
 
 def part_of(text: str) -> tuple[int, int] | None:
     """Return the two numbers of ``K/N``, or None for an empty text."""
     if not text:
         return None
-    found = numbers(text.replace("/", ","), int, "--part", COUNT)
-    if len(found) != 2:
+    pair = numbers(text.replace("/", ","), int, "--part", COUNT)
+    if len(pair) != 2:
         raise InputError(f"--part {text!r}: give K/N, such as 1/2")
-    return found[0], found[1]
+    return pair[0], pair[1]

@@ -35,8 +35,8 @@ def run(args: Namespace) -> int:
     _check_views(args)
     if args.plans:
         return _compare_plans(args)
-    asked = constraints_of(args)
-    few = gnnplace.Constraints(max_devices=asked.max_devices)
+    constraints = constraints_of(args)
+    device_limit = gnnplace.Constraints(max_devices=constraints.max_devices)
     names = names_in(args.placers)
     for name in names:
         with suppress(MissingExtraError):  # its row says so
@@ -45,22 +45,24 @@ def run(args: Namespace) -> int:
         raise InputError(
             f"objective {args.objective!r}: must be 'time' or 'throughput'"
         )
-    problem = read_problem_of(args, capture_options(args, constraints=asked.patterns))
-    problem = gnnplace.limited(problem, asked)
+    problem = read_problem_of(
+        args, capture_options(args, constraints=constraints.patterns)
+    )
+    problem = gnnplace.limited(problem, constraints)
     gnnplace.warm(names or None, progress=say, num_ops=problem.num_ops)
     title = f"{problem.name} on {problem.num_devices} devices"
     if args.objective == gnnplace.THROUGHPUT:
-        return _compare_intervals(problem, names, args, title, few)
+        return _compare_intervals(problem, names, args, title, device_limit)
     how: dict[str, Any] = {
         "budget": args.budget,
         "seed": args.seed,
-        "constraints": few,
+        "constraints": device_limit,
         "progress": say,
     }
     results = gnnplace.compare(problem, names or None, **how)
     rows = with_best_bound([make_row(result) for result in results])
     _write_views(args, problem, results)
-    may_split = asked.max_devices != 1
+    may_split = constraints.max_devices != 1
     print_answer(
         args,
         lambda: {"problem": problem.name, "rows": [row.data() for row in rows]},
@@ -90,10 +92,10 @@ def _write_views(
     if args.html is not None:
         gnnplace.write_page(args.html, problem, results)
     if args.trace is not None:
-        found = [result for result in results if isinstance(result, gnnplace.Result)]
+        placed = [result for result in results if isinstance(result, gnnplace.Result)]
         write_trace(
             args.trace,
-            [from_simulation(problem, r.simulation, r.placer) for r in found],
+            [from_simulation(problem, r.simulation, r.placer) for r in placed],
         )
 
 
@@ -119,22 +121,22 @@ def _compare_plans(args: Namespace) -> int:
     """Search a plan, print it beside baselines, and return the exit code."""
     if args.cluster is None:
         raise InputError("compare --plans: needs --cluster, the GPUs to plan for")
-    asked = constraints_of(args)
-    if asked.patterns or asked.max_devices is not None:
+    constraints = constraints_of(args)
+    if constraints.patterns or constraints.max_devices is not None:
         raise InputError(
             "compare --plans: baselines obey no pins; give constraints to plan"
         )
-    found = gnnplace.compare_plans(
+    plans = gnnplace.compare_plans(
         args.what,
         args.cluster,
         batch=args.batch,
         precision=args.precision,
         optimizer=args.optimizer,
-        headroom=asked.headroom or "auto",
+        headroom=constraints.headroom or "auto",
         budget=args.budget,
         accept_other_loss=args.accept_other_loss,
         progress=say,
     )
-    answers = {name: None if p is None else p.answer() for name, p in found.items()}
-    print_answer(args, lambda: answers, lambda: baseline_lines(found))
-    return 0 if found["plan"] is not None else 3
+    answers = {name: None if p is None else p.answer() for name, p in plans.items()}
+    print_answer(args, lambda: answers, lambda: baseline_lines(plans))
+    return 0 if plans["plan"] is not None else 3

@@ -59,7 +59,7 @@ def console(output: str | None = None) -> Console:
 @contextmanager
 def changes_said() -> Iterator[None]:
     """Print, inside the block, each way in which a captured step differs from the model, once."""
-    said: set[str] = set()
+    messages: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", ChangedWarning)
         original = warnings.showwarning
@@ -69,15 +69,15 @@ def changes_said() -> Iterator[None]:
         ) -> None:
             if not issubclass(category, ChangedWarning):
                 original(message, category, *rest, **more)
-            elif str(message) not in said:
-                said.add(str(message))
+            elif str(message) not in messages:
+                messages.add(str(message))
                 say(f"note: {message}")
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print one JSON object on a line of its own."""
     pause()
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
@@ -253,22 +253,22 @@ class Bar:
                 self.drawn = _made(self.console)
                 self.drawn.add_task("")
                 self.drawn.start()
-            found = COUNT.search(self.line)
-            counts = found.groups() if found else ("0", None)
-            done, total = (
+            match = COUNT.search(self.line)
+            counts = match.groups() if match else ("0", None)
+            completed, total = (
                 None if text is None else int(text.replace(",", "")) for text in counts
             )
             task = self.drawn.tasks[0]
             task.start_time = self.drawn.get_time() - (time.monotonic() - self.since)
             self.drawn.update(
-                task.id, description=self.line, completed=done, total=total
+                task.id, description=self.line, completed=completed, total=total
             )
             self.drawn.refresh()
 
     def _keep(self) -> None:
         seconds = time.monotonic() - self.since
-        told = f"  {self.line}" + (f" ({seconds:.0f} s)" if seconds >= 1 else "")
-        self.console.print(told, markup=False, highlight=False, soft_wrap=True)
+        text = f"  {self.line}" + (f" ({seconds:.0f} s)" if seconds >= 1 else "")
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _clear(self) -> None:
         if self.drawn is not None:
@@ -331,11 +331,11 @@ def _is_counted_again(line: str) -> bool:
 
     A log does not need all of these.
     """
-    plain, now = _without_count(line), time.monotonic()
-    known, since = _State.counted
-    if plain == line or (plain == known and now - since < AFTER):
+    plain, time_printed = _without_count(line), time.monotonic()
+    previous, since = _State.counted
+    if plain == line or (plain == previous and time_printed - since < AFTER):
         return plain != line
-    _State.counted = (plain, now)
+    _State.counted = (plain, time_printed)
     return False
 
 

@@ -50,21 +50,23 @@ def run(args: Namespace) -> int:
 def _export(args: Namespace) -> int:
     """Write a plan as a launcher's file."""
     plan = gnnplace.read_plan(args.file)
-    made = gnnplace.export_plan(
+    launch_file = gnnplace.export_plan(
         plan, args.launcher, model=args.model, cluster=args.cluster
     )
-    if made.beside is not None:
+    if launch_file.beside is not None:
         path = Path(args.output).with_suffix(".csv")
         check_output(str(path))
         if path == Path(args.output):
             raise InputError(
                 f"output {args.output!r}: is the schedule's name; end it with .py"
             )
-        write_text(path, made.beside)
-    write_text(args.output, made.text)
+        write_text(path, launch_file.beside)
+    write_text(args.output, launch_file.text)
     from gnnplace.report import launch_lines
 
-    print_lines(*launch_lines(plan.for_launcher(args.launcher), made, args.output))
+    print_lines(
+        *launch_lines(plan.for_launcher(args.launcher), launch_file, args.output)
+    )
     return 0
 
 
@@ -87,10 +89,12 @@ def _import(args: Namespace) -> int:
         raise InputError(
             "--cluster: is needed to price a launch file, such as --cluster nvlink-a100-8"
         )
-    given, _ = read_launch_file(args, args.file, args.format)
-    print_lines(f"{Path(args.file).name}: {given.words or 'says nothing of a plan'}")
+    launch_plan, _ = read_launch_file(args, args.file, args.format)
+    print_lines(
+        f"{Path(args.file).name}: {launch_plan.words or 'says nothing of a plan'}"
+    )
     (plan,) = gnnplace.plan(
-        args.model, args.cluster, batch=args.batch, given=given, progress=say
+        args.model, args.cluster, batch=args.batch, given=launch_plan, progress=say
     )
     plan.save(args.output)
     from gnnplace.report import plan_lines

@@ -57,13 +57,13 @@ def _print(road: Road) -> None:
     out.print(comparison_table(road.rows, title))
     eager = [eager_line(road.eager)] if road.eager else []
     caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
-    told = [f"not to be compared: {caveat}" for caveat in caveats]
+    caveat_lines = [f"not to be compared: {caveat}" for caveat in caveats]
     for line in [
         *summary_lines(road.rows),
         *_verdict(road),
         *_whole(road),
         *eager,
-        *told,
+        *caveat_lines,
     ]:
         out.print(line, soft_wrap=True)
 

@@ -28,16 +28,18 @@ def run(args: Namespace) -> int:
     check_output(args.html, args.trace)
     if is_plan(args.before) and is_plan(args.after):
         return _plans(args)
-    first, before, asked = read_placed(args, args.before)
-    second, after, other = read_placed(args, args.after)
+    first, first_placement, first_constraints = read_placed(args, args.before)
+    second, second_placement, second_constraints = read_placed(args, args.after)
     first, second = (
-        gnnplace.constrained(first, asked),
-        gnnplace.constrained(second, other),
+        gnnplace.constrained(first, first_constraints),
+        gnnplace.constrained(second, second_constraints),
     )
-    found = gnnplace.difference(first, before, after, second)
+    difference = gnnplace.difference(first, first_placement, second_placement, second)
     if args.html is not None or args.trace is not None:
-        _write_views(args, first, before, second, after)
-    print_answer(args, lambda: difference_data(found), lambda: difference_parts(found))
+        _write_views(args, first, first_placement, second, second_placement)
+    print_answer(
+        args, lambda: difference_data(difference), lambda: difference_parts(difference)
+    )
     return 0
 
 
@@ -51,10 +53,10 @@ def _plans(args: Namespace) -> int:
     plans = [read_plan(path) for path in (args.before, args.after)]
     for plan in plans:
         check_model(plan.file, workload_of(args.what, fake=True))
-    before, after = plans
+    first, second = plans
     seconds = [plan.file.step_time for plan in plans]
-    data = {"step_times": seconds, "moved": moved_between(before, after)}
-    print_answer(args, lambda: data, lambda: difference_lines(before, after))
+    data = {"step_times": seconds, "moved": moved_between(first, second)}
+    print_answer(args, lambda: data, lambda: difference_lines(first, second))
     return 0
 
 

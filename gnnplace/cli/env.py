@@ -11,12 +11,12 @@ from gnnplace.cli.console import console, print_json
 
 def run(args: Namespace) -> int:
     """Print the environment."""
-    found = gnnplace.environment()
+    environment = gnnplace.environment()
     if args.json:
-        print_json(found)
+        print_json(environment)
         return 0
     table = Table("what", "value", show_header=False)
-    for part, values in found.items():
+    for part, values in environment.items():
         for name, value in values.items():
             table.add_row(f"{part}: {name}", str(value))
     console().print(table)

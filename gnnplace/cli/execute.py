@@ -77,7 +77,7 @@ def run(args: Namespace) -> int:
     cluster = gnnplace.resolve_cluster(args.cluster or cluster_of(data))
     problem = gnnplace.profile(program, cluster, options=options, progress=say)
     placement, problem = gnnplace.read_placement_for(args.placement, problem)
-    done = gnnplace.execute(
+    executed = gnnplace.execute(
         program,
         problem,
         placement,
@@ -86,11 +86,11 @@ def run(args: Namespace) -> int:
         record=gnnplace.RecordOptions(store=store, label=args.model),
         progress=say,
     )
-    say_kept(done.fault)
+    say_kept(executed.fault)
     predicted = gnnplace.simulate(problem, placement)
     name = placement.placer or "placement"
     timelines = [
-        from_execution(problem, done.execution, name),
+        from_execution(problem, executed.execution, name),
         from_simulation(problem, predicted, name),
     ]
     if args.trace:
@@ -98,25 +98,27 @@ def run(args: Namespace) -> int:
     if args.html is not None:
         write_placements(args.html, problem, timelines, beside=True)
     # Eager steps are timed beside the run where they do the same work: float32 training.
-    alike = not (args.no_eager or options.forward_only or options.dtype != "float32")
-    eager = gnnplace.eager_times(args.model, options, say) if alike else {}
+    is_comparable = not (
+        args.no_eager or options.forward_only or options.dtype != "float32"
+    )
+    eager = gnnplace.eager_times(args.model, options, say) if is_comparable else {}
     names = [device.name for device in problem.cluster.devices]
     memory = dict(zip(names, predicted.peak_memory.tolist(), strict=True))
-    _print_run(args, done, predicted.step_time, eager, memory, options)
-    return 0 if done.passed else 1
+    _print_run(args, executed, predicted.step_time, eager, memory, options)
+    return 0 if executed.passed else 1
 
 
 def _dry_run(args: Namespace) -> int:
     """Print whether GPUs could run a placement."""
     options = placed_options(args, read_json(args.placement))
-    found = gnnplace.dry_run(
+    report = gnnplace.dry_run(
         args.model, args.placement, options=options, claim=args.dry_run
     )
     if args.json:
-        print_json({**asdict(found), "passed": found.passed})
+        print_json({**asdict(report), "passed": report.passed})
     else:
-        console().print(found.summary(), soft_wrap=True, markup=False, highlight=False)
-    return 0 if found.passed else 1
+        console().print(report.summary(), soft_wrap=True, markup=False, highlight=False)
+    return 0 if report.passed else 1
 
 
 def _hosts() -> Hosts | None:
@@ -201,7 +203,10 @@ def _print_run(
             "bitwise": run.verification.bitwise,
             "peak_memory": execution.peak_memory,
             "predicted_peak_memory": memory,
-            "memory": {name: asdict(each) for name, each in execution.memory.items()},
+            "memory": {
+                name: asdict(device_memory)
+                for name, device_memory in execution.memory.items()
+            },
             "loss": execution.first.loss if execution.first else None,
             "eager_step_time": {
                 str(cores): seconds for cores, seconds in eager.items()
@@ -234,13 +239,15 @@ def _print_run(
     out.print(run.verification.summary(), soft_wrap=True)
     if not options.forward_only:
         out.print(run.whole.summary(), soft_wrap=True)
-    for name, found in execution.memory.items():
-        before = f"message buffers {bytes_text(found.messages)}"
-        if found.process is not None:
-            before = f"process and libraries {bytes_text(found.process)}, {before}"
+    for name, device_memory in execution.memory.items():
+        buffers = f"message buffers {bytes_text(device_memory.messages)}"
+        if device_memory.process is not None:
+            process = bytes_text(device_memory.process)
+            buffers = f"process and libraries {process}, {buffers}"
+        peak, state = bytes_text(device_memory.peak), bytes_text(device_memory.state)
         out.print(
-            f"memory of {name}: {bytes_text(found.peak)} in a step, {bytes_text(found.state)} of "
-            f"it state (predicted {bytes_text(memory[name])}); held beside: {before}",
+            f"memory of {name}: {peak} in a step, {state} of it state "
+            f"(predicted {bytes_text(memory[name])}); held beside: {buffers}",
             soft_wrap=True,
         )
     if eager:
@@ -256,12 +263,12 @@ def run_plan(args: Namespace) -> int:
         say(
             f"executing: {len(plan.file.stages)} stages, {plan.microbatches} micro-batches"
         )
-    found = gnnplace.run_plan(
+    plan_run = gnnplace.run_plan(
         plan, args.model, train=args.train, steps=args.steps, timeout=args.timeout
     )
-    if found is None:
+    if plan_run is None:
         return 0
     if args.html is not None:
-        write_text(args.html, plan_page(found.plan, run_lines(found)))
-    print_answer(args, found.answer, lambda: run_lines(found))
-    return 0 if found.passed else 1
+        write_text(args.html, plan_page(plan_run.plan, run_lines(plan_run)))
+    print_answer(args, plan_run.answer, lambda: run_lines(plan_run))
+    return 0 if plan_run.passed else 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jsonargparse import Namespace
 
 import gnnplace
 from gnnplace.cli.console import print_answer, say
 from gnnplace.cli.launch_files import read_launch_file
 from gnnplace.errors import InputError
+
+if TYPE_CHECKING:
+    from gnnplace.explaining import LaunchExplanation
 
 
 def run(args: Namespace) -> int:
@@ -23,23 +28,29 @@ def run(args: Namespace) -> int:
     from gnnplace.cli.placed import read_placed
     from gnnplace.report import explanation_data, explanation_parts
 
-    problem, placement, asked = read_placed(args, args.placement)
-    known = args.name in problem.graph.index
-    op, module = args.op, args.module or (None if known else args.name)
+    problem, placement, constraints = read_placed(args, args.placement)
+    # A name without --op or --module is an op's if there is such an op, else a module's.
+    op, module = args.op, args.module
+    if args.name in problem.graph.index:
+        op = op or args.name
+    else:
+        module = module or args.name
     if args.loosen:
         gnnplace.make_placer(args.placer)
         gnnplace.warm([args.placer], progress=say, num_ops=problem.num_ops)
     search = gnnplace.PlaceOptions(args.placer, args.budget, args.seed)
-    found = gnnplace.explain(
+    explanation = gnnplace.explain(
         problem,
         placement,
-        op=op or (args.name if known else None),
+        op=op,
         module=module,
-        constraints=asked,
+        constraints=constraints,
         loosen=search if args.loosen else None,
     )
     print_answer(
-        args, lambda: explanation_data(found), lambda: explanation_parts(found)
+        args,
+        lambda: explanation_data(explanation),
+        lambda: explanation_parts(explanation),
     )
     return 0
 
@@ -68,39 +79,44 @@ def _explain_plan(args: Namespace) -> int:
     )
 
     if gnnplace.is_launch_file(args.what):
-        if args.cluster is None:
-            raise InputError(
-                "--cluster: is needed to price a launch file, such as dgx-h100-8x8"
-            )
-        plan, name = read_launch_file(args, args.what, args.source_launcher)
-        priced = gnnplace.price_launch_plan(
-            plan,
-            name,
-            args.cluster,
-            batch=args.batch,
-            model=args.model,
-            environment=args.environment,
-        )
-        run = gnnplace.explain_launch_plan(priced, args.measured)
-        lines = launch_explanation_lines(run, args.what, args.cluster)
-        print_answer(args, lambda: launch_explanation_data(run), lambda: lines)
+        launch = _explain_launch_file(args)
+        lines = launch_explanation_lines(launch, args.what, args.cluster)
+        print_answer(args, lambda: launch_explanation_data(launch), lambda: lines)
         return 0
-    found = gnnplace.explain_plan(
+    explanation = gnnplace.explain_plan(
         gnnplace.read_plan(args.what),
         model=args.model,
         cluster=args.cluster,
         measured=args.measured,
         progress=say,
     )
-    if isinstance(found, LaunchExplanation):
-        lines = launch_explanation_lines(
-            found, args.what, found.answer.setting.cluster.name
-        )
-        print_answer(args, lambda: launch_explanation_data(found), lambda: lines)
+    # A plan in words is explained as the launch file that it would be.
+    if isinstance(explanation, LaunchExplanation):
+        cluster = explanation.answer.setting.cluster.name
+        lines = launch_explanation_lines(explanation, args.what, cluster)
+        print_answer(args, lambda: launch_explanation_data(explanation), lambda: lines)
         return 0
     print_answer(
         args,
-        lambda: plan_explanation_data(found),
-        lambda: plan_explanation_lines(found),
+        lambda: plan_explanation_data(explanation),
+        lambda: plan_explanation_lines(explanation),
     )
     return 0
+
+
+def _explain_launch_file(args: Namespace) -> LaunchExplanation:
+    """Explain the plan that a launch file of a training framework describes."""
+    if args.cluster is None:
+        raise InputError(
+            "--cluster: is needed to price a launch file, such as dgx-h100-8x8"
+        )
+    plan, name = read_launch_file(args, args.what, args.source_launcher)
+    priced = gnnplace.price_launch_plan(
+        plan,
+        name,
+        args.cluster,
+        batch=args.batch,
+        model=args.model,
+        environment=args.environment,
+    )
+    return gnnplace.explain_launch_plan(priced, args.measured)

@@ -81,15 +81,17 @@ def _execute(args: Namespace) -> int:
         steps=args.steps,
         timeout=args.timeout,
     )
-    done = gnnplace.execute_hybrid(
+    plan_run = gnnplace.execute_hybrid(
         args.what,
         args.cluster,
         running=running,
         accept_other_loss=capture_options(args, microbatches=1).accept_other_loss,
         progress=say,
     )
-    print_answer(args, done.answer, lambda: [done.plan.shape, *run_lines(done)])
-    return 0 if done.passed else 1
+    print_answer(
+        args, plan_run.answer, lambda: [plan_run.plan.shape, *run_lines(plan_run)]
+    )
+    return 0 if plan_run.passed else 1
 
 
 def _search(args: Namespace) -> Search:

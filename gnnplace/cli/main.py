@@ -34,7 +34,7 @@ ROWS = json.loads(Path(__file__).with_name("options.json").read_text(encoding="u
 COMMANDS = {name: row["about"] for name, row in ROWS["commands"].items()}
 USAGE = f"""gnnplace: finds which device should run each operation of a PyTorch training step.
 
-{chr(10).join(f"  gnnplace {name:13} {what}" for name, what in COMMANDS.items())}
+{chr(10).join(f"  gnnplace {name:13} {summary}" for name, summary in COMMANDS.items())}
 
 gnnplace COMMAND --help says more; --quiet hides progress; gnnplace --version. MODEL is a zoo name,
 hf:CONFIG or module:callable; C is cpu:N, cuda:N, auto, a preset or a YAML file.
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Those of the process by default.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     # Torch and what comes with it are a million objects that stay. To look for garbage among them,
     # again and again while they are imported and once more at the end, takes a third of the time.
     gc.set_threshold(50_000, 20, 100)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with suppress(OSError):  # it flushes: what cannot be written is told when it is
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
-    code = run(given)
+    code = run(command_line)
     interrupts.leave()
     gc.freeze()
     sys.exit(code)
@@ -99,15 +99,15 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        told = _told(error)
-        if told is None:
+        failure = _describe_failure(error)
+        if failure is None:
             raise
-        return _fail(*told, getattr(error, "faults", ()))
+        return _fail(*failure, getattr(error, "faults", ()))
     finally:
         interrupts.unwatch()
 
 
-def _told(error: BaseException) -> tuple[str, int] | None:
+def _describe_failure(error: BaseException) -> tuple[str, int] | None:
     """Return the message and exit code of an error, or None for an error of the program itself."""
     if interrupts.interrupted() or isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing half-written is left", INTERRUPTED
@@ -121,12 +121,14 @@ def _told(error: BaseException) -> tuple[str, int] | None:
         return "", BROKEN_PIPE
     if isinstance(error, OSError) and error.errno in FULL:
         _forget_stdout()
-        where = error.filename or "what it writes to"
+        path = error.filename or "what it writes to"
         return (
-            f"{where}: cannot be written: {error.strerror}; make room and run it again",
+            f"{path}: cannot be written: {error.strerror}; make room and run it again",
             2,
         )
-    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+    if isinstance(error, MemoryError) or any(
+        words in str(error) for words in NO_MEMORY
+    ):
         return (
             f"out of memory ({str(error)[:200]}); end other programs, or take a smaller case",
             1,
@@ -138,27 +140,31 @@ def _told(error: BaseException) -> tuple[str, int] | None:
     return _parser_fault(str(error)), 2
 
 
-def _parser_fault(told: str) -> str:
+def _parser_fault(message: str) -> str:
     """Translate a message of jsonargparse: without Python's types and the parser's own terms."""
-    if told.startswith("Unexpected config"):
+    if message.startswith("Unexpected config"):
         return "--config: must be keys and values, as the recipes of trainers/"
-    if told.startswith("Problems parsing config"):
-        found = told.partition(":")[2].replace(' in "<unicode string>",', "")
-        return f"--config: not YAML: {found.strip()}"
-    name = re.match(r'Parser key "([\w.]+)":', told)
-    value = re.search(r"(?:Got|Given) value: (.*)", told, re.DOTALL)
+    if message.startswith("Problems parsing config"):
+        reason = message.partition(":")[2].replace(' in "<unicode string>",', "")
+        return f"--config: not YAML: {reason.strip()}"
+    name = re.match(r'Parser key "([\w.]+)":', message)
+    value = re.search(r"(?:Got|Given) value: (.*)", message, re.DOTALL)
     if name is None or value is None:
-        return told
+        return message
     option = f"--{name[1] if '.' in name[1] else name[1].replace('_', '-')} {value[1]}"
-    unknown = re.search(r"Problem with given class_path '.*?':\s*(.*)", told)
+    unknown = re.search(r"Problem with given class_path '.*?':\s*(.*)", message)
     if unknown is not None:
         return f"{option}: {unknown[1]}"
     kinds = [
         KINDS.get(kind, kind)
-        for kind in re.findall(r"Expected a <class '(\w+)'>", told)
+        for kind in re.findall(r"Expected a <class '(\w+)'>", message)
     ]
-    kinds = [f"a {kind}" for kind in re.findall(r"a subclass of (\w+)", told)] + kinds
-    return f"{option}: must be {' or '.join(dict.fromkeys(kinds))}" if kinds else told
+    kinds = [
+        f"a {kind}" for kind in re.findall(r"a subclass of (\w+)", message)
+    ] + kinds
+    return (
+        f"{option}: must be {' or '.join(dict.fromkeys(kinds))}" if kinds else message
+    )
 
 
 def _forget_stdout() -> None:
@@ -177,7 +183,7 @@ def _run(arguments: list[str]) -> int:
 
         sys.stdout.write(f"gnnplace {versions(['gnnplace'])['gnnplace']}\n")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    name, options = arguments[0], arguments[1:]
     if name not in COMMANDS:
         near = suggestion(name, COMMANDS)
         raise InputError(
@@ -185,19 +191,19 @@ def _run(arguments: list[str]) -> int:
         )
     from gnnplace.cli.console import changes_said, show_progress, working
 
-    show_progress("--quiet" not in rest)
-    if "--quiet" in rest:
+    show_progress("--quiet" not in options)
+    if "--quiet" in options:
         os.environ.setdefault(
             "TRANSFORMERS_VERBOSITY", "error"
         )  # it warns of configurations
-    rest = [argument for argument in rest if argument != "--quiet"]
+    options = [argument for argument in options if argument != "--quiet"]
     if name == "train":
         from gnnplace.cli.train import run as train
 
         with changes_said():
-            return train(rest, quiet="--quiet" in arguments)
+            return train(options, quiet="--quiet" in arguments)
     parser = parser_of(name)
-    args = parser.parse_args(rest)
+    args = parser.parse_args(options)
     from gnnplace.cli.numbers import check_numbers
 
     check_numbers(parser, args)

@@ -56,12 +56,12 @@ def _instant(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        given = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise InputError(
             f"--before {text!r}: not a date; give 2026-11-21 or 2026-11-21T12:00"
         ) from None
-    zoned = given if given.tzinfo else given.replace(tzinfo=UTC)
+    zoned = time if time.tzinfo else time.replace(tzinfo=UTC)
     return zoned.astimezone(UTC).isoformat(timespec="microseconds")
 
 
@@ -113,12 +113,12 @@ def _calibrate(store: MeasurementStore, selection: Selection, args: Namespace) -
     """Fit one calibration to all runs on this machine and show its error on held-out runs."""
     output = args.output or "calibration.json"
     check_output(output)
-    found = gnnplace.calibrate(
+    calibrated = gnnplace.calibrate(
         store, selection, clock=args.clock, seed=args.seed, progress=say
     )
     out = console(output)
-    out.print(calibration_table(found))
-    out.print(f"calibration: {found.calibration}", soft_wrap=True)
-    write_calibration(output, found.calibration, found.overlap)
+    out.print(calibration_table(calibrated))
+    out.print(f"calibration: {calibrated.calibration}", soft_wrap=True)
+    write_calibration(output, calibrated.calibration, calibrated.overlap)
     out.print(f"written to {output}: for profile and place --calibration")
     return 0

@@ -25,43 +25,45 @@ class Range:
     """The range that a number must be in.
 
     Attributes:
-        least: The least number allowed, or None.
+        minimum: The least number allowed, or None.
         above: A bound that the number must exceed, or None.
-        most: The largest number allowed, or None.
+        maximum: The largest number allowed, or None.
     """
 
-    least: float | None = None
+    minimum: float | None = None
     above: float | None = None
-    most: float | None = None
+    maximum: float | None = None
 
     def fault(self, value: float) -> str | None:
         """Return what is wrong with a number, or None if it is in the range."""
         if isinstance(value, float) and not math.isfinite(value):
             return "must be a finite number"
-        if self.least is not None and value < self.least:
+        if self.minimum is not None and value < self.minimum:
             return (
                 "must not be negative"
-                if self.least == 0
-                else f"must be at least {self.least:g}"
+                if self.minimum == 0
+                else f"must be at least {self.minimum:g}"
             )
         if self.above is not None and value <= self.above:
             return f"must be more than {self.above:g}"
-        if self.most is not None and value > self.most:
-            return f"must be at most {self.most:.15g}"
+        if self.maximum is not None and value > self.maximum:
+            return f"must be at most {self.maximum:.15g}"
         return None
 
 
-COUNT = Range(least=1)
-NOT_NEGATIVE = Range(least=0)
+COUNT = Range(minimum=1)
+NOT_NEGATIVE = Range(minimum=0)
 POSITIVE = Range(above=0)
-SEED = Range(least=0, most=MOST_SEED)
-BUDGET = Range(least=0, most=MOST_SECONDS)
-SECONDS = Range(above=0, most=MOST_SECONDS)
+SEED = Range(minimum=0, maximum=MOST_SEED)
+BUDGET = Range(minimum=0, maximum=MOST_SECONDS)
+SECONDS = Range(above=0, maximum=MOST_SECONDS)
 
 Record = TypeVar("Record")
 
 
-def from_args(kind: Callable[..., Record], args: Namespace, **changed: Any) -> Record:
+def from_args(
+    kind: Callable[..., Record], args: Namespace, **changed: object
+) -> Record:
     """Make a dataclass of the arguments that its fields are named as, and of `changed`."""
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
@@ -96,20 +98,20 @@ KINDS: Mapping[str, tuple[Any, Range]] = {
     "count": (int, COUNT),
     "count or none": (int | None, COUNT),
     "whole": (int, NOT_NEGATIVE),
-    "devices": (int, Range(least=1, most=MOST_DEVICES)),
-    "processes": (int, Range(least=0, most=1024)),
-    "steps": (int, Range(least=1, most=MOST_STEPS)),
+    "devices": (int, Range(minimum=1, maximum=MOST_DEVICES)),
+    "processes": (int, Range(minimum=0, maximum=1024)),
+    "steps": (int, Range(minimum=1, maximum=MOST_STEPS)),
     "seed": (int, SEED),
-    "microbatches": (int, Range(least=1, most=MOST_MICROBATCHES)),
+    "microbatches": (int, Range(minimum=1, maximum=MOST_MICROBATCHES)),
     "microbatches or auto": (
         int | Literal["auto"],
-        Range(least=1, most=MOST_MICROBATCHES),
+        Range(minimum=1, maximum=MOST_MICROBATCHES),
     ),
     "budget": (float, BUDGET),
     "seconds": (float, SECONDS),
     "positive": (float, POSITIVE),
     "not negative": (float, NOT_NEGATIVE),
-    "imbalance": (float, Range(least=1, most=64)),
+    "imbalance": (float, Range(minimum=1, maximum=64)),
     "bytes": (size, POSITIVE),
     "bytes or none": (size, NOT_NEGATIVE),
 }
@@ -134,7 +136,7 @@ def check_numbers(parser: ArgumentParser, args: Namespace) -> None:
         check_number(name, value, allowed)
 
 
-def check_number(name: str, value: Any, allowed: Range) -> None:
+def check_number(name: str, value: object, allowed: Range) -> None:
     """Refuse one number; None and words pass.
 
     Raises:

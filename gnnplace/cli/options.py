@@ -59,18 +59,18 @@ def add_options(parser: ArgumentParser, rows: Iterable[Row]) -> None:
 
 
 def _add_option(
-    parser: ArgumentParser, name: str, help: str, kind: str = "text", **more: Any
+    parser: ArgumentParser, name: str, help: str, kind: str = "text", **settings: object
 ) -> None:
     """Declare one option or argument."""
     if kind in KINDS:
-        more["type"], allowed = KINDS[kind]
+        settings["type"], allowed = KINDS[kind]
         ranges_of(parser)[name] = allowed
     elif kind in ACTIONS:
-        more["action"] = ACTIONS[kind]
+        settings["action"] = ACTIONS[kind]
     elif kind == "text or none":
-        more["type"] = str | None
-    told = re.sub(r"\{(\w+)\}", lambda found: _choices_text(found[1]), help)
-    parser.add_argument(*name.split(), help=told, **more)
+        settings["type"] = str | None
+    help_text = re.sub(r"\{(\w+)\}", lambda found: _choices_text(found[1]), help)
+    parser.add_argument(*name.split(), help=help_text, **settings)
 
 
 ACTIONS = {"flag": "store_true", "list": "append"}
@@ -78,16 +78,16 @@ ACTIONS = {"flag": "store_true", "list": "append"}
 
 def _add_placer_options(parser: ArgumentParser) -> None:
     """Declare ``--placer`` and the options that placers have."""
-    told = "The placer: {placers}, or module:Class."
-    _add_option(parser, "--placer", told, default="best")
+    help_text = "The placer: {placers}, or module:Class."
+    _add_option(parser, "--placer", help_text, default="best")
     for name, option in gnnplace.placer_options().items():
         having = [row.name for row in gnnplace.ROSTER.values() if name in row.options]
-        more: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         if option.kind is not str:
-            more["type"] = option.kind
-            ranges_of(parser)[f"--{name}"] = Range(least=option.least)
-        told = f"{option.help} For {', '.join(having)}."
-        _add_option(parser, f"--{name}", told, default=None, **more)
+            settings["type"] = option.kind
+            ranges_of(parser)[f"--{name}"] = Range(minimum=option.least)
+        help_text = f"{option.help} For {', '.join(having)}."
+        _add_option(parser, f"--{name}", help_text, default=None, **settings)
 
 
 def _listed(module: str, names: str) -> tuple[str, ...]:
@@ -127,21 +127,21 @@ def _choices_text(name: str) -> str:
     return MODELS if name == "model" else ", ".join(NAMES[name]())
 
 
-def capture_options(args: Namespace, **changed: Any) -> gnnplace.CaptureOptions:
+def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptions:
     """Return the capture options among a command's arguments.
 
     With ``--microbatches auto`` they are those of the whole batch.
     """
-    given = {key: getattr(args, key) for key in CAPTURE} | changed
-    given["microbatches"] = (
-        1 if given["microbatches"] == AUTO else given["microbatches"]
+    options = {key: getattr(args, key) for key in CAPTURE} | changed
+    options["microbatches"] = (
+        1 if options["microbatches"] == AUTO else options["microbatches"]
     )
-    return gnnplace.CaptureOptions(**given)
+    return gnnplace.CaptureOptions(**options)
 
 
 def options_entry(options: gnnplace.CaptureOptions) -> dict[str, Any]:
     """Return the entry of a problem's or placement's file that says how the model was captured."""
-    from gnnplace.problem.placement import OPTIONS_KEY
+    from gnnplace.problem import OPTIONS_KEY
 
     return {OPTIONS_KEY: options.to_data()}
 

@@ -109,15 +109,15 @@ def device_map_of(
     """
     if program is None:
         return None
-    found = gnnplace.device_map(program, problem, placement)
+    device_map = gnnplace.device_map(program, problem, placement)
     unchecked = gnnplace.check_device_map(
-        args.what, found, forward_only=args.forward_only
+        args.what, device_map, forward_only=args.forward_only
     )
     if unchecked:
         say(
             f"note: the device map was not checked by running the model's code: {unchecked}"
         )
-    return found
+    return device_map
 
 
 ADVISING = 1.0  # seconds, at most, for what else is worth trying
@@ -133,15 +133,15 @@ def run(args: Namespace) -> int:
     if args.start is not None:
         check_start(args)
     gnnplace.check_budget(args.budget)
-    asked = constraints_of(args)
-    given = placer_options(args)
+    constraints = constraints_of(args)
+    placer_settings = placer_options(args)
     gnnplace.placer_for(
-        args.objective, args.placer, **given
+        args.objective, args.placer, **placer_settings
     )  # a wrong option shows before the work
     calibrated = correction(args.calibration)
 
-    def correct(found: Problem) -> Problem:
-        return gnnplace.limited(calibrated(found), asked)
+    def correct(profiled: Problem) -> Problem:
+        return gnnplace.limited(calibrated(profiled), constraints)
 
     place = partial(
         gnnplace.place,
@@ -149,10 +149,10 @@ def run(args: Namespace) -> int:
         budget=args.budget,
         seed=args.seed,
         objective=args.objective,
-        constraints=gnnplace.Constraints(max_devices=asked.max_devices),
-        **given,
+        constraints=gnnplace.Constraints(max_devices=constraints.max_devices),
+        **placer_settings,
     )
-    captured = capture_options(args, constraints=asked.patterns)
+    captured = capture_options(args, constraints=constraints.patterns)
     program: Program | None = None  # captured where a device map is made of it
     if args.device_map is not None:
         program = gnnplace.capture_for(args.what, args.cluster or AUTO, captured, say)
@@ -163,7 +163,7 @@ def run(args: Namespace) -> int:
         # The fingerprint is the file's own: its groups are what they were.
         plain = gnnplace.read_on_cluster(args.what, args.cluster, options.microbatches)
         data["fingerprint"] = plain.fingerprint
-    data |= {CONSTRAINTS_KEY: asked.to_data()} if asked else {}
+    data |= {CONSTRAINTS_KEY: constraints.to_data()} if constraints else {}
     data |= {CLUSTER_KEY: args.cluster} if args.cluster and args.cluster != AUTO else {}
     if args.problem is not None:
         write_json(args.problem, problem_to_data(problem) | captured_as(args, options))
@@ -173,7 +173,7 @@ def run(args: Namespace) -> int:
         write_text(args.device_map, json.dumps(mapped, indent=1) + "\n")
     out = console(args.output)
     out.print(f"{result}; written to {args.output}", soft_wrap=True)
-    for line in _lines(args, problem, result, asked):
+    for line in _lines(args, problem, result, constraints):
         out.print(line, soft_wrap=True)
     return 0
 
@@ -236,9 +236,9 @@ def _placed(
     program: Program | None = None,
 ) -> tuple[gnnplace.CaptureOptions, Problem, Result]:
     if args.microbatches == AUTO:
-        chosen = _chosen_size(args, options, place, correct)
-        assert chosen.result is not None
-        return chosen.options, chosen.problem, chosen.result
+        best = _chosen_size(args, options, place, correct)
+        assert best.result is not None
+        return best.options, best.problem, best.result
     problem = correct(read_problem_of(args, options, program))
     if args.start is not None:
         start = gnnplace.read_start(args.start, problem)
@@ -272,10 +272,10 @@ def _meanwhile(
     plain = (
         args.objective == gnnplace.TIME and not changed and not in_place(args.output)
     )
-    known = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
+    is_ready = not gnnplace.is_problem_file(args.what) or gnnplace.is_warm(
         [args.placer], num_ops=num_ops, budget=args.budget, tight=False
     )
-    if not plain or known:
+    if not plain or is_ready:
         return nullcontext()
     from gnnplace.policy import writing_first_answer
 
@@ -293,10 +293,10 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
     if not gnnplace.is_problem_file(args.what):
         return options_entry(options)
     data = read_json(args.what) if OPTIONS_KEY in read_text(args.what) else {}
-    kept = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
+    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
-    known = (kept if isinstance(kept, dict) else {}) | cut
-    return {OPTIONS_KEY: known} if known else {}
+    entry = (stored if isinstance(stored, dict) else {}) | cut
+    return {OPTIONS_KEY: entry} if entry else {}
 
 
 def read_problem_of(
@@ -341,6 +341,6 @@ def _chosen_size(
 
     gnnplace.warm([args.placer], progress=say)
     sized_model = gnnplace.SizedModel(args.what, args.cluster, options, correct, say)
-    sizes, chosen = gnnplace.choose_microbatches(sized_model, place)
-    console(args.output).print(sizes_table(sizes, chosen))
-    return chosen
+    sizes, best = gnnplace.choose_microbatches(sized_model, place)
+    console(args.output).print(sizes_table(sizes, best))
+    return best

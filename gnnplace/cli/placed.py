@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jsonargparse import Namespace
 
 import gnnplace
@@ -11,8 +9,13 @@ from gnnplace.cli.console import say
 from gnnplace.cli.options import CAPTURE
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
-from gnnplace.problem import CLUSTER_KEY, CONSTRAINTS_KEY, Placement, Problem
-from gnnplace.problem.placement import OPTIONS_KEY
+from gnnplace.problem import (
+    CLUSTER_KEY,
+    CONSTRAINTS_KEY,
+    OPTIONS_KEY,
+    Placement,
+    Problem,
+)
 
 
 def read_placed(
@@ -25,33 +28,33 @@ def read_placed(
     """
     data = read_json(path)
     stored = data.get(CONSTRAINTS_KEY) if isinstance(data, dict) else None
-    asked = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
+    constraints = gnnplace.as_constraints(stored if isinstance(stored, dict) else None)
     options = placed_options(args, data)
     if gnnplace.is_problem_file(args.what):
         problem = gnnplace.read_on_cluster(args.what, args.cluster)
         placement, problem = gnnplace.read_placement_for(path, problem)
-        return problem, placement, asked
+        return problem, placement, constraints
     cluster = args.cluster or cluster_of(data)
     problem = gnnplace.read_or_profile(args.what, cluster, options, say)
     placement, problem = gnnplace.read_placement_for(path, problem)
-    return problem, placement, asked
+    return problem, placement, constraints
 
 
-def placed_options(args: Namespace, data: Any) -> gnnplace.CaptureOptions:
+def placed_options(args: Namespace, data: object) -> gnnplace.CaptureOptions:
     """Return the capture options that the placement was made with, else those of the command."""
     stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    given = {key: getattr(args, key) for key in CAPTURE}
+    options = {key: getattr(args, key) for key in CAPTURE}
     if isinstance(stored, dict):
-        given.update(
+        options.update(
             {key: stored[key] for key in (*CAPTURE, "constraints") if key in stored}
         )
-    given["microbatches"] = max(
-        given["microbatches"], gnnplace.placed_microbatches(data)
+    options["microbatches"] = max(
+        options["microbatches"], gnnplace.placed_microbatches(data)
     )
-    return gnnplace.CaptureOptions(**given)
+    return gnnplace.CaptureOptions(**options)
 
 
-def cluster_of(data: Any) -> str:
+def cluster_of(data: object) -> str:
     """Return the cluster that a placement's file names, else ``cpu:N`` or ``cuda:N``.
 
     The latter is told by the names of the placement's devices.
@@ -59,9 +62,9 @@ def cluster_of(data: Any) -> str:
     Raises:
         MismatchError: The file names no cluster, and its devices are not those of this machine.
     """
-    known = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
-    if isinstance(known, str):
-        return known
+    cluster = data.get(CLUSTER_KEY) if isinstance(data, dict) else None
+    if isinstance(cluster, str):
+        return cluster
     sequence = data.get("sequence") if isinstance(data, dict) else None
     devices = data.get("device") if isinstance(data, dict) else None
     names = list(sequence) if isinstance(sequence, dict) else []

@@ -99,12 +99,12 @@ def is_priced_by_row(
 
 def _price(args: Namespace, headroom: str | float) -> int:
     """Price every plan of a table, print the best first, and write them in their order."""
-    odd = next(
+    unused = next(
         (n for n in ("html", "trace", "table") if getattr(args, n) is not None), None
     )
-    if odd is not None or args.tries:
+    if unused is not None or args.tries:
         raise InputError(
-            f"--{odd or 'try'}: is of one plan; leave it out with a table of plans"
+            f"--{unused or 'try'}: is of one plan; leave it out with a table of plans"
         )
     priced = gnnplace.price_plans(
         args.what,
@@ -178,7 +178,7 @@ def _price_launch_file(
 
 def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan]:
     """Search the fastest plan for one of several clusters, or batches, that options describe."""
-    asked = constraints_of(
+    constraints = constraints_of(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     return list(
@@ -190,12 +190,12 @@ def _search_plans(args: Namespace, cluster: str, batch: int | None) -> list[Plan
             optimizer=args.optimizer,
             lora=args.lora,
             memory_limit=args.memory_limit,
-            headroom=asked.headroom or args.headroom,
+            headroom=constraints.headroom or args.headroom,
             budget=args.budget,
             runnable=args.runnable,
             accept_other_loss=args.accept_other_loss,
             imbalance=args.imbalance,
-            constraints=replace(asked, headroom=None),
+            constraints=replace(constraints, headroom=None),
             modes=args.modes,
             launcher=args.launcher,
             framework=args.framework,
@@ -246,13 +246,12 @@ def _plan_batches(args: Namespace, tokens: float | None) -> int:
     return 0
 
 
-def _compare_machines(args: Namespace) -> int:
-    """Search a plan for each of several clusters, and print the best of all.
+def _check_machine_options(args: Namespace, clusters: list[str]) -> None:
+    """Check that nothing but what several clusters are compared by was asked for.
 
     Raises:
-        InputError: An option is for one cluster alone, or a price is missing.
+        InputError: An option is for one cluster alone, or clusters have no names of their own.
     """
-    clusters = [name.strip() for name in args.cluster.split(",")]
     for name in (
         "given",
         "launcher",
@@ -264,21 +263,26 @@ def _compare_machines(args: Namespace) -> int:
     ):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: is of one cluster; give --cluster one name")
-    is_other_goal = args.goal not in (TIME, CHEAPEST)
-    if (
-        args.tries
-        or is_other_goal
-        or "" in clusters
-        or len(set(clusters)) < len(clusters)
-    ):
+    is_comparable = args.goal in (TIME, CHEAPEST) and not args.tries
+    if not is_comparable or "" in clusters or len(set(clusters)) < len(clusters):
         raise InputError(
             f"--cluster {args.cluster}: several clusters must have names of their own, and are "
             "compared by time or cost, without --try"
         )
+
+
+def _compare_machines(args: Namespace) -> int:
+    """Search a plan for each of several clusters, and print the best of all.
+
+    Raises:
+        InputError: An option is for one cluster alone, or a price is missing.
+    """
+    clusters = [name.strip() for name in args.cluster.split(",")]
+    _check_machine_options(args, clusters)
     devices = {cluster: gnnplace.resolve_cluster(cluster) for cluster in clusters}
-    prices = (
-        None if args.price is None else read_prices(args.price, list(devices.values()))
-    )
+    prices = None
+    if args.price is not None:
+        prices = read_prices(args.price, list(devices.values()))
     tokens = None if args.tokens is None else token_count(args.tokens)
     plans = {
         cluster: _search_plans(args, cluster, args.batch)[0] for cluster in clusters
@@ -286,6 +290,7 @@ def _compare_machines(args: Namespace) -> int:
     costs: dict[str, PlanCost] = {}
     if prices is not None:
         costs = costs_of_plans(plans, devices, prices, tokens)
+    # The first of the order is the answer; it alone is written and printed as a plan.
     order = rank_machines(plans, costs if args.goal == CHEAPEST else {})
     best = plans[order[0]]
     if args.output is not None and best.feasible:
@@ -492,7 +497,7 @@ def run(args: Namespace) -> int:
     prices = None
     if args.price is not None:
         prices = read_prices(args.price, [gnnplace.resolve_cluster(args.cluster)])
-    asked = constraints_of(
+    constraints = constraints_of(
         args, headroom=None if args.headroom == AUTO else args.headroom
     )
     if args.fits:
@@ -512,7 +517,7 @@ def run(args: Namespace) -> int:
     if by_row and prices is not None:
         raise InputError("--price: is of one plan; leave it out with a table of plans")
     if by_row:
-        return _price(args, headroom=asked.headroom or args.headroom)
+        return _price(args, headroom=constraints.headroom or args.headroom)
     if args.tries and args.given is not None:
         raise InputError(
             "--try: chooses among plans that are searched; leave --given out, or run the plan with "
@@ -526,7 +531,7 @@ def run(args: Namespace) -> int:
         optimizer=args.optimizer,
         lora=args.lora,
         memory_limit=args.memory_limit,
-        headroom=asked.headroom or args.headroom,
+        headroom=constraints.headroom or args.headroom,
         budget=args.budget,
         top=args.top,
         given=None if args.given is None else _given(args),
@@ -534,7 +539,7 @@ def run(args: Namespace) -> int:
         runnable=args.runnable,
         accept_other_loss=args.accept_other_loss,
         imbalance=args.imbalance,
-        constraints=replace(asked, headroom=None),
+        constraints=replace(constraints, headroom=None),
         # Every GPU of the cluster is paid, so that its fastest plan is its cheapest.
         goal=TIME if args.goal == CHEAPEST else args.goal,
         rate=rate,

@@ -22,12 +22,12 @@ def run(args: Namespace) -> int:
     """Profile a model and write its problem."""
     check_output(args.output)
     correct = correction(args.calibration)
-    asked = constraints_of(args)
-    if asked.max_devices is not None:
+    constraints = constraints_of(args)
+    if constraints.max_devices is not None:
         raise InputError(
             f"{args.constraints}: max_devices: is for place; a problem has no limit"
         )
-    options = capture_options(args, constraints=asked.patterns)
+    options = capture_options(args, constraints=constraints.patterns)
     profiled = gnnplace.profile(
         args.model,
         args.cluster,
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
         table=args.table,
         progress=say,
     )
-    problem = gnnplace.limited(correct(profiled), asked)
+    problem = gnnplace.limited(correct(profiled), constraints)
     write_json(args.output, problem_to_data(problem) | options_entry(options))
     share = float(problem.estimated.mean())
     origin = (

@@ -126,15 +126,15 @@ def _frontier(tables: AnswerTables, args: Namespace) -> int:
 def _executable(args: Namespace) -> int:
     """Plan, save and print a strategy that DTensor can run."""
     check_output(args.output)
-    made = gnnplace.plan_shard(
+    plan = gnnplace.plan_shard(
         args.what, split_options(args), memory_limit=args.memory_limit
     )
-    assert made.split is not None  # it was searched here
+    assert plan.split is not None  # it was searched here
     if args.tables is not None:
-        write_sharding(args.tables, made.split.problem)
+        write_sharding(args.tables, plan.split.problem)
     if args.output is not None:
-        made.save(args.output)
-    split = made.split
+        plan.save(args.output)
+    split = plan.split
     print_answer(args, lambda: planned_data(split), lambda: planned_lines(split))
     if not args.json and args.output is not None:
         say(f"run it: gnnplace execute {args.what} {args.output}")

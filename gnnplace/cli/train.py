@@ -37,7 +37,7 @@ def run(arguments: list[str], *, quiet: bool = False) -> int:
     if arguments[:1] in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0
-    from gnnplace.train.cli import main
+    from gnnplace.train import main
 
     bars = [NO_BARS] if quiet and arguments[0] in LIGHTNING else []
     main([*arguments, *bars])

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import GPUS as GPUS
     from gnnplace.costs.kernels import PRODUCTS as PRODUCTS
     from gnnplace.costs.kernels import Kernels as Kernels
+    from gnnplace.costs.kernels import Shape as Shape
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable
@@ -75,13 +76,21 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
     from gnnplace.costs.own import with_measurements as with_measurements
     from gnnplace.costs.profiling.cache import measured_anew as measured_anew
+    from gnnplace.costs.profiling.cache import program_digest as program_digest
+    from gnnplace.costs.profiling.estimation import estimate_ops as estimate_ops
+    from gnnplace.costs.profiling.grouping import Units as Units
+    from gnnplace.costs.profiling.grouping import find_units as find_units
+    from gnnplace.costs.profiling.grouping import group_graph as group_graph
     from gnnplace.costs.profiling.profiler import Progress as Progress
     from gnnplace.costs.profiling.profiler import any_local as any_local
     from gnnplace.costs.profiling.profiler import capture_for as capture_for
     from gnnplace.costs.profiling.profiler import estimated_problem as estimated_problem
+    from gnnplace.costs.profiling.profiler import group_ops as group_ops
+    from gnnplace.costs.profiling.profiler import local_device as local_device
     from gnnplace.costs.profiling.profiler import profile as profile
     from gnnplace.costs.profiling.profiler import profile_model as profile_model
     from gnnplace.costs.profiling.profiler import read_or_profile as read_or_profile
+    from gnnplace.costs.profiling.targets import detect as detect
     from gnnplace.costs.profiling.targets import is_problem_file as is_problem_file
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster

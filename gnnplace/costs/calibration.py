@@ -26,11 +26,10 @@ from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
 from gnnplace.costs.tables import CostTables, Surface, shipped
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 
-NINETY = (
-    1.645  # standard deviations on either side that hold nine in ten of a normal law
-)
+# Standard deviations on either side of the mean that hold nine in ten of a normal law.
+NINETY = 1.645
 LEAST = 3  # rows of a surface that is tried
 LEAST_ERROR, MOST_ERROR = 0.02, 1.5
 ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
@@ -45,7 +44,7 @@ class Residuals:
     Attributes:
         kind: The kind of GPU whose rows are answered.
         op: The op that is answered.
-        other: The GPU, kin or type that answers, if one does.
+        answering: The GPU, kin or type that answers, if one does.
         apart: How unlike the GPUs are.
         residual: Log of measured over answered. [rows]
         distance: Octaves to the points that answer, median.
@@ -53,7 +52,7 @@ class Residuals:
 
     kind: str
     op: str
-    other: str
+    answering: str
     residual: FloatArray
     apart: float = 0.0
     distance: float = 0.0
@@ -69,10 +68,7 @@ class Evidence:
         """Return the errors of all relations, as plain data."""
         kin = _biased(self.parts["kin"], _kin_names)
         worst = max((error for _, error in kin.values()), default=1.0)
-        typed = {
-            n: [0.0, e]
-            for n, (_, e) in _biased(self.parts["dtype"], _names, 0.0).items()
-        }
+        typed = _biased(self.parts["dtype"], _names, 0.0)
         return {
             "local": _local(self.parts["local"]),
             "gpu": _gpu(self.parts["gpu"]),
@@ -97,10 +93,14 @@ def with_table(path: str | Path) -> CostTables:
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:
     """Return tables in which a user's own rows replace those of their kinds."""
-    named = {known_kind(kind) or kind: mine for kind, mine in rows.items()}
-    errors = {kind: calibrate({kind: mine}) for kind, mine in named.items()}
+    rows_by_kind = {
+        known_kind(kind) or kind: kind_rows for kind, kind_rows in rows.items()
+    }
+    errors = {
+        kind: calibrate({kind: kind_rows}) for kind, kind_rows in rows_by_kind.items()
+    }
     return CostTables(
-        {**tables.rows, **named}, tables.errors, {**tables.given, **errors}
+        {**tables.rows, **rows_by_kind}, tables.errors, {**tables.user_errors, **errors}
     )
 
 
@@ -111,11 +111,11 @@ def calibrate(rows: Mapping[str, Rows]) -> dict[str, Any]:
 
 def gather(rows: Mapping[str, Rows]) -> Evidence:
     """Try every relation among tables by kind."""
-    found = _surfaces(rows)
+    surfaces = _surfaces(rows)
     parts: dict[str, list[Residuals]] = {
         k: [] for k in ("local", "gpu", "kin", "dtype", "roofline")
     }
-    for (kind, op, dtype), surface in found.items():
+    for (kind, op, dtype), surface in surfaces.items():
         actual = surface.log_ratio
         parts["roofline"].append(Residuals(kind, op, "", actual))
         if len(surface.at) >= 2 * LEAST:
@@ -124,44 +124,49 @@ def gather(rows: Mapping[str, Rows]) -> Evidence:
             parts["local"].append(
                 Residuals(kind, op, "", actual - value, distance=near)
             )
-        kin = found.get((kind, kin_of(op), dtype))
+        kin = surfaces.get((kind, kin_of(op), dtype))
         if kin is not None:
             residual = actual - kin(surface.at)[0]
             parts["kin"].append(Residuals(kind, op, kin_of(op), residual))
-        for other in OTHER_TYPES.get(dtype, ()):
-            theirs = found.get((kind, op, other))
-            if theirs is not None:
+        for other_type in OTHER_TYPES.get(dtype, ()):
+            answering = surfaces.get((kind, op, other_type))
+            if answering is not None:
                 parts["dtype"].append(
-                    Residuals(kind, op, other, actual - theirs(surface.at)[0])
+                    Residuals(kind, op, other_type, actual - answering(surface.at)[0])
                 )
-        parts["gpu"] += _on_others(found, kind, op, dtype)
-    return Evidence({name: tuple(mine) for name, mine in parts.items()})
+        parts["gpu"] += _on_others(surfaces, kind, op, dtype)
+    return Evidence({name: tuple(residuals) for name, residuals in parts.items()})
 
 
 def _surfaces(rows: Mapping[str, Rows]) -> Surfaces:
     tables = CostTables(rows, {})
-    found: dict[tuple[str, str, str], Surface] = {}
-    for kind, mine in rows.items():
-        for op, dtype in sorted(
-            set(zip(mine.op.tolist(), mine.dtype.tolist(), strict=True))
-        ):
+    surfaces: dict[tuple[str, str, str], Surface] = {}
+    for kind, kind_rows in rows.items():
+        pairs = zip(kind_rows.op.tolist(), kind_rows.dtype.tolist(), strict=True)
+        for op, dtype in sorted(set(pairs)):
             for name in (op, *_parents(op)):
                 surface = tables.surface(kind, name, dtype)
                 if surface is not None and len(surface.at) >= LEAST:
-                    found[kind, name, dtype] = surface
-    return found
+                    surfaces[kind, name, dtype] = surface
+    return surfaces
 
 
-def _on_others(found: Surfaces, kind: str, op: str, dtype: str) -> list[Residuals]:
-    surface = found[kind, op, dtype]
-    made = []
-    for (other, name, of), theirs in found.items():
-        if other != kind and name == op and of == dtype:
-            residual = surface.log_ratio - theirs(surface.at)[0]
-            made.append(
-                Residuals(kind, op, other, residual, apart(kind, other, op, dtype))
+def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Residuals]:
+    surface = surfaces[kind, op, dtype]
+    residuals = []
+    for key, answering in surfaces.items():
+        other_kind = key[0]
+        if other_kind != kind and key[1:] == (op, dtype):
+            residuals.append(
+                Residuals(
+                    kind=kind,
+                    op=op,
+                    answering=other_kind,
+                    residual=surface.log_ratio - answering(surface.at)[0],
+                    apart=apart(kind, other_kind, op, dtype),
+                )
             )
-    return made
+    return residuals
 
 
 def _parents(op: str) -> list[str]:
@@ -175,9 +180,9 @@ def spread(residuals: Iterable[FloatArray]) -> float:
     Args:
         residuals: The residuals of each try; each try weighs the same.
     """
-    given = list(residuals)
-    values = np.abs(np.concatenate(given))
-    weight = np.concatenate([np.full(len(part), 1 / len(part)) for part in given])
+    tries = list(residuals)
+    values = np.abs(np.concatenate(tries))
+    weight = np.concatenate([np.full(len(part), 1 / len(part)) for part in tries])
     order = np.argsort(values)
     share = np.cumsum(weight[order]) / weight.sum()
     return max(LEAST_ERROR, float(values[order][np.searchsorted(share, 0.9)]) / NINETY)
@@ -206,27 +211,27 @@ def _kin_names(part: Residuals) -> set[str]:
 
     Those by a pooled group count for the group too, for its ops without rows.
     """
-    own = f"{part.op}<{part.other}"
-    return {own, group_of(part.op)} if part.other == POOL else {own}
+    pair = f"{part.op}<{part.answering}"
+    return {pair, group_of(part.op)} if part.answering == POOL else {pair}
 
 
 def _named(
     parts: Iterable[Residuals], names: Callable[[Residuals], set[str]]
 ) -> dict[str, list[Residuals]]:
-    found: dict[str, list[Residuals]] = defaultdict(list)
+    by_name: dict[str, list[Residuals]] = defaultdict(list)
     for part in parts:
         for name in names(part):
-            found[name].append(part)
-    return dict(sorted(found.items()))
+            by_name[name].append(part)
+    return dict(sorted(by_name.items()))
 
 
 def _local(parts: Iterable[Residuals]) -> dict[str, list[float]]:
     return {
         name: [
-            round(spread(part.residual for part in mine), 4),
-            round(float(np.median([part.distance for part in mine])), 4),
+            round(spread(part.residual for part in tries), 4),
+            round(float(np.median([part.distance for part in tries])), 4),
         ]
-        for name, mine in _named(parts, _names).items()
+        for name, tries in _named(parts, _names).items()
     }
 
 
@@ -236,14 +241,14 @@ def _gpu(parts: Iterable[Residuals]) -> dict[str, list[float]]:
     The error rises with how unlike two GPUs are. The line is lifted until it is above most errors.
     """
     result = {}
-    for name, mine in _named(parts, _names).items():
-        distance = np.array([part.apart for part in mine])
-        error = np.array([spread([part.residual]) for part in mine])
+    for name, tries in _named(parts, _names).items():
+        distance = np.array([part.apart for part in tries])
+        error = np.array([spread([part.residual]) for part in tries])
         slope = 0.0
-        if len(mine) > 4 and np.ptp(distance) > 0:
+        if len(tries) > 4 and np.ptp(distance) > 0:
             slope = max(0.0, float(np.polyfit(distance, error, 1)[0]))
         base = max(LEAST_ERROR, float(np.quantile(error - slope * distance, ABOVE)))
-        kinds = len({part.kind for part in mine})
+        kinds = len({part.kind for part in tries})
         result[name] = [round(widened(base, kinds), 4), round(widened(slope, kinds), 4)]
     return result
 
@@ -255,17 +260,19 @@ def _biased(
 ) -> dict[str, list[float]]:
     """Return bias and error by name. A bias that is given is not fitted."""
     result = {}
-    for name, mine in _named(parts, names).items():
-        alone = (
-            len({part.op for part in mine}) == 1
-        )  # of one op: other GPUs are the others
-        owner = [part.kind if alone else part.op for part in mine]
-        median = np.array([np.median(part.residual) for part in mine])
+    for name, tries in _named(parts, names).items():
+        # Tries of one op alone are left out by GPU, all others by op.
+        is_one_op = len({part.op for part in tries}) == 1
+        owner = np.array([part.kind if is_one_op else part.op for part in tries])
+        median = np.array([np.median(part.residual) for part in tries])
         mean = float(median.mean()) if bias is None else bias
-        off = []
-        for part, own in zip(mine, owner, strict=True):
-            others = [m for m, who in zip(median, owner, strict=True) if who != own]
-            expected = float(np.mean(others)) if others and bias is None else mean
-            off.append(part.residual - expected)
-        result[name] = [round(mean, 4), round(widened(spread(off), len(set(owner))), 4)]
+        unexplained = []
+        for k, part in enumerate(tries):
+            independent = median[owner != owner[k]]
+            expected = mean
+            if len(independent) and bias is None:
+                expected = float(independent.mean())
+            unexplained.append(part.residual - expected)
+        error = widened(spread(unexplained), len(np.unique(owner)))
+        result[name] = [round(mean, 4), round(error, 4)]
     return result

@@ -52,8 +52,7 @@ from gnnplace.costs.links import (
     shipped,
 )
 from gnnplace.errors import InputError
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.cluster import is_between
+from gnnplace.problem import Cluster, is_between
 from gnnplace.simulation import Number
 
 ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
@@ -75,24 +74,24 @@ BUCKET = 25 * 2**20
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that exchange: ``servers`` of ``each``.
+    """Devices that exchange: ``servers`` of ``per_server``.
 
     Attributes:
         inside: The fabric of a server; None where each has one device.
         between: The fabric between servers; None where there is one.
         servers: The number of servers, k.
-        each: The number of devices of a server, m.
+        per_server: The number of devices of a server, m.
     """
 
     inside: str | None
     between: str | None = None
     servers: int = 1
-    each: int = 1
+    per_server: int = 1
 
     @property
     def count(self) -> int:
         """Return the number of devices."""
-        return self.servers * self.each
+        return self.servers * self.per_server
 
     @property
     def fabrics(self) -> frozenset[str]:
@@ -113,13 +112,14 @@ def group_of(cluster: Cluster, members: Sequence[int]) -> Group | None:
     """
     if len(members) < 2:
         return Group(None)
-    index, chosen = cluster.device_index, set(members)
+    index = cluster.device_index
+    member_set = set(members)
     names = {}
     for link in cluster.listed_links:
         ends = (index[link.source], index[link.target])
-        if chosen.issuperset(ends):
+        if member_set.issuperset(ends):
             names[ends] = link.fabric
-    if len(names) < len(chosen) * (len(chosen) - 1) or None in names.values():
+    if len(names) < len(member_set) * (len(member_set) - 1) or None in names.values():
         return None
     inner = {
         pair: name for pair, name in names.items() if name and not is_between(name)
@@ -139,11 +139,11 @@ def _servers(
     """Return the members of a group by the server that they are in."""
     servers: list[set[int]] = []
     for member in members:
-        own = next((s for s in servers if (member, next(iter(s))) in inner), None)
-        if own is None:
+        server = next((s for s in servers if (member, next(iter(s))) in inner), None)
+        if server is None:
             servers.append({member})
         else:
-            own.add(member)
+            server.add(member)
     return servers
 
 
@@ -197,15 +197,15 @@ def _stages(
 ) -> tuple[FloatArray, str]:
     """Return the seconds of a collective and their weakest provenance. [shape of ``sizes``]"""
     if group.servers == 1:
-        return _level(Key(op, 1, group.each), sizes, _named(group.inside), table)
+        return _level(Key(op, 1, group.per_server), sizes, _named(group.inside), table)
     between = _named(group.between)
-    whole = Key(op, group.servers, group.each)
-    measured = any((k.servers, k.each) == whole[1:] for k in table.of(between))
-    if group.each == 1 or measured:
-        return _level(whole, sizes, between, table)
+    key = Key(op, group.servers, group.per_server)
+    measured = any((k.servers, k.per_server) == key[1:] for k in table.of(between))
+    if group.per_server == 1 or measured:
+        return _level(key, sizes, between, table)
     total, worst = np.zeros_like(sizes), MEASURED
     for stage, share, inside in _plan(op, group):
-        devices = (1, group.each) if inside else (group.servers, 1)
+        devices = (1, group.per_server) if inside else (group.servers, 1)
         fabric = _named(group.inside) if inside else between
         seconds, provenance = _level(Key(stage, *devices), share * sizes, fabric, table)
         total, worst = total + seconds, max(worst, provenance, key=RANK.__getitem__)
@@ -217,7 +217,7 @@ def _plan(op: str, group: Group) -> Iterator[tuple[str, float, bool]]:
 
     Each is a collective, its share of the bytes, and whether it is inside a server.
     """
-    part = 1.0 / group.each
+    part = 1.0 / group.per_server
     if op == ALL_REDUCE:
         yield from (
             (REDUCE_SCATTER, 1.0, True),
@@ -248,24 +248,30 @@ def _level(
         raise InputError(
             f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"
         )
-    own = table.of(fabric)
+    series = table.of(fabric)
     floor = hops(key.op, key.devices) * table.latency[fabric]
-    if key in own:
-        near = own[key].covers(float(np.min(sizes))) and own[key].covers(
-            float(np.max(sizes))
+    if key in series:
+        measured = series[key]
+        is_covered = all(
+            measured.covers(float(size)) for size in (np.min(sizes), np.max(sizes))
         )
-        return own[key].at(sizes, floor), MEASURED if near else NEIGHBOUR
+        return measured.at(sizes, floor), MEASURED if is_covered else NEIGHBOUR
     for op, part in ((key.op, 1.0), *RELATIVES.get(key.op, ())):
-        alike = Key(op, key.servers, key.each)
-        if alike in own:
-            return part * own[alike].at(sizes, floor), NEIGHBOUR
+        alike = Key(op, key.servers, key.per_server)
+        if alike in series:
+            return part * series[alike].at(sizes, floor), NEIGHBOUR
         # Groups that differ in the number of servers, or in that of their devices, alone.
-        same = (k for k in own if k.each == alike.each or k.servers == alike.servers)
-        others = sorted((k for k in same if k.op == alike.op), key=lambda k: k.devices)
-        if others:
-            return part * _between(
-                alike, sizes, floor, {k: own[k] for k in others}
-            ), NEIGHBOUR
+        same = (
+            k
+            for k in series
+            if k.per_server == alike.per_server or k.servers == alike.servers
+        )
+        neighbours = sorted(
+            (k for k in same if k.op == alike.op), key=lambda k: k.devices
+        )
+        if neighbours:
+            near_series = {k: series[k] for k in neighbours}
+            return part * _between(alike, sizes, floor, near_series), NEIGHBOUR
     return _ring(key, sizes, fabric, table), FORMULA
 
 
@@ -411,9 +417,9 @@ class Exchange:
     def group(self, count: int) -> Group:
         """Return the group of so many neighbours."""
         assert self.whole is not None
-        if count <= self.whole.each:
+        if count <= self.whole.per_server:
             return Group(self.whole.inside, None, 1, count)
-        servers = -(-count // self.whole.each)
+        servers = -(-count // self.whole.per_server)
         return Group(
             self.whole.inside, self.whole.between, servers, -(-count // servers)
         )
@@ -439,10 +445,12 @@ class Exchange:
             sizes: Bytes of each, as the heading counts them. [the same shape]
         """
         counts, sizes = np.broadcast_arrays(counts, sizes)
-        found = np.zeros(counts.shape)
+        seconds = np.zeros(counts.shape)
         for count in np.unique(counts):
-            here = (counts == count) & (sizes > 0)
-            if count > 1 and here.any():
+            selected = (counts == count) & (sizes > 0)
+            if count > 1 and selected.any():
                 group = self.group(round(float(count)))
-                found[here] = collective_seconds(op, sizes[here], group, self.table)
-        return found
+                seconds[selected] = collective_seconds(
+                    op, sizes[selected], group, self.table
+                )
+        return seconds

@@ -85,15 +85,17 @@ def with_floor(
 
 def _done(busy: FloatArray, host: FloatArray) -> FloatArray:
     """Return when each op is done, on a host that launches in order. [ops]"""
-    done = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
+    finish = np.zeros(len(busy) + QUEUE)  # the first QUEUE are of no op
     issued = 0.0
     for start in range(0, len(busy), QUEUE):
-        mine = slice(start, min(start + QUEUE, len(busy)))
-        ready = _running(np.maximum(done[mine], issued), host[mine])
+        window = slice(start, min(start + QUEUE, len(busy)))
+        ready = _running(np.maximum(finish[window], issued), host[window])
         issued = float(ready[-1])
-        free = np.maximum(ready, done[QUEUE + start - 1])
-        done[QUEUE + mine.start : QUEUE + mine.stop] = _running(free, busy[mine])
-    return done[QUEUE:]
+        free = np.maximum(ready, finish[QUEUE + start - 1])
+        finish[QUEUE + window.start : QUEUE + window.stop] = _running(
+            free, busy[window]
+        )
+    return finish[QUEUE:]
 
 
 def _running(ready: FloatArray, takes: FloatArray) -> FloatArray:

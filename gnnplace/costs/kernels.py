@@ -21,7 +21,7 @@ from gnnplace.costs.prediction import predict
 from gnnplace.costs.rows import Rows
 from gnnplace.costs.tables import shipped
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 
 HALF = "bfloat16"
 GPUS = ("a100", "a100-80", "h100", "h200", "gh200", "b200")
@@ -81,13 +81,16 @@ class Kernels:
         if not missing:
             return
         m, n, k = np.array([shape for shape, _ in missing], dtype=np.float64).T
-        many, none = np.full(len(missing), max(batch, 1.0)), np.zeros(len(missing))
-        op, dtype = (
-            np.full(len(missing), "bmm" if batch else "matmul"),
-            np.full(m.size, HALF),
+        count = len(missing)
+        batches = np.full(count, max(batch, 1.0))
+        no_window = np.zeros(count)
+        rows = Rows(
+            op=np.full(count, "bmm" if batch else "matmul"),
+            dtype=np.full(count, HALF),
+            sizes=np.stack([batches, m, n, k, no_window], axis=1),
+            bytes=2.0 * batches * (m * k + k * n + m * n),  # of two bytes an element
+            seconds=np.zeros(count),
         )
-        moved = 2.0 * many * (m * k + k * n + m * n)
-        rows = Rows(op, dtype, np.stack([many, m, n, k, none], axis=1), moved, none)
         seconds = predict(rows, self.kind, shipped()).seconds
         predicted.update(zip(missing, seconds.tolist(), strict=True))
 
@@ -146,25 +149,24 @@ def kernels_of(kind: str, attention: str, clock: float = 1.0) -> Kernels:
             f"device kind {kind!r}: no constants of a decoder's step are known; use one of "
             f"{', '.join(GPUS)} or a GPU with bfloat16, or give a plan in words without --framework"
         )
-    own, rates = hardware(), library()
-    found = {name: own[name] for name in ("stream", "launch")}
+    constants = hardware()
+    library_rates = library()
+    rates = {name: constants[name] for name in ("stream", "launch")}
     # A GPU without fitted constants is priced by its peaks.
     if kind not in GPUS:
         by_peaks = {
             "products": clock,
-            "products_bytes": rates["products_bytes"],
-            "workspace": rates["workspace"],
+            "products_bytes": library_rates["products_bytes"],
+            "workspace": library_rates["workspace"],
             "rate": ROOFLINE_ATTENTION * figures(kind).flops(HALF),
             "half": ROOFLINE_HALF,
-            "head": rates["flash_head"],
+            "head": library_rates["flash_head"],
         }
-        return Kernels(kind, attention, {**found, **by_peaks})
-    found["products"] = own.of("products", kind) * clock
-    found["products_bytes"] = rates["products_bytes"]
-    found["workspace"] = rates.of("workspace", kind)
+        return Kernels(kind, attention, {**rates, **by_peaks})
+    rates["products"] = constants.of("products", kind) * clock
+    rates["products_bytes"] = library_rates["products_bytes"]
+    rates["workspace"] = library_rates.of("workspace", kind)
     if attention != PRODUCTS:
-        found |= {
-            name: rates.of(f"{attention}_{name}", kind)
-            for name in ("rate", "half", "head")
-        }
-    return Kernels(kind, attention, found)
+        for name in ("rate", "half", "head"):
+            rates[name] = library_rates.of(f"{attention}_{name}", kind)
+    return Kernels(kind, attention, rates)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gnnplace.costs.rows import FAMILY, VECTOR
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 
 POOL = "pointwise"  # all pointwise ops of a GPU together
 POOLED = frozenset(("add", "mul", "div", "relu", "gelu", "tanh"))
@@ -125,7 +125,7 @@ def same_speed(kind: str, dtype: str) -> tuple[str, ...]:
     if dtype in HALVES:
         rates = figures(kind).rates
         if rates.get(HALVES[0]) == rates.get(HALVES[1]):
-            return (dtype, *(other for other in HALVES if other != dtype))
+            return (dtype, *(half for half in HALVES if half != dtype))
     return (dtype,)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
-from gnnplace.problem.cluster.cluster import FABRICS
+from gnnplace.problem import FABRICS
 
 MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}
@@ -55,19 +55,19 @@ class Estimate:
 
 
 class Key(NamedTuple):
-    """What a series is of: a collective over ``servers`` of ``each`` GPUs."""
+    """What a series is of: a collective over ``servers`` of ``per_server`` GPUs."""
 
     op: str
     servers: int
-    each: int
+    per_server: int
 
     @property
     def devices(self) -> int:
         """Return the number of GPUs in all."""
-        return self.servers * self.each
+        return self.servers * self.per_server
 
     def __str__(self) -> str:
-        return f"{self.op} {self.servers}x{self.each}"
+        return f"{self.op} {self.servers}x{self.per_server}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +136,8 @@ def shipped() -> LinkTable:
 
 def _key(text: str) -> Key:
     op, group = text.split()
-    servers, each = group.split("x")
-    return Key(op, int(servers), int(each))
+    servers, per_server = group.split("x")
+    return Key(op, int(servers), int(per_server))
 
 
 def _series(points: Mapping[str, list[float]]) -> SizeSeries:
@@ -162,10 +162,10 @@ def message(fabric: str, size: float) -> Estimate:
         )
     if not 0 <= size < np.inf:
         raise InputError(f"a message of {size} bytes: must be a number from 0 on")
-    found = [s for key, s in table.of(fabric).items() if key.op == P2P]
-    if found:
-        seconds = float(found[0].at(np.array(size), table.latency[fabric]))
-        provenance = MEASURED if found[0].covers(size) else NEIGHBOUR
+    messages = [s for key, s in table.of(fabric).items() if key.op == P2P]
+    if messages:
+        seconds = float(messages[0].at(np.array(size), table.latency[fabric]))
+        provenance = MEASURED if messages[0].covers(size) else NEIGHBOUR
         return Estimate(seconds, provenance, ERRORS[provenance], table.source[fabric])
     seconds = table.latency[fabric] + size / table.bandwidth[fabric]
     return Estimate(

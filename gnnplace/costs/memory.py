@@ -89,9 +89,9 @@ def state_terms(
             f"precision {precision!r}: unknown; use one of {', '.join(PARAMETER)}"
         )
     if zero not in range(4) or replicas < 1 or parameters < 0:
-        told = f"zero={zero}, replicas={replicas}, parameters={parameters:g}"
+        arguments = f"zero={zero}, replicas={replicas}, parameters={parameters:g}"
         raise InputError(
-            f"{told}: a stage from 0 to 3, one replica and 0 parameters at least"
+            f"{arguments}: a stage from 0 to 3, one replica and 0 parameters at least"
         )
     width, gradient, moment = PARAMETER[precision]
     optimizer_bytes = optimizer_kind(optimizer).kept_bytes(moment)

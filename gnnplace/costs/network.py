@@ -34,8 +34,7 @@ from gnnplace.costs.collectives import (
     ring_seconds,
 )
 from gnnplace.costs.frameworks.constants import ConstantSet, hardware
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.cluster import FABRICS, Link, is_between
+from gnnplace.problem import FABRICS, Cluster, Link, is_between
 
 NAMED_SIZES = (2, 4, 8)
 
@@ -45,7 +44,7 @@ class ServerNetwork:
     """How the GPUs of a cluster reach one another.
 
     Attributes:
-        each: GPUs of a server.
+        per_server: GPUs of a server.
         fabric: The fabric inside a server, where it is one whose collectives were measured.
         inside: Bytes a second between two GPUs of a server.
         card: Raw bytes a second of a GPU's part of the network, each way; 0 of one server.
@@ -53,7 +52,7 @@ class ServerNetwork:
         rates: Constants of the hardware by name, with a framework's own where it has them.
     """
 
-    each: int
+    per_server: int
     fabric: str | None
     inside: float
     card: float
@@ -73,14 +72,14 @@ class ServerNetwork:
             return 0.0
         if count <= members:
             return self._within(op, count, size)
-        own = self.rates
+        rates = self.rates
         if op == ALL_TO_ALL:
-            return self.dispatch(count, size, size, members, own["card_all_to_all"])
-        rate = min(own["server_links"], self.card * own["card_gather"] * members)
+            return self.dispatch(count, size, size, members, rates["card_all_to_all"])
+        rate = min(rates["server_links"], self.card * rates["card_gather"] * members)
         within = self._within(op, members, size) if members > 1 else 0.0
         return (
             max(within, (count - 1) / count * size / rate)
-            + (count - 1) * own["ring_latency"]
+            + (count - 1) * rates["ring_latency"]
         )
 
     def dispatch(
@@ -106,16 +105,18 @@ class ServerNetwork:
             return 0.0
         if count <= members:
             return self._within(ALL_REDUCE, count, size)
-        own = self.rates
-        rate = min(own["server_links"], self.card * own["card_reduce"] * members)
-        tree = 2 * own["tree_latency"] * math.log2(max(2.0, count / members))
+        rates = self.rates
+        rate = min(rates["server_links"], self.card * rates["card_reduce"] * members)
+        tree = 2 * rates["tree_latency"] * math.log2(max(2.0, count / members))
         return tree + 2 * size * (count - 1) / count / rate
 
     def message(self, size: float, across: bool) -> float:
         """Return the seconds of the bytes of a message between two stages."""
-        own = self.rates
-        rate = self.card * own["card_message"] if across and self.card else self.inside
-        return size / min(rate, own["inside_message"] if not across else rate)
+        rates = self.rates
+        rate = (
+            self.card * rates["card_message"] if across and self.card else self.inside
+        )
+        return size / min(rate, rates["inside_message"] if not across else rate)
 
     def _within(self, op: str, count: int, size: float) -> float:
         """Return the seconds of a collective inside one server.
@@ -126,8 +127,8 @@ class ServerNetwork:
             return ring_seconds(
                 op, count, size, self.inside, self.latency * (count - 1)
             )
-        known = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
-        return collective(op, size, Group(self.fabric, each=known)).seconds
+        named_size = next((n for n in NAMED_SIZES if n >= count), NAMED_SIZES[-1])
+        return collective(op, size, Group(self.fabric, per_server=named_size)).seconds
 
 
 def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
@@ -143,16 +144,28 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     }
     links = cluster.links_from(0)
     if not links:
-        return ServerNetwork(1, None, 1e12, 0.0, 0.0, rates)
+        return ServerNetwork(
+            per_server=1,
+            fabric=None,
+            inside=1e12,
+            card=0.0,
+            latency=0.0,
+            rates=rates,
+        )
     fastest = max(link.bandwidth for link in links)
     inner = [link for link in links if not _joins_servers(link, fastest)]
     outer = [link for link in links if _joins_servers(link, fastest)]
-    each = len(inner) + 1
+    per_server = len(inner) + 1
     near = inner[0] if inner else links[0]
-    known = near.fabric in FABRICS and not is_between(near.fabric or "")
-    card = _card(cluster, outer[0], each) if outer else 0.0
+    is_measured = near.fabric in FABRICS and not is_between(near.fabric or "")
+    card = _card(cluster, outer[0], per_server) if outer else 0.0
     return ServerNetwork(
-        each, near.fabric if known else None, near.bandwidth, card, near.latency, rates
+        per_server=per_server,
+        fabric=near.fabric if is_measured else None,
+        inside=near.bandwidth,
+        card=card,
+        latency=near.latency,
+        rates=rates,
     )
 
 
@@ -162,7 +175,7 @@ def _joins_servers(link: Link, fastest: float) -> bool:
     return link.bandwidth < fastest / 2
 
 
-def _card(cluster: Cluster, link: Link, each: int) -> float:
+def _card(cluster: Cluster, link: Link, per_server: int) -> float:
     """Return the raw bytes a second of a GPU's card.
 
     It is the fabric's figure, else the link's own over the GPUs that share it.
@@ -172,11 +185,11 @@ def _card(cluster: Cluster, link: Link, each: int) -> float:
         return raw.value
     channels = set(link.channels)
     sharing = 0
-    for source in range(each):
+    for source in range(per_server):
         # A target's own port, which all that send to it pass, is no part of the card.
         sharing += any(
-            channels & set(other.channels)
-            for other in cluster.links_from(source)
-            if other.target != link.target
+            channels & set(outgoing.channels)
+            for outgoing in cluster.links_from(source)
+            if outgoing.target != link.target
         )
     return link.bandwidth / (hardware()["card_message"] * max(sharing, 1))

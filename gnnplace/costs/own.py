@@ -30,9 +30,15 @@ from gnnplace.costs.collectives import (
 )
 from gnnplace.costs.links import P2P, Key, LinkTable, SizeSeries, shipped
 from gnnplace.errors import InputError
-from gnnplace.problem import Cluster, Link
-from gnnplace.problem.cluster.cluster import OWN_BETWEEN, OWN_INSIDE, is_between
-from gnnplace.problem.formats.nccl_tests import Run, read_nccl_tests
+from gnnplace.problem import (
+    OWN_BETWEEN,
+    OWN_INSIDE,
+    Cluster,
+    Link,
+    Run,
+    is_between,
+    read_nccl_tests,
+)
 
 RELIED_ON = (P2P, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)  # the first that was measured
 
@@ -66,24 +72,24 @@ def with_measurements(cluster: Cluster, path: str | Path) -> MeasuredCluster:
     runs = read_nccl_tests(path)
     table, notes = shipped(), []
     links = list(cluster.listed_links)
-    for fabric, own in (
+    for fabric, fabric_runs in (
         (OWN_INSIDE, [run for run in runs if run.servers == 1]),
         (OWN_BETWEEN, [run for run in runs if run.servers > 1]),
     ):
-        if not own:
+        if not fabric_runs:
             continue
-        where = _links_of(cluster, fabric == OWN_BETWEEN)
-        if not where:
-            told = "between servers" if fabric == OWN_BETWEEN else "inside a server"
+        link_indices = _links_of(cluster, fabric == OWN_BETWEEN)
+        if not link_indices:
+            position = "between servers" if fabric == OWN_BETWEEN else "inside a server"
             raise InputError(
-                f"{path}: it measured links {told}, and the cluster has none"
+                f"{path}: it measured links {position}, and the cluster has none"
             )
-        op, latency, bandwidth = _figures(own)
-        table = _with(table, fabric, own, latency, bandwidth, str(path))
+        op, latency, bandwidth = _figures(fabric_runs)
+        table = _with(table, fabric, fabric_runs, latency, bandwidth, str(path))
         update = {"latency": latency, "bandwidth": bandwidth, "fabric": fabric}
-        for i in where:
+        for i in link_indices:
             links[i] = links[i].model_copy(update=update)
-        notes.append(_note(fabric, len(where), op, latency, bandwidth, path))
+        notes.append(_note(fabric, len(link_indices), op, latency, bandwidth, path))
     return MeasuredCluster(replace(cluster, links=tuple(links)), table, tuple(notes))
 
 
@@ -109,7 +115,7 @@ def _figures(runs: Iterable[Run]) -> tuple[str, float, float]:
             "an all-to-all alone does not say what a link takes: run sendrecv_perf"
         )
     run = by_op[op]
-    count = run.servers * run.each
+    count = run.servers * run.per_server
     part, latencies = (1.0, 1.0) if op == P2P else (share(op, count), hops(op, count))
     (small, first), (large, last) = run.rows[0], run.rows[-1]
     bandwidth = part * large / last
@@ -125,7 +131,7 @@ def _with(
     source: str,
 ) -> LinkTable:
     """Return the table with one more fabric."""
-    series = {Key(run.op, run.servers, run.each): _series(run) for run in runs}
+    series = {Key(run.op, run.servers, run.per_server): _series(run) for run in runs}
     return LinkTable(
         {**table.series, fabric: series},
         {**table.latency, fabric: latency},
@@ -143,11 +149,11 @@ def _series(run: Run) -> SizeSeries:
 def _note(
     fabric: str, count: int, op: str, latency: float, bandwidth: float, path: str | Path
 ) -> str:
-    where = "between servers" if fabric == OWN_BETWEEN else "inside of servers"
+    position = "between servers" if fabric == OWN_BETWEEN else "inside of servers"
     figures = f"{latency * 1e6:.3g} us and {bandwidth / 1e9:.3g} GB/s"
     how = (
         "messages"
         if op == P2P
         else f"its {op.replace('_', '-')}, as it has no sendrecv_perf"
     )
-    return f"{count} links {where} take {figures}, from {how} in {path}"
+    return f"{count} links {position} take {figures}, from {how} in {path}"

@@ -35,7 +35,7 @@ from gnnplace.costs.kin import (
 )
 from gnnplace.costs.rows import Names, Rows, roofline
 from gnnplace.costs.tables import CostTables, shipped
-from gnnplace.problem.cluster.gpus import FLOAT32, figures, known_kind
+from gnnplace.problem import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
 PROVENANCES = (TABLE, NEIGHBOUR, ROOFLINE)
@@ -44,9 +44,8 @@ CLEARLY = 1.3  # times less than a neighbour's the roofline's error must be
 FAR = 4.0  # octaves that double the error
 MISALIGNED = 3.0  # products in half precision with a size that is no multiple of 8
 MULTIPLE = 8
-TENSOR_STEP = (
-    0.3  # error from one type on tensor cores to another: assumed, no op has both
-)
+# Error from one type on tensor cores to another: assumed, no op has both.
+TENSOR_STEP = 0.3
 
 
 @dataclass(frozen=True)
@@ -117,13 +116,13 @@ def predict(
         InputError: No figures of the kind are known.
     """
     kind = known_kind(kind) or kind
-    first, same = _distinct(rows)
-    few = rows.take(first)
-    found = _predict(few, kind, tables)
-    tensor = as_computed(few, kind, tf32)
-    if not np.array_equal(tensor.dtype, few.dtype):
-        found = _faster(found, _predict(tensor, kind, tables))
-    return found.take(same)
+    first, row_of = _distinct(rows)
+    distinct = rows.take(first)
+    estimates = _predict(distinct, kind, tables)
+    tensor = as_computed(distinct, kind, tf32)
+    if not np.array_equal(tensor.dtype, distinct.dtype):
+        estimates = _faster(estimates, _predict(tensor, kind, tables))
+    return estimates.take(row_of)
 
 
 def predict_in_step(
@@ -135,26 +134,28 @@ def predict_in_step(
     power limit leaves then: products of float32 are faster in a step by the hardware's constant
     `alone`. Tables of one's own stay as they were measured.
     """
-    found = predict(rows, kind, tables, tf32=tf32)
+    estimates = predict(rows, kind, tables, tf32=tf32)
     kind = known_kind(kind) or kind
     alone = hardware().constants.get(f"alone.{kind}")
     if alone is None or tables.rows.get(kind) is not shipped().rows[kind]:
-        return found
+        return estimates
     products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
-    return replace(found, seconds=found.seconds / np.where(products, alone.value, 1.0))
+    speedup = np.where(products, alone.value, 1.0)
+    return replace(estimates, seconds=estimates.seconds / speedup)
 
 
-def _faster(one: OpEstimates, other: OpEstimates) -> OpEstimates:
+def _faster(one: OpEstimates, two: OpEstimates) -> OpEstimates:
     """Return the shorter estimate of each op.
 
     A library that may take either type takes the faster kernel.
     """
-    first = one.seconds <= other.seconds
+    first = one.seconds <= two.seconds
+    provenance = np.where(first, one.provenance, two.provenance)
     return OpEstimates(
-        np.where(first, one.seconds, other.seconds),
-        np.where(first, one.error, other.error),
-        np.where(first, one.provenance, other.provenance).astype(np.int8),
-        np.where(first, one.source, other.source),
+        seconds=np.where(first, one.seconds, two.seconds),
+        error=np.where(first, one.error, two.error),
+        provenance=provenance.astype(np.int8),
+        source=np.where(first, one.source, two.source),
     )
 
 
@@ -197,11 +198,11 @@ def _predict(rows: Rows, kind: str, tables: CostTables) -> OpEstimates:
             open_ = index[error[index] > candidate.error]
             if not open_.size:
                 continue
-            found, promised = answer(tables, candidate, at[open_])
+            ratios, promised = answer(tables, candidate, at[open_])
             worse = CLEARLY if candidate.provenance == ROOFLINE else 1.0
             better = promised * worse < error[open_]
             won = open_[better]
-            log[won], error[won] = found[better], promised[better]
+            log[won], error[won] = ratios[better], promised[better]
             provenance[won] = PROVENANCES.index(candidate.provenance)
             source[won] = len(sources)
             sources.append(candidate.source)
@@ -232,8 +233,8 @@ def misaligned(rows: Rows) -> BoolArray:
     product = np.isin(rows.family, ("matmul", "bmm")) & np.isin(
         rows.dtype, ("float16", "bfloat16")
     )
-    odd = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
-    return np.asarray(product & odd & (rows.sizes[:, 1] >= MULTIPLE))
+    is_unaligned = (rows.sizes[:, 2] % MULTIPLE > 0) | (rows.sizes[:, 3] % MULTIPLE > 0)
+    return np.asarray(product & is_unaligned & (rows.sizes[:, 1] >= MULTIPLE))
 
 
 def answer(
@@ -244,10 +245,11 @@ def answer(
         return np.full(len(at), candidate.bias), np.full(len(at), candidate.error)
     surface = tables.surface(candidate.kind, candidate.op, candidate.dtype)
     assert surface is not None
-    found, distance = surface(at)
+    ratios, distance = surface(at)
     local, usual = error_of(tables, candidate.kind, "local", candidate.op)
     beyond = np.maximum(distance - usual, 0.0)
-    return found + candidate.bias, np.hypot(local * (1 + beyond / FAR), candidate.error)
+    error = np.hypot(local * (1 + beyond / FAR), candidate.error)
+    return ratios + candidate.bias, error
 
 
 def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, float]:
@@ -255,9 +257,9 @@ def error_of(tables: CostTables, kind: str, what: str, op: str) -> tuple[float, 
 
     The first that is known holds: the op's own, its group's, its class's, or any op's.
     """
-    known = tables.errors_of(kind, what)
+    errors = tables.errors_of(kind, what)
     first, second = next(
-        known[n] for n in (op, group_of(op), class_of(op), "all") if n in known
+        errors[n] for n in (op, group_of(op), class_of(op), "all") if n in errors
     )
     return first, second
 
@@ -267,12 +269,12 @@ def candidates(
 ) -> Iterator[Relation]:
     """Yield the tables that may answer for an op on a kind, then the roofline."""
     yield from _on(tables, kind, kind, op, dtype, TABLE)
-    others = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
+    other_kinds = [k for k in tables.rows if k != kind and "cpu" not in (k, kind)]
     for name in _line(op):
         for alike in (same_speed, lambda k, t: tensor_types(kind, op, t, k)):
-            near = _nearest(tables, kind, others, (op, name), dtype, alike)
-            for other in near:
-                yield from _on(tables, kind, other, op, dtype, NEIGHBOUR, name)
+            near = _nearest(tables, kind, other_kinds, (op, name), dtype, alike)
+            for neighbour in near:
+                yield from _on(tables, kind, neighbour, op, dtype, NEIGHBOUR, name)
             if near:
                 break
     bias, error = error_of(tables, kind, "roofline", op)
@@ -282,18 +284,20 @@ def candidates(
 def _nearest(
     tables: CostTables,
     kind: str,
-    others: list[str],
+    kinds: list[str],
     op: tuple[str, str],
     dtype: str,
     alike: Callable[[str, str], tuple[str, ...]],
 ) -> list[str]:
     """Return the GPUs with a table of the second op, in a type that is alike, that are nearest."""
-    found = []
-    for other in others:
-        types = [t for t in alike(other, dtype) if tables.surface(other, op[1], t)]
+    by_distance = []
+    for candidate in kinds:
+        alike_types = alike(candidate, dtype)
+        types = [t for t in alike_types if tables.surface(candidate, op[1], t)]
         if types:
-            found.append((apart(kind, other, op[0], dtype, types[0]), other))
-    return [other for _, other in sorted(found)[:GPUS_TRIED]]
+            distance = apart(kind, candidate, op[0], dtype, types[0])
+            by_distance.append((distance, candidate))
+    return [candidate for _, candidate in sorted(by_distance)[:GPUS_TRIED]]
 
 
 def _line(op: str) -> list[str]:
@@ -307,37 +311,52 @@ def _line(op: str) -> list[str]:
 def _on(
     tables: CostTables,
     kind: str,
-    other: str,
+    table_kind: str,
     op: str,
     dtype: str,
     best: str,
     only: str = "",
 ) -> Iterator[Relation]:
     """Yield the tables of one GPU: of the op, of its kin, in this type and in others."""
-    bias, error, before = 0.0, 0.0, op
+    bias, error, previous = 0.0, 0.0, op
+    # Each step from an op to its kin adds a bias, and an error of its own.
     for name in _line(op):
         if name != op:
-            errors = tables.errors_of(other, "kin")
+            errors = tables.errors_of(table_kind, "kin")
             step = (
-                errors.get(f"{before}<{name}")
-                or errors.get(group_of(before))
+                errors.get(f"{previous}<{name}")
+                or errors.get(group_of(previous))
                 or errors["all"]
             )
             bias, error = bias + step[0], float(np.hypot(error, step[1]))
-        before = name
+        previous = name
         if only and name != only:
             continue
-        same, tensor = same_speed(other, dtype), tensor_types(kind, op, dtype, other)
+        same = same_speed(table_kind, dtype)
+        tensor = tensor_types(kind, op, dtype, table_kind)
         for t in dict.fromkeys((*same, *tensor, *OTHER_TYPES.get(dtype, ()))):
-            if tables.surface(other, name, t) is None:
+            if tables.surface(table_kind, name, t) is None:
                 continue
-            typed = (0.0, 0.0) if t in same else error_of(tables, other, "dtype", op)
-            typed = (0.0, TENSOR_STEP) if t in tensor else typed
-            away = 0.0  # error of the step from another GPU
-            if other != kind:
-                at_least, each = error_of(tables, kind, "gpu", op)
+            # The step from the asked type to the table's.
+            if t in tensor:
+                type_bias, type_error = 0.0, TENSOR_STEP
+            elif t in same:
+                type_bias, type_error = 0.0, 0.0
+            else:
+                type_bias, type_error = error_of(tables, table_kind, "dtype", op)
+            # The step from another GPU: the less alike, the larger.
+            gpu_error = 0.0
+            if table_kind != kind:
+                base, slope = error_of(tables, kind, "gpu", op)
                 dtypes = dtype, t if t in tensor else dtype
-                away = at_least + each * apart(kind, other, op, *dtypes)
-            total = float(np.hypot(np.hypot(error, away), typed[1]))
-            plain = best if t in same and name == op else NEIGHBOUR
-            yield Relation(other, name, t, bias + typed[0], total, plain)
+                gpu_error = base + slope * apart(kind, table_kind, op, *dtypes)
+            total = float(np.hypot(np.hypot(error, gpu_error), type_error))
+            is_direct = t in same and name == op
+            yield Relation(
+                kind=table_kind,
+                op=name,
+                dtype=t,
+                bias=bias + type_bias,
+                error=total,
+                provenance=best if is_direct else NEIGHBOUR,
+            )

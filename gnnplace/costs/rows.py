@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from gnnplace.arrays import BoolArray, FloatArray
 from gnnplace.errors import FormatError, InputError, of_faults
 from gnnplace.files import csv_text
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 
 Names = NDArray[np.str_]
 SIZES = ("batch", "m", "n", "k", "window")
@@ -121,19 +121,21 @@ class Rows:
     def flops(self) -> FloatArray:
         """Return floating-point operations. [rows]"""
         batch, m, n, k, window = self.sizes.T
-        each = np.where(self.family == VECTOR, 0.0, 2.0)
+        per_element = np.where(self.family == VECTOR, 0.0, 2.0)
         attends = self.family == "attention"
-        each = np.where(attends, np.where(window > 0, 2.0, 4.0), each)
-        each = np.where(self.op == "attention_backward", 2.5 * each, each)
-        return np.asarray(each * batch * m * n * k)
+        per_element = np.where(attends, np.where(window > 0, 2.0, 4.0), per_element)
+        per_element = np.where(
+            self.op == "attention_backward", 2.5 * per_element, per_element
+        )
+        return np.asarray(per_element * batch * m * n * k)
 
     @cached_property
     def exponentials(self) -> FloatArray:
         """Return the exponentials of attention, one a score; 0 of other ops. [rows]"""
         batch, m, n, _, window = self.sizes.T
-        seen = np.where(window > 0, 0.5, 1.0)
+        visible = np.where(window > 0, 0.5, 1.0)
         return np.asarray(
-            np.where(self.family == "attention", seen * batch * m * n, 0.0)
+            np.where(self.family == "attention", visible * batch * m * n, 0.0)
         )
 
     @property
@@ -166,37 +168,41 @@ class Rows:
             "attention": [batch, m, k, causal, zero, zero],
             "convolution": [m, n, k, window, batch, self._stride],
         }
-        odd = (self.sizes[:, 1:4] % TILE > 0) & (self.sizes[:, 1:4] >= [SMALL, 1, 1])
-        result = np.stack([m, n, k, batch, ODD * odd.any(axis=1), zero], axis=1)
+        is_partial_tile = (self.sizes[:, 1:4] % TILE > 0) & (
+            self.sizes[:, 1:4] >= [SMALL, 1, 1]
+        )
+        result = np.stack(
+            [m, n, k, batch, ODD * is_partial_tile.any(axis=1), zero], axis=1
+        )
         for family, columns in {**by_family, VECTOR: vector}.items():
-            where = self.family == family
-            result[where] = np.stack(columns, axis=1)[where]
+            of_family = self.family == family
+            result[of_family] = np.stack(columns, axis=1)[of_family]
         return result
 
 
 def from_records(records: Iterable[Record]) -> Rows:
     """Return the records with finite, positive seconds as rows."""
-    kept = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
+    measured = [row for row in records if np.isfinite(row.seconds) and row.seconds > 0]
     return Rows(
-        np.array([row.op for row in kept], dtype=np.str_),
-        np.array([row.dtype for row in kept], dtype=np.str_),
-        np.array([[getattr(r, s) for s in SIZES] for r in kept], dtype=float).reshape(
-            -1, 5
-        ),
-        np.array([row.bytes for row in kept], dtype=np.float64),
-        np.array([row.seconds for row in kept], dtype=np.float64),
+        np.array([row.op for row in measured], dtype=np.str_),
+        np.array([row.dtype for row in measured], dtype=np.str_),
+        np.array(
+            [[getattr(r, s) for s in SIZES] for r in measured], dtype=float
+        ).reshape(-1, 5),
+        np.array([row.bytes for row in measured], dtype=np.float64),
+        np.array([row.seconds for row in measured], dtype=np.float64),
     )
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
     """Return several tables of rows as one, in order."""
-    given = list(parts)
+    tables = list(parts)
     return Rows(
-        np.concatenate([p.op for p in given]),
-        np.concatenate([p.dtype for p in given]),
-        np.concatenate([p.sizes for p in given]),
-        np.concatenate([p.bytes for p in given]),
-        np.concatenate([p.seconds for p in given]),
+        np.concatenate([p.op for p in tables]),
+        np.concatenate([p.dtype for p in tables]),
+        np.concatenate([p.sizes for p in tables]),
+        np.concatenate([p.bytes for p in tables]),
+        np.concatenate([p.seconds for p in tables]),
     )
 
 
@@ -232,17 +238,17 @@ def read_rows(path: Path) -> dict[str, Rows]:
     lines = csv.reader(io.StringIO(text))
     if tuple(next(lines, ())) != COLUMNS:
         raise FormatError(f"{path}: line 1: the columns must be {','.join(COLUMNS)}")
-    found = list(lines)
+    fields = list(lines)
     if faults := [
         f"line {number}: a kind, an op, its type and 7 numbers are needed, none negative and "
         "seconds above 0"
-        for number, line in enumerate(found, 2)
+        for number, line in enumerate(fields, 2)
         if len(line) != len(COLUMNS) or not _is_measured(line)
     ]:
         raise of_faults(FormatError, faults, str(path))
-    if not found:
+    if not fields:
         raise FormatError(f"{path}: has no rows; write one line a measured op")
-    columns = list(zip(*found, strict=True))
+    columns = list(zip(*fields, strict=True))
     numbers = np.array(columns[3:], dtype=np.float64)
     kinds, op, dtype = (np.array(columns[i], dtype=np.str_) for i in range(3))
     rows = Rows(op, dtype, numbers[:5].T.copy(), numbers[5], numbers[6])

@@ -45,13 +45,13 @@ class CostTables:
     Attributes:
         rows: The measured rows by kind of device.
         errors: The errors that `gnnplace.costs.calibration.calibrate` found of them.
-        given: The errors of the user's own rows alone, by the kinds that have some.
+        user_errors: The errors of the user's own rows alone, by the kinds that have some.
         candidates: The candidates of `gnnplace.costs.prediction` that were asked for.
     """
 
     rows: Mapping[str, Rows]
     errors: Mapping[str, Any]
-    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    user_errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     candidates: dict[Key, list[Any]] = field(default_factory=dict)
     _surfaces: dict[Key, Surface | None] = field(default_factory=dict)
 
@@ -68,11 +68,13 @@ class CostTables:
         Errors of the user's own rows come first where there are any. For a CPU they stand alone,
         because errors of GPUs say nothing of it.
         """
-        known: Mapping[str, list[float]] = self.errors[what]
-        own: Mapping[str, list[float]] = self.given.get(kind, {}).get(what, {})
-        if not own.get("all"):
-            return known
-        return own if kind == "cpu" else {**known, **own}
+        shipped_errors: Mapping[str, list[float]] = self.errors[what]
+        user_errors: Mapping[str, list[float]] = self.user_errors.get(kind, {}).get(
+            what, {}
+        )
+        if not user_errors.get("all"):
+            return shipped_errors
+        return user_errors if kind == "cpu" else {**shipped_errors, **user_errors}
 
     def _made(self, kind: str, op: str, dtype: str) -> Surface | None:
         rows = self.rows.get(kind)
@@ -82,13 +84,13 @@ class CostTables:
         index = np.flatnonzero(named & (rows.dtype == dtype))
         if not index.size:
             return None
-        mine = rows.take(index)
-        log_ratio = np.log(mine.seconds / roofline(kind, mine))
+        selected = rows.take(index)
+        log_ratio = np.log(selected.seconds / roofline(kind, selected))
         base = self.surface(kind, kin_of(op), dtype) if op in CORRECTED else None
         return (
-            Surface(mine.at, log_ratio)
+            Surface(selected.at, log_ratio)
             if base is None
-            else Correction(mine.at, log_ratio, base)
+            else Correction(selected.at, log_ratio, base)
         )
 
 
@@ -141,8 +143,8 @@ class Surface:
         count = min(NEIGHBOURS, len(self.at) - own)
         if count < 1:
             return np.zeros(len(query)), np.full(len(query), np.inf)
-        found = self.tree.query(query, k=list(range(1 + own, count + 1 + own)))
-        distance, index = (np.asarray(part).reshape(len(query), -1) for part in found)
+        nearest = self.tree.query(query, k=list(range(1 + own, count + 1 + own)))
+        distance, index = (np.asarray(part).reshape(len(query), -1) for part in nearest)
         value = self._fit(query, distance, index)
         return value, distance[:, : min(3, count)].mean(axis=1)
 

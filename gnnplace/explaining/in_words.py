@@ -34,7 +34,7 @@ class SpecStep(ExplainedStep):
     @property
     def spans_servers(self) -> bool:
         """Return whether the plan's devices are of several servers."""
-        return self.spec.num_devices > self.setting.framework.network.each
+        return self.spec.num_devices > self.setting.framework.network.per_server
 
     def price(self, condition: StepCondition = PLANNED) -> Priced:
         """Return the priced draft of the plan under a condition; see `ExplainedStep`."""

@@ -69,14 +69,14 @@ def coarsen(
     n = graph.num_ops
     if target < 1:
         raise InputError(f"coarsening: target is {target}; give at least 1")
-    for what, array in (
+    for name, array in (
         ("cost", cost),
         ("unit", unit),
         ("phase", phase),
         ("attach", attach),
     ):
         if array is not None and len(array) != n:
-            raise InputError(f"coarsening: {what} has {len(array)} entries, not {n}")
+            raise InputError(f"coarsening: {name} has {len(array)} entries, not {n}")
     phase = np.zeros(n, dtype=np.int8) if phase is None else phase
     groups = Contraction(graph, cost, unit or (None,) * n, phase)
     _attach(groups, attach)
@@ -85,8 +85,8 @@ def coarsen(
 
 
 def _attach(groups: Contraction, attach: IntArray | None) -> None:
-    for op, other in enumerate([] if attach is None else attach.tolist()):
-        a, b = groups.find(op), groups.find(other) if other >= 0 else -1
+    for op, anchor in enumerate([] if attach is None else attach.tolist()):
+        a, b = groups.find(op), groups.find(anchor) if anchor >= 0 else -1
         if b >= 0 and a != b and groups.compatible(a, b):
             groups.merge(*groups.ordered(a, b))
 
@@ -119,30 +119,37 @@ def _merge_best(groups: Contraction, group: int, cap: float, unit_cap: float) ->
     """Merge a group into the neighbour where that delays others least."""
     options = []
     for a, b in groups.edges_of(group):
-        other = a if b == group else b
+        neighbour = a if b == group else b
         loss = groups.loss(a, b)
-        if _worth(groups, group, other, loss, cap):
+        if _worth(groups, group, neighbour, loss, cap):
             options.append(
-                (loss, not _same(groups, group, other), groups.cost[other], other, a, b)
+                (
+                    loss,
+                    not _same(groups, group, neighbour),
+                    groups.cost[neighbour],
+                    neighbour,
+                    a,
+                    b,
+                )
             )
-    for *_, other, a, b in sorted(options):
-        if groups.compatible(group, other, unit_cap) and groups.merge(a, b):
+    for *_, neighbour, a, b in sorted(options):
+        if groups.compatible(group, neighbour, unit_cap) and groups.merge(a, b):
             return True
     return False
 
 
 def _worth(
-    groups: Contraction, group: int, other: int, loss: float, cap: float
+    groups: Contraction, group: int, neighbour: int, loss: float, cap: float
 ) -> bool:
     """Return whether a merge is worth it: its loss and the cost of the result stay low.
 
     A group that is light beside a costly op may always join it.
     """
-    most = 2 * cap
-    if loss > (cap / 2 if _same(groups, group, other) else cap * UNITING):
+    limit = 2 * cap
+    if loss > (cap / 2 if _same(groups, group, neighbour) else cap * UNITING):
         return False
-    peak = max(groups.peak[group], groups.peak[other])
-    return groups.cost[group] + groups.cost[other] <= max(most, RIDERS * peak)
+    peak = max(groups.peak[group], groups.peak[neighbour])
+    return groups.cost[group] + groups.cost[neighbour] <= max(limit, RIDERS * peak)
 
 
 def _same(groups: Contraction, first: int, second: int) -> bool:
@@ -217,12 +224,12 @@ class Contraction:
     def edges_of(self, group: int) -> Iterator[tuple[int, int]]:
         """Yield the edges to and from groups of the same phase, as (before, after)."""
         phase = self._phase[group]
-        for other in self._before[group]:
-            if self._phase[other] == phase:
-                yield other, group
-        for other in self._after[group]:
-            if self._phase[other] == phase:
-                yield group, other
+        for neighbour in self._before[group]:
+            if self._phase[neighbour] == phase:
+                yield neighbour, group
+        for neighbour in self._after[group]:
+            if self._phase[neighbour] == phase:
+                yield group, neighbour
 
     def loss(self, one: int, other: int) -> float:
         """Return the seconds by which merging `one` with the later `other` may delay others."""
@@ -279,22 +286,24 @@ class Contraction:
             self._position[group] = i
         return True
 
-    def _reached(self, one: int, other: int, last: int) -> set[int] | None:
+    def _reached(self, source: int, target: int, last: int) -> set[int] | None:
         """Return the groups before `last` in the order that `one` leads to.
 
         Returns None if one of them leads to `other`, since a merge would then make a cycle.
         """
-        seen: set[int] = set()
-        stack = [g for g in self._after[one] if g != other and self._position[g] < last]
+        reached: set[int] = set()
+        stack = [
+            g for g in self._after[source] if g != target and self._position[g] < last
+        ]
         while stack:
             group = stack.pop()
-            if group in seen:
+            if group in reached:
                 continue
-            seen.add(group)
-            if other in self._after[group]:
+            reached.add(group)
+            if target in self._after[group]:
                 return None
             stack += [g for g in self._after[group] if self._position[g] < last]
-        return seen
+        return reached
 
     def _join(self, one: int, other: int) -> None:
         self._root[other] = one

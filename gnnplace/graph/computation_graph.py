@@ -77,17 +77,17 @@ class ComputationGraph:
     def _check_names(self) -> None:
         if len(self.index) == len(self.names):
             return
-        seen: set[str] = set()
+        unique: set[str] = set()
         for i, name in enumerate(self.names):
-            if name in seen:
+            if name in unique:
                 raise InputError(f"ops[{i}].name: {name!r} is repeated")
-            seen.add(name)
+            unique.add(name)
 
     def _check_tensors(self) -> None:
-        for what, ends in (("producer", self.producer), ("consumers", self.consumer)):
+        for role, ends in (("producer", self.producer), ("consumers", self.consumer)):
             if ends.size and (ends.min() < 0 or ends.max() >= self.num_ops):
                 raise InputError(
-                    f"tensors: a {what} index is outside 0..{self.num_ops - 1}"
+                    f"tensors: a {role} index is outside 0..{self.num_ops - 1}"
                 )
         bad = np.flatnonzero(~((self.size >= 0) & (self.size <= MOST)))
         if bad.size:
@@ -187,8 +187,8 @@ class ComputationGraph:
         order = least_first(self.successor_offset, self.successor, listed)
         if len(order) < self.num_ops:
             source, target, _ = self.edges
-            told = describe_cycle(source.tolist(), target.tolist(), self.names)
-            raise InputError(f"tensors: a cycle: {told}")
+            cycle = describe_cycle(source.tolist(), target.tolist(), self.names)
+            raise InputError(f"tensors: a cycle: {cycle}")
         return np.asarray(order)
 
     @cached_property
@@ -259,17 +259,17 @@ def quotient(
     bare = graph.size == 0 if order_only is None else order_only
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
     source, target = group[graph.producer][tensor], group[graph.consumer]
-    kept = _firsts(tensor, source, target, bare[tensor], len(names))
-    kept = kept[np.argsort(bare[tensor[kept]], kind="stable")]
+    consumptions = _firsts(tensor, source, target, bare[tensor], len(names))
+    consumptions = consumptions[np.argsort(bare[tensor[consumptions]], kind="stable")]
     # Each run of one tensor is that tensor in the quotient.
-    begins = np.flatnonzero(np.diff(tensor[kept], prepend=-1))
-    made = tensor[kept[begins]]
+    begins = np.flatnonzero(np.diff(tensor[consumptions], prepend=-1))
+    tensors = tensor[consumptions[begins]]
     return ComputationGraph(
         names=tuple(names),
-        producer=group[graph.producer[made]].astype(np.int32),
-        size=graph.size[made],
-        consumer_offset=np.append(begins, len(kept)).astype(np.int32),
-        consumer=target[kept].astype(np.int32),
+        producer=group[graph.producer[tensors]].astype(np.int32),
+        size=graph.size[tensors],
+        consumer_offset=np.append(begins, len(consumptions)).astype(np.int32),
+        consumer=target[consumptions].astype(np.int32),
     )
 
 
@@ -303,10 +303,10 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
     Returns:
         A label for each group, -1 where none of its ops has one.
     """
-    own = np.full(count, -1, dtype=np.int32)
+    group_label = np.full(count, -1, dtype=np.int32)
     has = label >= 0
     if not has.any():
-        return own
+        return group_label
     from gnnplace.graph.kernels import components
 
     # Labels and groups are nodes of one graph, whose components are the united classes.
@@ -316,8 +316,8 @@ def united(label: IntArray, group: IntArray, count: int) -> IntArray:
         (num_labels + group[has]).astype(np.int32),
     )
     component = components(source, target, num_labels + count)
-    least = np.full(int(component.max()) + 1, num_labels)
-    np.minimum.at(least, component[:num_labels], np.arange(num_labels))
-    mine = np.unique(group[has])
-    own[mine] = least[component[num_labels + mine]]
-    return own
+    smallest = np.full(int(component.max()) + 1, num_labels)
+    np.minimum.at(smallest, component[:num_labels], np.arange(num_labels))
+    labelled_groups = np.unique(group[has])
+    group_label[labelled_groups] = smallest[component[num_labels + labelled_groups]]
+    return group_label

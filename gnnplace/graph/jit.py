@@ -32,7 +32,7 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from llvmlite import binding as llvm
 from llvmlite import ir
@@ -92,10 +92,10 @@ class QuickFlags(Flags):  # type: ignore[misc]
         """Return whether all values are equal; what neither has set is its default in both."""
         if not isinstance(other, Flags):
             return False
-        mine, others = self._values, other._values
-        return mine == others or all(
+        values, other_values = self._values, other._values
+        return values == other_values or all(
             getattr(self, name) == getattr(other, name)
-            for name in mine.keys() | others.keys()
+            for name in values.keys() | other_values.keys()
         )
 
 
@@ -184,7 +184,7 @@ class KernelCompiler(Compiler):  # type: ignore[misc]
             typing, target, library, kinds, result, QuickFlags(flags), local
         )
 
-    def define_pipelines(self) -> Any:
+    def define_pipelines(self) -> object:
         """Return numba's passes, which compile into a library of this package."""
         name = self.state.func_id.func_qualname
         self.state.library = self.library(self.state.targetctx.codegen(), name)
@@ -212,7 +212,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         if parts and parts[0] in ROOMS:
             self._cache_file._source_stamp = kernels_stamp(parts[0])
 
-    def load_overload(self, kinds: object, target_context: object) -> Any:
+    def load_overload(self, kinds: object, target_context: object) -> object:
         """Load a kernel from the cache as numba does, or None if its file cannot be read.
 
         Numba would raise where a type has moved to another module since; here the cache is flushed.
@@ -227,7 +227,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 class InnerFiles(CompileResultCacheImpl):  # type: ignore[misc]
     """The reader of an inner kernel from disk."""
 
-    def rebuild(self, target_context: Any, payload: Any) -> Any:
+    def rebuild(self, target_context: Any, payload: Any) -> object:
         """Rebuild a compiled function as numba does, from bitcode instead of machine code."""
         (
             (name, _, bitcode),
@@ -266,12 +266,13 @@ class InnerCache(KernelCache):
 
     _impl_class = InnerFiles
 
-    def _index_key(self, kinds: object, codegen: object) -> Any:
+    def _index_key(self, kinds: object, codegen: object) -> object:
         """Return another key than a kernel's of the same function, because bitcode does not run."""
         return (*super()._index_key(kinds, codegen), "bitcode")
 
 
 Function = Callable[..., Any]
+FunctionT = TypeVar("FunctionT", bound=Function)
 FLAGS: dict[str, Any] = {
     "boundscheck": False,
     "error_model": "numpy",
@@ -292,7 +293,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
             return self.py_func(*args)
         return _through_kernel(self)(*args)
 
-    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    def get_call_template(self, args: tuple[Any, ...], kws: dict[str, Any]) -> object:
         """Return the call template for kernels, with argument types widened.
 
         The literal 0 is no type of its own, and short integers are long.
@@ -300,7 +301,7 @@ class InnerKernel(CPUDispatcher):  # type: ignore[misc]
         return super().get_call_template(tuple(map(_widened, args)), kws)
 
 
-def _widened(kind: object) -> Any:
+def _widened(kind: object) -> object:
     kind = types.unliteral(kind)
     return types.intp if kind in (types.int8, types.int16, types.int32) else kind
 
@@ -314,39 +315,39 @@ def _through_kernel(inner_kernel: InnerKernel) -> Any:
     return call
 
 
-def kernel(function: Function) -> Any:
+def kernel(function: FunctionT) -> FunctionT:
     """Compile a function that Python calls."""
     if config.DISABLE_JIT:
         KERNELS.append(function)
         return function
-    made = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
-    made._cache = KernelCache(function)
-    KERNELS.append(made)
-    return made
+    compiled: Any = njit(pipeline_class=KernelCompiler, **FLAGS)(function)
+    compiled._cache = KernelCache(function)
+    KERNELS.append(compiled)
+    return cast("FunctionT", compiled)
 
 
-def inner(**flags: object) -> Callable[[Function], Any]:
+def inner(**flags: object) -> Callable[[FunctionT], FunctionT]:
     """Compile a function that kernels call.
 
     Args:
         flags: The flags of ``njit``, beside the usual ones.
     """
 
-    def compiled(function: Function) -> Any:
+    def compiled(function: FunctionT) -> FunctionT:
         if config.DISABLE_JIT:
             return function
         options = {"nopython": True, "no_cpython_wrapper": True} | FLAGS | flags
-        made = InnerKernel(
+        inner_kernel: Any = InnerKernel(
             function, targetoptions=options, pipeline_class=InnerCompiler
         )
-        made._cache = InnerCache(function)
-        KERNELS.append(made)
-        return made
+        inner_kernel._cache = InnerCache(function)
+        KERNELS.append(inner_kernel)
+        return cast("FunctionT", inner_kernel)
 
     return compiled
 
 
-def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _code(context: Any, builder: Any, signature: Any, args: Any) -> object:
     """Emit a prefetch of the address of ``array[index]`` and return a dummy value."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -361,7 +362,7 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _typed(typing: object, array: object, index: object) -> Any:
+def _typed(typing: object, array: object, index: object) -> object:
     return types.void(array, index), _code
 
 

@@ -28,6 +28,7 @@ from gnnplace.arrays import (
     FloatArray,
     IndexArray,
     IntArray,
+    IntLike,
     LongArray,
     SingleArray,
 )
@@ -206,12 +207,12 @@ def copy_rows(target: NDArray[Any], values: NDArray[Any]) -> None:
 
 
 @inner(_nrt=False)
-def greatest(values: NDArray[Any]) -> Any:
+def greatest(values: FloatArray) -> float:
     """Return the largest of at least one value. None of them may be NaN."""
-    most = values[0]
+    largest = values[0]
     for i in range(1, len(values)):
-        most = max(most, values[i])
-    return most
+        largest = max(largest, values[i])
+    return largest
 
 
 @inner()
@@ -309,35 +310,40 @@ def merge(
         return
     for k in range(low, middle):
         spare[k] = order[k]
-    left, right, at = low, middle, low
-    while left < middle:
-        if right < high and keys[order[right]] < keys[spare[left]]:
-            order[at] = order[right]
-            right += 1
+    first, second, at = low, middle, low
+    while first < middle:
+        if second < high and keys[order[second]] < keys[spare[first]]:
+            order[at] = order[second]
+            second += 1
         else:
-            order[at] = spare[left]
-            left += 1
+            order[at] = spare[first]
+            first += 1
         at += 1
 
 
 @inner(_nrt=False)
 def heap_push(
-    keys: FloatArray, items: IntArray, low: int, count: int, key: float, item: int
+    keys: FloatArray,
+    items: IntArray,
+    low: IntLike,
+    count: IntLike,
+    key: float,
+    item: IntLike,
 ) -> None:
     """Add an item to a heap that has ``count`` and room for one more."""
     base, at = Index(low), Index(count)
     while at > Index(0):
         above = (at - ONE) >> ONE
-        other = keys[base + above]
-        if other < key or (other == key and items[base + above] < item):
+        parent_key = keys[base + above]
+        if parent_key < key or (parent_key == key and items[base + above] < item):
             break
-        keys[base + at], items[base + at] = other, items[base + above]
+        keys[base + at], items[base + at] = parent_key, items[base + above]
         at = above
     keys[base + at], items[base + at] = key, item
 
 
 @inner(_nrt=False)
-def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
+def heap_pop(keys: FloatArray, items: IntArray, low: IntLike, count: IntLike) -> int:
     """Take the first item off a heap that has ``count`` of them, at least one."""
     base = Index(low)
     last = Index(count) - ONE
@@ -348,17 +354,17 @@ def heap_pop(keys: FloatArray, items: IntArray, low: int, count: int) -> int:
         below = at + at + ONE
         if below >= last:
             break
-        left = base + below
-        right = left + ONE
+        child = base + below
+        sibling = child + ONE
         if below + ONE < last and (
-            keys[right] < keys[left]
-            or (keys[right] == keys[left] and items[right] < items[left])
+            keys[sibling] < keys[child]
+            or (keys[sibling] == keys[child] and items[sibling] < items[child])
         ):
             below += ONE
-        other = keys[base + below]
-        if key < other or (key == other and item < items[base + below]):
+        child_key = keys[base + below]
+        if key < child_key or (key == child_key and item < items[base + below]):
             break
-        keys[base + at], items[base + at] = other, items[base + below]
+        keys[base + at], items[base + at] = child_key, items[base + below]
         at = below
     keys[base + at], items[base + at] = key, item
     return first

@@ -26,8 +26,8 @@ from gnnplace.graph.kernel_arrays import (
 def count_inputs(offset: IntArray, successor: IntArray) -> IntArray:
     """Return the number of predecessors of each op. [n]"""
     waiting = zero_ints(len(offset) - 1)
-    for other in successor:
-        waiting[other] += 1
+    for consumer in successor:
+        waiting[consumer] += 1
     return waiting
 
 
@@ -111,7 +111,7 @@ def add_to(heap: IntArray, count: int, item: int) -> None:
 @inner(_nrt=False)
 def take_least(heap: IntArray, count: int) -> int:
     """Take the least item off a binary heap of ``count`` items, at least one."""
-    least, item, at = heap[0], heap[count - 1], 0
+    smallest, item, at = heap[0], heap[count - 1], 0
     while 2 * at + 1 < count - 1:
         below = 2 * at + 1
         if below + 1 < count - 1 and heap[below + 1] < heap[below]:
@@ -121,7 +121,7 @@ def take_least(heap: IntArray, count: int) -> int:
         heap[at] = heap[below]
         at = below
     heap[at] = item
-    return least
+    return smallest
 
 
 @kernel
@@ -153,10 +153,10 @@ def least_first(offset: IntArray, successor: IntArray, op_of: IntArray) -> IntAr
         order[count] = op
         count += 1
         for k in range(offset[op], offset[op + 1]):
-            other = successor[k]
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                add_to(ready, num_ready, key[other])
+            consumer = successor[k]
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                add_to(ready, num_ready, key[consumer])
                 num_ready += 1
     return order[:count]
 
@@ -171,15 +171,15 @@ def first_ready_first(offset: IntArray, successor: IntArray) -> IntArray:
         if waiting[op] == 0:
             order[count] = op
             count += 1
-    done = 0
-    while done < count:
-        op = order[done]
-        done += 1
+    num_visited = 0
+    while num_visited < count:
+        op = order[num_visited]
+        num_visited += 1
         for k in range(offset[op], offset[op + 1]):
-            other = successor[k]
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                order[count] = other
+            consumer = successor[k]
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                order[count] = consumer
                 count += 1
     return order[:count]
 
@@ -254,13 +254,13 @@ def longest_after(
     edge_cost: FloatArray,
 ) -> FloatArray:
     """Return the longest path from each op's finish to the end; ``order`` is topological. [n]"""
-    after = zero_floats(len(order))
+    path = zero_floats(len(order))
     for i in range(len(order) - 1, -1, -1):
         op = order[i]
         for k in range(offset[op], offset[op + 1]):
-            other = successor[k]
-            after[op] = max(after[op], edge_cost[k] + (cost[other] + after[other]))
-    return after
+            consumer = successor[k]
+            path[op] = max(path[op], edge_cost[k] + (cost[consumer] + path[consumer]))
+    return path
 
 
 @kernel
@@ -275,13 +275,13 @@ def longest_before(
 
     ``order`` is topological. [n]
     """
-    before = zero_floats(len(order))
+    start = zero_floats(len(order))
     for op in order:
-        done = before[op] + cost[op]
+        finish = start[op] + cost[op]
         for k in range(offset[op], offset[op + 1]):
-            other = successor[k]
-            before[other] = max(before[other], done + edge_cost[k])
-    return before
+            consumer = successor[k]
+            start[consumer] = max(start[consumer], finish + edge_cost[k])
+    return start
 
 
 @kernel
@@ -328,13 +328,13 @@ def follow_forward(
     for op in order:
         if forward[op] or offset[op] == offset[op + 1]:
             continue
-        most, least = -1.0, np.inf
+        largest, smallest = -1.0, np.inf
         for k in range(offset[op], offset[op + 1]):
-            other = predecessor[k]
-            if forward[other]:
-                most = max(most, result[other])
-            least = min(least, result[other])
-        result[op] = most if most >= 0.0 else least
+            producer = predecessor[k]
+            if forward[producer]:
+                largest = max(largest, result[producer])
+            smallest = min(smallest, result[producer])
+        result[op] = largest if largest >= 0.0 else smallest
     return result
 
 
@@ -377,7 +377,7 @@ def flows_between(
             ranked[at[end[k]]] = u
             at[end[k]] += 1
     # Edges with one neighbour are summed: a neighbour gets the slot where it is met first.
-    other = empty_ints(len(end))
+    neighbours = empty_ints(len(end))
     into, out = full_floats(len(end), -1.0), full_floats(len(end), -1.0)
     slot = full_ints(count, -1)
     total = 0
@@ -387,8 +387,8 @@ def flows_between(
         offset[u] = first
         for k in range(low, high):
             neighbour = ranked[k]
-            if total == first or other[total - 1] != neighbour:
-                other[total] = neighbour
+            if total == first or neighbours[total - 1] != neighbour:
+                neighbours[total] = neighbour
                 slot[neighbour] = total
                 total += 1
         for k in range(low, high):
@@ -396,7 +396,7 @@ def flows_between(
             at_slot = slot[end[k]]
             flow[at_slot] = max(flow[at_slot], 0.0) + size[edge[k]]
     offset[count] = total
-    return offset, other[:total].copy(), into[:total].copy(), out[:total].copy()
+    return offset, neighbours[:total].copy(), into[:total].copy(), out[:total].copy()
 
 
 @kernel
@@ -414,7 +414,7 @@ def flows_of_ops(
     # Both lists of an op are ascending: edges that leave it, by target, and edges that enter it.
     into_offset, come = grouped(target, count)
     total, offset = 2 * len(source), zero_ints(count + 1)
-    other = empty_ints(total)
+    neighbours = empty_ints(total)
     into, out = full_floats(total, -1.0), full_floats(total, -1.0)
     at, k = 0, 0
     for op in range(count):
@@ -422,11 +422,11 @@ def flows_of_ops(
         while j < end or (k < len(source) and source[k] == op):
             leaves = k < len(source) and source[k] == op
             if j == end or (leaves and target[k] < source[come[j]]):
-                other[at], out[at] = target[k], size[k]
+                neighbours[at], out[at] = target[k], size[k]
                 k += 1
             else:
-                other[at], into[at] = source[come[j]], size[come[j]]
+                neighbours[at], into[at] = source[come[j]], size[come[j]]
                 j += 1
             at += 1
         offset[op + 1] = at
-    return offset, other, into, out
+    return offset, neighbours, into, out

@@ -56,8 +56,8 @@ def segments(work: FloatArray, crossing: FloatArray, count: int) -> IntArray:
     price = np.concatenate(([0.0], CROSSING * bytes_at / narrow, [0.0]))
     mean = max(total[-1] / count, 1e-300)
     ends = np.concatenate(([0], cut, [len(work)]))
-    chosen = _cheapest_cuts(total[ends] / mean, price, min(count, len(ends) - 1))
-    inner_ends = ends[chosen]
+    cuts = _cheapest_cuts(total[ends] / mean, price, min(count, len(ends) - 1))
+    inner_ends = ends[cuts]
     return np.searchsorted(inner_ends, np.arange(len(work)), side="right").astype(
         np.int32
     )
@@ -84,30 +84,30 @@ def _cheapest_cuts(place: FloatArray, price: FloatArray, count: int) -> IntArray
     """
     # least[s, j]: the cost of s segments that end at candidate j. Squares favour equal lengths.
     size = len(place)
-    least = full_table(count + 1, size, np.inf)
-    before = zero_int_table(count + 1, size)
-    least[0, 0] = 0.0
+    least_cost = full_table(count + 1, size, np.inf)
+    previous = zero_int_table(count + 1, size)
+    least_cost[0, 0] = 0.0
     for s in range(1, count + 1):
         for j in range(1, size):
             i = j - 1
             while i >= 0 and (i == j - 1 or place[j] - place[i] <= LONGEST):
                 length = place[j] - place[i]
-                cost = least[s - 1, i] + length * length + price[j]
-                if cost < least[s, j]:
-                    least[s, j] = cost
-                    before[s, j] = i
+                cost = least_cost[s - 1, i] + length * length + price[j]
+                if cost < least_cost[s, j]:
+                    least_cost[s, j] = cost
+                    previous[s, j] = i
                 i -= 1
     # Fewer segments win a tie. Then walk back from the line's end.
     best = 1
     for s in range(2, count + 1):
-        if least[s, size - 1] < least[best, size - 1]:
+        if least_cost[s, size - 1] < least_cost[best, size - 1]:
             best = s
-    chosen = zero_ints(best - 1)
+    cuts = zero_ints(best - 1)
     j = size - 1
     for s in range(best, 1, -1):
-        j = before[s, j]
-        chosen[s - 2] = j
-    return chosen
+        j = previous[s, j]
+        cuts[s - 2] = j
+    return cuts
 
 
 def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> FloatArray:
@@ -118,13 +118,13 @@ def crossing_bytes(graph: ComputationGraph, place: IntArray, count: int) -> Floa
         place: Place of each op on the line, -1 if it has none. [n]
         count: Places of the line.
     """
-    tensor, made = graph.consumption_tensor, place[graph.producer]
-    taken = place[graph.consumer]
-    known = (taken >= 0) & (made[tensor] >= 0)
-    low, high = made.copy(), made.copy()
-    np.minimum.at(low, tensor[known], taken[known])
-    np.maximum.at(high, tensor[known], taken[known])
-    spans = made >= 0
+    tensor, produced = graph.consumption_tensor, place[graph.producer]
+    consumed = place[graph.consumer]
+    is_placed = (consumed >= 0) & (produced[tensor] >= 0)
+    low, high = produced.copy(), produced.copy()
+    np.minimum.at(low, tensor[is_placed], consumed[is_placed])
+    np.maximum.at(high, tensor[is_placed], consumed[is_placed])
+    spans = produced >= 0
     change = np.bincount(low[spans], graph.size[spans], count)
     change -= np.bincount(high[spans], graph.size[spans], count)
     return np.maximum(np.cumsum(change)[:-1], 0.0)
@@ -144,18 +144,18 @@ def beside_consumers(
 
     A capture may list what it makes of parameters alone, such as transposes, before all else.
     """
-    moved, result = movable.copy(), place.copy()
+    is_moved, result = movable.copy(), place.copy()
     for op in order:
-        if not moved[op]:
+        if not is_moved[op]:
             for j in range(offset[op], offset[op + 1]):
-                moved[successor[j]] = False
+                is_moved[successor[j]] = False
     for k in range(len(order) - 1, -1, -1):
         op = order[k]
-        if moved[op] and offset[op] < offset[op + 1]:
-            least = np.inf
+        if is_moved[op] and offset[op] < offset[op + 1]:
+            first_consumer = np.inf
             for j in range(offset[op], offset[op + 1]):
-                least = min(least, result[successor[j]])
-            result[op] = least
+                first_consumer = min(first_consumer, result[successor[j]])
+            result[op] = first_consumer
     return result
 
 
@@ -194,13 +194,15 @@ def leads_elsewhere(
     result = backward.copy()
     for k in range(len(order) - 1, -1, -1):
         op = order[k]
-        found = False
+        leads_out = False
         if backward[op]:
             for j in range(offset[op], offset[op + 1]):
-                other = successor[j]
-                if backward[other] and (segment[other] != segment[op] or result[other]):
-                    found = True
-        result[op] = found
+                consumer = successor[j]
+                if backward[consumer] and (
+                    segment[consumer] != segment[op] or result[consumer]
+                ):
+                    leads_out = True
+        result[op] = leads_out
     return result
 
 
@@ -213,12 +215,14 @@ def bundled(graph: ComputationGraph) -> ComputationGraph:
     taken = graph.consumer[np.lexsort((graph.consumer, tensor))]
     leader = _first_alike(graph, taken, count)
     first = leader == np.arange(graph.num_tensors)
-    kept, bundle = np.flatnonzero(first), (np.cumsum(first) - 1)[leader]
+    leaders, bundle = np.flatnonzero(first), (np.cumsum(first) - 1)[leader]
     return ComputationGraph(
         names=graph.names,
-        producer=graph.producer[kept],
-        size=np.bincount(bundle, graph.size, len(kept)).astype(np.float64),
-        consumer_offset=np.concatenate(([0], np.cumsum(count[kept]))).astype(np.int32),
+        producer=graph.producer[leaders],
+        size=np.bincount(bundle, graph.size, len(leaders)).astype(np.float64),
+        consumer_offset=np.concatenate(([0], np.cumsum(count[leaders]))).astype(
+            np.int32
+        ),
         consumer=taken[first[tensor]],
     )
 
@@ -239,14 +243,16 @@ def _first_alike(graph: ComputationGraph, taken: IntArray, count: IntArray) -> I
     summed = np.concatenate(([np.uint64(0)], np.cumsum(number[taken], dtype=np.uint64)))
     code = summed[graph.consumer_offset[1:]] - summed[graph.consumer_offset[:-1]]
     by_code = np.lexsort((code, count, graph.producer))
-    own = graph.producer[by_code], count[by_code], code[by_code]
+    keys = graph.producer[by_code], count[by_code], code[by_code]
     new = np.ones(graph.num_tensors, dtype=bool)
-    new[1:] = np.any([np.diff(key) != 0 for key in own], axis=0)
+    new[1:] = np.any([np.diff(key) != 0 for key in keys], axis=0)
     leader = np.empty(graph.num_tensors, dtype=np.int32)
     leader[by_code] = by_code[np.flatnonzero(new)[np.cumsum(new) - 1]]
     inside = np.arange(len(taken)) - np.repeat(graph.consumer_offset[:-1], count)
-    other = taken[graph.consumer_offset[leader][graph.consumption_tensor] + inside]
-    apart = graph.consumption_tensor[taken != other]
+    leader_consumer = taken[
+        graph.consumer_offset[leader][graph.consumption_tensor] + inside
+    ]
+    apart = graph.consumption_tensor[taken != leader_consumer]
     leader[apart] = apart
     return leader
 
@@ -280,9 +286,9 @@ def _depths(
     depth = zero_ints(len(order))
     for op in order:
         for j in range(offset[op], offset[op + 1]):
-            other = successor[j]
-            if part[other] == part[op]:
-                depth[other] = max(
-                    depth[other], depth[op] + int(group[other] != group[op])
+            consumer = successor[j]
+            if part[consumer] == part[op]:
+                depth[consumer] = max(
+                    depth[consumer], depth[op] + int(group[consumer] != group[op])
                 )
     return depth

@@ -128,8 +128,9 @@ def _depth_first(
 
     owner = np.repeat(np.arange(graph.num_ops), np.diff(graph.successor_offset))
     by_key = np.lexsort((key[graph.successor], owner))
-    sources = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
-    sources = sources[np.argsort(key[sources], kind="stable")].astype(np.int32)
+    unordered = np.flatnonzero(np.diff(graph.predecessor_offset) == 0)
+    by_source_key = np.argsort(key[unordered], kind="stable")
+    sources = unordered[by_source_key].astype(np.int32)
     return depth_first_kernel(graph.successor_offset, graph.successor[by_key], sources)
 
 
@@ -298,8 +299,10 @@ def check_order(name: str, *also: str) -> None:
         return
     if ":" not in name:
         why = f"it is of {ORDERS[name].alone}" if name in ORDERS else "unknown"
-        known = ", ".join((*also, *FIXED_ORDERS))
-        raise InputError(f"order {name!r}: {why}; orders: {known}, or module:function")
+        known_orders = ", ".join((*also, *FIXED_ORDERS))
+        raise InputError(
+            f"order {name!r}: {why}; orders: {known_orders}, or module:function"
+        )
     _own(name)
 
 
@@ -339,8 +342,8 @@ def direction(graph: ComputationGraph, order: IntArray) -> Direction:
     source, target, _ = graph.edges
     if (position[source] < position[target]).all():
         return Direction.PRODUCERS
-    after = (position[source] > position[target]).all()
-    return Direction.CONSUMERS if after else Direction.NEITHER
+    consumers_first = (position[source] > position[target]).all()
+    return Direction.CONSUMERS if consumers_first else Direction.NEITHER
 
 
 def traversal(

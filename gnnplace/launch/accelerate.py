@@ -97,8 +97,10 @@ def write_accelerate(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> s
     script_words = (
         (*HELD, "recompute") if plan.recompute == FULL and not sharded else HELD
     )
-    told = [f"# {line}" for line in header(plan, lines, keys=script_words)]
-    return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
+    header_lines = [f"# {line}" for line in header(plan, lines, keys=script_words)]
+    return "\n".join(
+        [*header_lines, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)]
+    )
 
 
 def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
@@ -107,9 +109,9 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that accelerate can express.
     """
-    for told, run in plan.as_it_runs("accelerate", compiles=True):
+    for given_up, run in plan.as_it_runs("accelerate", compiles=True):
         plan = run
-        yield told, plan
+        yield given_up, plan
     if plan.tp > 1 and not plan.sp:
         plan = replace(plan, sp=True)
         yield (
@@ -118,9 +120,9 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         )
     sharded = (plan.dp or 1) * plan.cp > 1 and (plan.tp > 1 or plan.cp > 1)
     if (plan.zero == 1 and (plan.dp or 1) > 1) or (sharded and plan.zero < 2):
-        told = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
+        given_up = f"zero={plan.zero}: accelerate has no ZeRO 1, and none below 2 beside tp or cp"
         plan = replace(plan, zero=2)
-        yield f"{told}; zero=2 is written", plan
+        yield f"{given_up}; zero=2 is written", plan
     kind = plan.recompute.partition(":")[0]
     if kind not in (NONE, FULL):
         plan = replace(plan, recompute=NONE if kind == SELECTIVE else FULL)
@@ -129,17 +131,19 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             plan,
         )
     if plan.recompute == FULL and plan.zero < 2 and plan.tp == plan.cp == 1:
-        told = (
+        given_up = (
             "is the script's where FSDP is off: model.gradient_checkpointing_enable()"
         )
-        yield f"recompute=full: {told}", plan
+        yield f"recompute=full: {given_up}", plan
     accumulated = (
         plan.dp and plan.batch and plan.microbatch_size and plan.microbatches > 1
     )
     if plan.zero > 1 and accumulated:
-        told = f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
-        told += "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
-        yield told, plan
+        given_up = (
+            f"zero={plan.zero}: gradients are whole until the last of {plan.microbatches} "
+            "micro-batches, unless the script's GradientAccumulationPlugin has sync_each_batch"
+        )
+        yield given_up, plan
     # Give up what no key of the file can say.
     for line, run in plan.without_unsayable(
         "accelerate",
@@ -153,6 +157,6 @@ def nearest_accelerate(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
         yield line, plan
     half, _, kind = (plan.precision or "32-true").partition("-")
     if kind in ("true", "master") and half != "32":
-        told = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"
+        given_up = f"precision {plan.precision}: mixed_precision keeps fp32 parameters"
         plan = replace(plan, precision=f"{half}-mixed")
-        yield f"{told}; {plan.precision} is written", plan
+        yield f"{given_up}; {plan.precision} is written", plan

@@ -423,8 +423,8 @@ def _with_deepspeed(reading: _Reading, plan: LaunchPlan) -> LaunchPlan:
         device = section.get(name)
         if device in (None, "none", False):
             continue
-        what = "the optimizer's state" if "optimizer" in name else "parameters"
-        effect = f"offload: {what} on {str(device)[:20]}; priced on the GPU"
+        offloaded = "the optimizer's state" if "optimizer" in name else "parameters"
+        effect = f"offload: {offloaded} on {str(device)[:20]}; priced on the GPU"
         reading.refuse_price(f"deepspeed_config.{name}", effect)
     steps = section.get("gradient_accumulation_steps")
     if steps not in (None, "auto") and (type(steps) is not int or steps < 1):

@@ -53,8 +53,8 @@ def captured_sizes(model: str, file: PlanFile) -> tuple[DecoderSizes | None, str
         config = getattr(workload_of(model, fake=True).model, "config", None)
     except GnnplaceError as error:
         return None, f"sizes of the model: {error}"
-    known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
-    sizes = from_config(model, config, shape[1]) if known else None
+    is_known = len(shape) == 2 and getattr(config, "model_type", None) in LAUNCHED
+    sizes = from_config(model, config, shape[1]) if is_known else None
     return sizes, f"sizes of the model: {model!r} is no decoder whose layers are known"
 
 
@@ -106,24 +106,24 @@ class Prices:
             InputError: If what is left cannot be priced.
         """
         first = draft_of_plan(self.chain, self.cluster, plan)
-        before = _realized(self.chain, self.cluster, first, orders_in(plan))
+        previous = _realized(self.chain, self.cluster, first, orders_in(plan))
         losses = []
-        for told, draft in self._given_up(first, base, ordered):
-            after = _realized(self.chain, self.cluster, draft)
-            losses.append(_loss(told, before, after))
-            before = after
+        for line, draft in self._given_up(first, base, ordered):
+            priced = _realized(self.chain, self.cluster, draft)
+            losses.append(_loss(line, previous, priced))
+            previous = priced
         chain = self.chain
-        for told, nearest in steps:
+        for line, nearest in steps:
             if nearest.precision != chain.precision:
                 precision = nearest.precision or "32-true"
                 chain = chain_of_file(plan.file, self.model, self.cluster, precision)
             words, _ = captured_spec(nearest)
-            after = _realized(
+            priced = _realized(
                 chain, self.cluster, draft_of_spec(chain, self.cluster, words)
             )
-            losses.append(_loss(told, before, after))
-            before = after
-        return losses, before.step_time
+            losses.append(_loss(line, previous, priced))
+            previous = priced
+        return losses, previous.step_time
 
     def _given_up(
         self, draft: Draft, base: LaunchPlan, ordered: bool
@@ -143,12 +143,14 @@ class Prices:
         count = len(draft.stages)
         if base.layers is not None and count > 1:
             bounds = layer_bounds(chain, base.layers, count)
-            moved = [k for k, s in enumerate(draft.stages) if s.first != bounds[k]]
+            moved_stages = [
+                k for k, s in enumerate(draft.stages) if s.first != bounds[k]
+            ]
             draft = draft.cut_at(bounds)
-            if moved:
-                told = ", ".join(map(str, moved))
+            if moved_stages:
+                numbers = ", ".join(map(str, moved_stages))
                 yield (
-                    f"stage {told}: begins inside of a layer; whole layers are written",
+                    f"stage {numbers}: begins inside of a layer; whole layers are written",
                     draft,
                 )
         if draft.stages[0].mesh.shards > 1:

@@ -42,13 +42,16 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that DeepSpeed can express.
     """
-    for told, run in plan.as_it_runs("DeepSpeed"):
+    for given_up, run in plan.as_it_runs("DeepSpeed"):
         plan = run
-        yield told, plan
+        yield given_up, plan
     if plan.schedule != "1f1b" or plan.chunks > 1:
-        told = f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is written"
+        given_up = (
+            f"schedule {plan.full_schedule}: DeepSpeed has 1f1b, a stage a rank; it is "
+            "written"
+        )
         plan = plan.with_one_stage_a_rank()
-        yield told, plan
+        yield given_up, plan
     if plan.pp > 1 and plan.zero > 1:
         plan = replace(plan, zero=1)
         yield "zero: DeepSpeed pipelines with ZeRO 0 or 1; zero=1 is written", plan
@@ -58,9 +61,9 @@ def nearest_deepspeed(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             "sp: DeepSpeed's tensor parallelism keeps whole tokens; sp=off is written",
             plan,
         )
-    for told, whole in plan.with_whole_experts("DeepSpeed"):
-        plan = whole
-        yield told, plan
+    for given_up, uncut in plan.with_whole_experts("DeepSpeed"):
+        plan = uncut
+        yield given_up, plan
     if plan.ep > 1 and plan.tp > 1 and plan.zero == 3:
         plan = replace(plan, zero=2)
         yield (
@@ -140,25 +143,25 @@ def write_deepspeed(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> st
     Raises:
         InfeasibleError: If DeepSpeed cannot say the plan.
     """
-    chosen = plan.sizes is not None and plan.sizes.experts is not None
+    has_experts = plan.sizes is not None and plan.sizes.experts is not None
     check_degrees(plan)
-    if chosen and plan.tp > 1 and (plan.pp > 1 or plan.ep == 1 or plan.etp != 1):
+    if has_experts and plan.tp > 1 and (plan.pp > 1 or plan.ep == 1 or plan.etp != 1):
         raise InfeasibleError(
             "deepspeed: experts beside tp are whole, on ep of them, in one stage"
         )
-    held: dict[str, Any] = {"told": [" ".join(line.split()) for line in lines]}
+    notes: dict[str, Any] = {"told": [" ".join(line.split()) for line in lines]}
     if plan.pp > 1:
-        held |= {"pp": plan.pp}
-        held |= {"layers": list(plan.layers)} if plan.layers is not None else {}
+        notes |= {"pp": plan.pp}
+        notes |= {"layers": list(plan.layers)} if plan.layers is not None else {}
     if plan.recompute != NONE:
-        held["recompute"] = plan.recompute
+        notes["recompute"] = plan.recompute
     batch: dict[str, Any] = {"train_batch_size": plan.batch}
     if plan.tp > 1:  # DeepSpeed holds it against all processes, those of a split too
-        batch, held["dp"] = {}, plan.dp
+        batch, notes["dp"] = {}, plan.dp
     half = (plan.precision or "32-true").partition("-")[0]
     name = OPTIMIZERS.get(plan.optimizer or "", "AdamW")
     data: dict[str, Any] = {
-        HELD: held,
+        HELD: notes,
         **batch,
         "train_micro_batch_size_per_gpu": plan.microbatch_size,
         "gradient_accumulation_steps": plan.microbatches,

@@ -320,11 +320,11 @@ def _count(keys: Keys, path: str, least: int = 1) -> int | None:
 
 def _lines(keys: Keys) -> dict[str, int | None]:
     """Return the line of every word that a key says, not of those that are auto."""
-    said = {
+    unread = {
         word: [path for path in paths if _peek(keys, path) not in (AUTO, False)]
         for word, paths in WORD_KEYS.items()
     }
-    return keys.word_lines(said)
+    return keys.word_lines(unread)
 
 
 def _precision(keys: Keys) -> str | None:
@@ -391,12 +391,10 @@ def _not_priced(keys: Keys, offload: str | None) -> Iterator[NotPriced]:
         device = value.get("device", "cpu") if isinstance(value, dict) else value
         if device in (None, False, "none", {}):
             continue
-        what = "the optimizer's state" if name == OFFLOADS[0] else "parameters"
+        offloaded = "the optimizer's state" if name == OFFLOADS[0] else "parameters"
         ratio = value.get("ratio") if isinstance(value, dict) else None
         share = "" if ratio is None else f", a share of {ratio}"
-        effect = (
-            f"{name}: {what} on {str(device)[:20]}{share} (offload); priced on the GPU"
-        )
+        effect = f"{name}: {offloaded} on {str(device)[:20]}{share} (offload); priced on the GPU"
         yield NotPriced(key=path, effect=effect, line=keys.line(path))
     for path, effect in SWITCHED.items():
         if path in OLD_OFFLOADS and offload is not None:

@@ -78,7 +78,7 @@ def _export_words(
         last,
         launcher,
         _lines(plan, launcher, losses, seconds),
-        priced.setting.framework.network.each,
+        priced.setting.framework.network.per_server,
     )
     return LaunchFile(
         text=text,
@@ -99,8 +99,8 @@ def _export_captured(
     target, file = launcher_of(launcher), plan.file
     sizes, lacks = captured_sizes(model or file.model, file)
     base, given_up = launch_plan_of(plan, sizes)
-    beside = target.beside(file)
-    if beside is not None:  # the file beside it has the searched order
+    companion = target.beside(file)
+    if companion is not None:  # the file beside it has the searched order
         given_up = [
             line for line in given_up if not line.startswith("order of actions")
         ]
@@ -111,14 +111,16 @@ def _export_captured(
     try:
         prices = Prices.of(plan, model or file.model, cluster)
         gpus = devices_of_server(MeshFabric(prices.cluster))
-        losses, seconds = prices.losses(plan, base, steps, ordered=beside is not None)
+        losses, seconds = prices.losses(
+            plan, base, steps, ordered=companion is not None
+        )
     except GnnplaceError as error:
         losses.append(Loss(f"nothing is priced again: {error}"))
     losses += [Loss(lacks)] if lacks and sizes is None else []
     lines = _lines(plan, launcher, losses, seconds)
     text, unwritten = write_launch_plan(last, launcher, lines, gpus)
     losses += unwritten
-    return LaunchFile(text, last, tuple(losses), seconds, target.command, beside)
+    return LaunchFile(text, last, tuple(losses), seconds, target.command, companion)
 
 
 def _lines(

@@ -104,19 +104,19 @@ def _degrees(file: PlanFile, axes: tuple[int, ...]) -> tuple[int, int, int, int]
     replicas = tp = cp = ep = 1
     for axis, count in enumerate(axes):
         place = axis - len(axes)
-        told = [
+        placed = [
             (name, words[place], name in stage.members)
             for stage in file.stages
             for name, words in stage.placements.items()
             if words[place] != "R"
         ]
         sent = any(
-            word.endswith((":dispatch", ":spread")) for _, word, call in told if call
+            word.endswith((":dispatch", ":spread")) for _, word, call in placed if call
         )
-        weights = [name for name, _, call in told if not call]
+        weights = [name for name, _, call in placed if not call]
         if any(stage.borders[axis] == "examples" for stage in file.stages):
             replicas *= count
-        elif told and all(sent and "experts" in name for name in weights):
+        elif placed and all(sent and "experts" in name for name in weights):
             cp *= count
         else:
             tp *= count
@@ -130,26 +130,30 @@ def stage_layers(file: PlanFile) -> tuple[tuple[int, ...] | None, list[str]]:
 
     A layer that two stages share counts for the first of them; a line says so for each such stage.
     """
-    seen: dict[str, int] = {}
+    stage_of: dict[str, int] = {}
     lines = []
     for k, stage in enumerate(file.stages):
-        own = dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
-        split = [layer for layer in own if seen.setdefault(layer, k) != k]
+        layers_here = dict.fromkeys(
+            layer for m in stage.modules if (layer := layer_of(m))
+        )
+        split = [layer for layer in layers_here if stage_of.setdefault(layer, k) != k]
         if split:
             lines.append(
                 f"stage {k}: begins inside of {split[0]}, which is whole on stage {k - 1}"
             )
     counts = tuple(
-        sum(at == k for at in seen.values()) for k in range(len(file.stages))
+        sum(at == k for at in stage_of.values()) for k in range(len(file.stages))
     )
-    return (counts if seen else None), lines
+    return (counts if stage_of else None), lines
 
 
 def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, list[str]]:
     """Return the word for what is recomputed, and lines on what that word does not say."""
     stages = file.stages
-    again = [len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages]
-    if not any(again):
+    recomputed_layers = [
+        len({layer_of(m) for m in s.recompute.modules} - {""}) for s in stages
+    ]
+    if not any(recomputed_layers):
         return NONE, []
     kinds, groups = (
         {s.recompute.kind for s in stages},
@@ -157,30 +161,38 @@ def _recompute(file: PlanFile, layers: tuple[int, ...] | None) -> tuple[str, lis
     )
     if kinds - {NONE} == {SELECTIVE}:
         return SELECTIVE, []
-    lacking = [k for k, s in enumerate(stages) if again[k] < (layers or again)[k]]
+    lacking = [
+        k
+        for k, s in enumerate(stages)
+        if recomputed_layers[k] < (layers or recomputed_layers)[k]
+    ]
     if not lacking and SELECTIVE not in kinds:
         together = max(groups)
         return (f"uniform:{together}" if together > 1 else FULL), []
-    most = max(again)
+    most_layers = max(recomputed_layers)
     every = all(
-        count == min(most, own)
-        for count, own in zip(again, layers or again, strict=True)
+        count == min(most_layers, num_layers)
+        for count, num_layers in zip(
+            recomputed_layers, layers or recomputed_layers, strict=True
+        )
     )
-    word = f"block:{most}"
-    if every and _first(file, again):
+    word = f"block:{most_layers}"
+    if every and _first(file, recomputed_layers):
         return word, []
     lacked = f"some layers of {len(lacking)} stages"
     return word, [
-        f"recompute: {lacked}; {word} (the first {most} of every stage) is written"
+        f"recompute: {lacked}; {word} (the first {most_layers} of every stage) is written"
     ]
 
 
 def _first(file: PlanFile, again: list[int]) -> bool:
     """Return whether the recomputed layers of every stage are its first ones."""
     for stage, count in zip(file.stages, again, strict=True):
-        own = list(
+        stage_modules = list(
             dict.fromkeys(layer for m in stage.modules if (layer := layer_of(m)))
         )
-        if {layer_of(m) for m in stage.recompute.modules} - {""} != set(own[:count]):
+        if {layer_of(m) for m in stage.recompute.modules} - {""} != set(
+            stage_modules[:count]
+        ):
             return False
     return True

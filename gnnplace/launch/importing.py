@@ -96,13 +96,13 @@ def with_missing(
     }
     changes: dict[str, Any] = {}
     for word, value in values.items():
-        said = getattr(plan, word)
-        if value is None or said == value:
+        value_of_file = getattr(plan, word)
+        if value is None or value_of_file == value:
             continue
-        if said is not None:
+        if value_of_file is not None:
             option = f"--{word.replace('_', '-')}"
             raise InputError(
-                f"{option} {value}: the launch file says {said}; leave it out"
+                f"{option} {value}: the launch file says {value_of_file}; leave it out"
             )
         changes[word] = value
     return replace(plan, **changes)
@@ -158,8 +158,8 @@ def with_cut_experts(plan: LaunchPlan) -> tuple[LaunchPlan, list[str]]:
         return replace(plan, etp=None), []
     check_expert_groups(plan)
     ep = plan.ep * (plan.etp or 1) // plan.tp
-    told = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
-    return replace(plan, ep=ep, etp=None), [told]
+    line = f"ep={plan.ep}, each expert on {plan.etp} of {plan.tp} shards: priced as ep={ep} on all"
+    return replace(plan, ep=ep, etp=None), [line]
 
 
 def captured_spec(plan: LaunchPlan) -> tuple[PlanSpec, list[str]]:

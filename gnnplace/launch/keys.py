@@ -189,11 +189,11 @@ class Keys:
         value = self.get(path)
         if value is None:
             return default
-        told = str(value).lower() if isinstance(value, (str, int, float)) else ""
-        found = next((word for word in known if word.lower() == told), None)
-        if found is None:
+        text = str(value).lower() if isinstance(value, (str, int, float)) else ""
+        match = next((word for word in known if word.lower() == text), None)
+        if match is None:
             raise self.fault(path, f"must be one of {', '.join(known)}")
-        return found
+        return match
 
     def unknown(self, path: str, known: Sequence[str]) -> list[str]:
         """Return the keys at a path that are not among the known ones. The top's path is ""."""

@@ -160,8 +160,8 @@ class LaunchPlan:
         """
         if self.dp is None or self.batch is None or self.microbatch_size is None:
             raise InputError("launch plan: dp, batch and microbatch_size must be known")
-        count, rest = divmod(self.batch, self.dp * self.microbatch_size)
-        if rest or not count:
+        count, remainder = divmod(self.batch, self.dp * self.microbatch_size)
+        if remainder or not count:
             raise InputError(
                 f"launch plan: a batch of {self.batch} is no multiple of {self.dp} replicas x "
                 f"{self.microbatch_size} examples"
@@ -243,10 +243,10 @@ class LaunchPlan:
 
     def with_one_stage_a_rank(self) -> LaunchPlan:
         """Return the plan under 1F1B, with all chunks of a rank joined into one stage."""
-        layers, each = self.layers, self.chunks
+        layers, chunks = self.layers, self.chunks
         if layers is not None:
             layers = tuple(
-                sum(layers[k * each : (k + 1) * each]) for k in range(self.pp)
+                sum(layers[k * chunks : (k + 1) * chunks]) for k in range(self.pp)
             )
         return replace(self, schedule="1f1b", chunks=1, layers=layers)
 
@@ -271,8 +271,8 @@ class LaunchPlan:
                 plan,
             )
         if plan.cuda_graphs not in (None, "off", *graphs):
-            told = f"cuda_graphs={plan.cuda_graphs}: {launcher}'s file has none; off is written"
-            yield told, replace(plan, cuda_graphs=None)
+            line = f"cuda_graphs={plan.cuda_graphs}: {launcher}'s file has none; off is written"
+            yield line, replace(plan, cuda_graphs=None)
 
     def without_unsayable(
         self,
@@ -345,9 +345,9 @@ class LaunchPlan:
             return
         cut, ep = self.etp or self.tp, self.ep * (self.etp or self.tp)
         if sizes.experts.count % ep == 0:
-            told = f"ep={self.ep} with experts cut over {cut}: {launcher} cuts none"
+            line = f"ep={self.ep} with experts cut over {cut}: {launcher} cuts none"
             yield (
-                f"{told}; ep={ep} of whole ones is written",
+                f"{line}; ep={ep} of whole ones is written",
                 replace(self, ep=ep, etp=1),
             )
 
@@ -377,9 +377,11 @@ def header(
         keys: Fields of the plan that the launcher's own keys cannot say: the last line has them,
             for `with_header`.
     """
-    held = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
-    told = [" ".join(line.split()) for line in lines]  # a name may have a newline
-    return [*told, *([MARK + json.dumps(held)] if held else [])]
+    words = {key: getattr(plan, key) for key in keys if getattr(plan, key) is not None}
+    header_lines = [
+        " ".join(line.split()) for line in lines
+    ]  # a name may have a newline
+    return [*header_lines, *([MARK + json.dumps(words)] if words else [])]
 
 
 def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
@@ -388,14 +390,14 @@ def with_header(plan: LaunchPlan, text: str, source: str) -> LaunchPlan:
     Raises:
         FormatError: If the header is no JSON of a plan's fields.
     """
-    found = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^\W{{0,6}}{MARK}(\{{.*\}})\s*$", text, re.MULTILINE)
+    if match is None:
         return plan
     try:
-        held = json.loads(found[1])
+        words = json.loads(match[1])
     except (ValueError, RecursionError):
-        raise FormatError(f"{source}: header: not JSON: {found[1][:60]!r}") from None
-    return with_fields(plan, held, source)
+        raise FormatError(f"{source}: header: not JSON: {match[1][:60]!r}") from None
+    return with_fields(plan, words, source)
 
 
 def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
@@ -422,16 +424,16 @@ def with_fields(plan: LaunchPlan, held: Any, source: str) -> LaunchPlan:
     usual = LaunchPlan()
     if not isinstance(held, dict):
         raise FormatError(f"{source}: header: must be an object of a plan's words")
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in held.items():
         if key not in kinds or type(value) is not kinds[key]:
             raise FormatError(
                 f"{source}: header: {key}: {shown(value)} is no word of a plan"
             )
         if getattr(plan, key) == getattr(usual, key):
-            said[key] = tuple(held[key]) if key == "layers" else value
-    lines = {**dict.fromkeys(said), **plan.lines}
-    return replace(plan, **said, lines=lines)
+            values[key] = tuple(held[key]) if key == "layers" else value
+    lines = {**dict.fromkeys(values), **plan.lines}
+    return replace(plan, **values, lines=lines)
 
 
 def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
@@ -440,8 +442,8 @@ def check_plan_words(plan: LaunchPlan, source: str) -> LaunchPlan:
     Raises:
         FormatError: The message names what contradicts what.
     """
-    for told in _faults(plan):
-        raise FormatError(f"{source}: {told}")
+    for message in _faults(plan):
+        raise FormatError(f"{source}: {message}")
     return plan
 
 
@@ -473,8 +475,8 @@ def _faults(plan: LaunchPlan) -> Iterator[str]:
     if over % inside:
         yield f"experts on ep x their shards = {inside}: {over} processes of a stage: no multiple"
     if plan.dp and plan.batch and plan.microbatch_size:
-        count, rest = divmod(plan.batch, plan.dp * plan.microbatch_size)
-        if rest or not count:
+        count, remainder = divmod(plan.batch, plan.dp * plan.microbatch_size)
+        if remainder or not count:
             yield (
                 f"a batch of {plan.batch} is no multiple of {plan.dp} replicas x "
                 f"{plan.microbatch_size} examples"

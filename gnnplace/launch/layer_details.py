@@ -115,8 +115,9 @@ class LayerDetails:
             scalings: Kinds of rotary scaling that the launcher has keys for.
         """
         if self.type not in PLAIN:
-            what = FEATURES.get(self.type, "layers of its own")
-            yield f"model: {self.type} has {what}; the file trains plain layers of the same sizes"
+            feature = FEATURES.get(self.type, "layers of its own")
+            trained = "the file trains plain layers of the same sizes"
+            yield f"model: {self.type} has {feature}; {trained}"
         kind = self.scaling.get("rope_type", "")
         if kind and kind not in scalings:
             yield f"rotary scaling {kind}: is not written; set it before weights are loaded"

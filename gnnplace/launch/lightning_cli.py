@@ -79,10 +79,10 @@ def read_lightning(
     Raises:
         FormatError: If it is none, or its numbers contradict.
     """
-    given = dict(values or {})
-    if "devices" in given:
-        given["trainer.devices"] = given.pop("devices")
-    reading = YamlReading.of_text(text, source, given, OPEN_KEYS)
+    variables = dict(values or {})
+    if "devices" in variables:
+        variables["trainer.devices"] = variables.pop("devices")
+    reading = YamlReading.of_text(text, source, variables, OPEN_KEYS)
     strategy = _strategy(reading)
     devices, nodes = (
         reading.get("trainer.devices"),

@@ -50,7 +50,7 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "megatron-lm: needs the sizes of a decoder; give --model hf:CONFIG"
         )
     world = plan.world or 1
-    each = math.gcd(gpus, world)
+    gpus_of_server = math.gcd(gpus, world)
     groups = [
         ("MODEL", [*model_flags(sizes), *detail_flags(plan.details)]),
         ("PLAN", plan_flags(plan)),
@@ -80,7 +80,7 @@ def write_megatron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     for name, flags in groups:
         text += [f"{name}=(", *(f"    {flag}" for flag in flags), ")"]
     text += [
-        f"torchrun --nproc-per-node {each} --nnodes {world // each} \\",
+        f"torchrun --nproc-per-node {gpus_of_server} --nnodes {world // gpus_of_server} \\",
         '    --node-rank "${NODE_RANK:-0}" --master-addr "${MASTER_ADDR:-localhost}" \\',
         '    pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${RUN[@]}" "$@"',
     ]
@@ -93,9 +93,9 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that Megatron-LM can express.
     """
-    for told, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
+    for given_up, run in plan.as_it_runs("Megatron-LM", graphs=tuple(GRAPHS)):
         plan = run
-        yield told, plan
+        yield given_up, plan
     for line, run in plan.without_unsayable(
         "Megatron-LM",
         overlap=("gradients", "parameters", "tp"),
@@ -111,18 +111,21 @@ def nearest_megatron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             if plan.chunks > 1 and plan.microbatches % plan.pp == 0
             else "1f1b"
         )
-        told = f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is written"
+        given_up = (
+            f"schedule {plan.schedule}: Megatron-LM has 1f1b and interleaved; {name} is "
+            "written"
+        )
         looped = replace(plan, schedule=name)
         plan = looped if name == "interleaved" else plan.with_one_stage_a_rank()
-        yield told, plan
+        yield given_up, plan
     if plan.precision in ("bf16-mixed", "16-mixed", "bf16-true", "16-true"):
         half = f"{plan.precision.partition('-')[0]}-master"
-        told = (
+        given_up = (
             f"precision {plan.precision}: Megatron-LM has half parameters with a fp32 copy in the "
             f"optimizer; {half} is written"
         )
         plan = replace(plan, precision=half)
-        yield told, plan
+        yield given_up, plan
     if plan.sizes is not None and plan.sizes.experts and plan.tp > 1 and not plan.sp:
         plan = replace(plan, sp=True)
         yield (
@@ -146,21 +149,21 @@ def model_flags(sizes: DecoderSizes) -> list[str]:
         f"--seq-length {sizes.length}",
         f"--max-position-embeddings {sizes.length}",
     ]
-    own = sizes.latent
-    if own is not None:
+    latent = sizes.latent
+    if latent is not None:
         flags += [
             "--multi-latent-attention",
-            f"--kv-lora-rank {own.keys}",
-            f"--qk-head-dim {sizes.head_size - own.rotary}",
-            f"--qk-pos-emb-head-dim {own.rotary}",
-            f"--v-head-dim {own.values}",
+            f"--kv-lora-rank {latent.keys}",
+            f"--qk-head-dim {sizes.head_size - latent.rotary}",
+            f"--qk-pos-emb-head-dim {latent.rotary}",
+            f"--v-head-dim {latent.values}",
         ]
-        flags += [f"--q-lora-rank {own.queries}"] if own.queries else []
+        flags += [f"--q-lora-rank {latent.queries}"] if latent.queries else []
     elif sizes.kv_heads != sizes.heads:
         flags += ["--group-query-attention", f"--num-query-groups {sizes.kv_heads}"]
-    if sizes.own_head_size and own is None:
+    if sizes.own_head_size and latent is None:
         flags.append(f"--kv-channels {sizes.own_head_size}")
-    flags += ["--qk-layernorm"] if own or sizes.head_norms else []
+    flags += ["--qk-layernorm"] if latent or sizes.head_norms else []
     if sizes.gated:
         flags += [
             "--swiglu",
@@ -193,7 +196,7 @@ def detail_flags(details: LayerDetails | None) -> list[str]:
     return [*flags, *(["--add-qkv-bias"] if details.query_biases else [])]
 
 
-def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
+def expert_flags(experts: ExpertLayers, sizes: DecoderSizes) -> list[str]:
     """Return the flags of layers with experts, to which an all-to-all sends tokens.
 
     Raises:
@@ -202,17 +205,19 @@ def expert_flags(own: ExpertLayers, sizes: DecoderSizes) -> list[str]:
     if not sizes.gated:
         raise InfeasibleError("megatron-lm: experts that are not gated are not written")
     flags = [
-        f"--num-experts {own.count}",
-        f"--moe-router-topk {own.active}",
-        f"--moe-ffn-hidden-size {own.width}",
+        f"--num-experts {experts.count}",
+        f"--moe-router-topk {experts.active}",
+        f"--moe-ffn-hidden-size {experts.width}",
         "--moe-token-dispatcher-type alltoall",
         "--moe-grouped-gemm",
     ]
     flags += (
-        [f"--moe-shared-expert-intermediate-size {own.shared}"] if own.shared else []
+        [f"--moe-shared-expert-intermediate-size {experts.shared}"]
+        if experts.shared
+        else []
     )
-    chosen = f"([0]*{own.dense}+[1]*{sizes.layers - own.dense})"
-    return flags + ([f"--moe-layer-freq '{chosen}'"] if own.dense else [])
+    layer_pattern = f"([0]*{experts.dense}+[1]*{sizes.layers - experts.dense})"
+    return flags + ([f"--moe-layer-freq '{layer_pattern}'"] if experts.dense else [])
 
 
 def plan_flags(plan: LaunchPlan) -> list[str]:
@@ -305,7 +310,7 @@ def stage_flags(plan: LaunchPlan) -> list[str]:
 
 def layout_of(layers: Sequence[int]) -> str:
     """Return Megatron's layout of stages with these numbers of layers: `Et*3|t*2|t*6L` is 3+2+6."""
-    told = [
+    stage_texts = [
         "" if count == 0 else "t" if count == 1 else f"t*{count}" for count in layers
     ]
-    return f"E{'|'.join(told)}L"
+    return f"E{'|'.join(stage_texts)}L"

@@ -146,35 +146,46 @@ def write_bridge(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str:
     """
     sizes = [] if plan.sizes is None else model_flags(plan.sizes)
     text = [f"# {line}" for line in header(plan, lines, keys=("dp",))]
-    other = {theirs: ours for ours, theirs in OTHER_NAMES.items()}
-    told = dict(USUAL)
+    bridge_names = {theirs: ours for ours, theirs in OTHER_NAMES.items()}
+    overrides = dict(USUAL)
     for flag in [*sizes, *plan_flags(plan)]:
         name, _, value = flag.removeprefix("--").partition(" ")
         if name not in LEFT_OUT:
-            key = other.get(name, name).replace("-", "_")
-            told[f"{SECTIONS.get(name, 'model')}.{key}"] = value.strip("'") or "true"
-    if told.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
-        told |= {
+            key = bridge_names.get(name, name).replace("-", "_")
+            overrides[f"{SECTIONS.get(name, 'model')}.{key}"] = (
+                value.strip("'") or "true"
+            )
+    if overrides.pop("rerun_state_machine.no_check_for_nan_in_loss_and_grad", ""):
+        overrides |= {
             "rerun_state_machine.check_for_nan_in_loss": "false",
             "ddp.check_for_nan_in_grad": "false",
         }
-    told |= _layer_overrides(plan.details)
-    told["optimizer.use_distributed_optimizer"] = told["ddp.use_distributed_optimizer"]
-    told["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
-    told["mixed_precision"] = _mixed_precision(plan)
+    overrides |= _layer_overrides(plan.details)
+    overrides["optimizer.use_distributed_optimizer"] = overrides[
+        "ddp.use_distributed_optimizer"
+    ]
+    overrides["model.expert_tensor_parallel_size"] = str(plan.etp or plan.tp)
+    overrides["mixed_precision"] = _mixed_precision(plan)
     if plan.sizes is not None:
-        own = plan.sizes.experts
-        told |= {
+        experts = plan.sizes.experts
+        overrides |= {
             "model.vocab_size": str(plan.sizes.vocabulary),
             "dataset.seq_length": str(plan.sizes.length),
             "model.gated_linear_unit": str(plan.sizes.gated).lower(),
             "model.add_bias_linear": str(not plan.sizes.gated).lower(),
             "model.share_embeddings_and_output_weights": str(plan.sizes.tied).lower(),
         }
-        if own is not None and own.dense:  # a list, where the flag has a pattern
-            chosen = ["0"] * own.dense + ["1"] * (plan.sizes.layers - own.dense)
-            told["model.moe_layer_freq"] = f"[{','.join(chosen)}]"
-    return "\n".join([*text, *(f"{key}={value}" for key, value in told.items())]) + "\n"
+        if (
+            experts is not None and experts.dense
+        ):  # a list, where the flag has a pattern
+            layer_pattern = ["0"] * experts.dense + ["1"] * (
+                plan.sizes.layers - experts.dense
+            )
+            overrides["model.moe_layer_freq"] = f"[{','.join(layer_pattern)}]"
+    return (
+        "\n".join([*text, *(f"{key}={value}" for key, value in overrides.items())])
+        + "\n"
+    )
 
 
 def _layer_overrides(details: LayerDetails | None) -> dict[str, str]:
@@ -263,14 +274,14 @@ def read_bridge(
     # What is given on the command line stands behind the file and wins.
     overrides = "\n".join(f"{key}={value}" for key, value in (values or {}).items())
     flags |= _said(_Block(overrides, 0), source, constants)[0]
-    whole = "".join(block.text for block in recipe.blocks)
+    full_text = "".join(block.text for block in recipe.blocks)
     if not any(
         name in flags for name in ("tensor-model-parallel-size", "micro-batch-size")
     ):
         raise FormatError(
             f"{source}: has no key such as model.tensor_model_parallel_size=4"
         )
-    if COMMON in whole:
+    if COMMON in full_text:
         flags = COMMON_FLAGS | flags
     replicas = with_header(LaunchPlan(), text, source).dp
     if replicas is not None:
@@ -282,7 +293,7 @@ def read_bridge(
         inside = math.prod(number_of(flags, name, source, 1) for name in degrees)
         flags["world-size"] = str(replicas * inside)
     unknown = [name for name in flags if not (name in OWN or is_known(name))]
-    flags |= _others(flags, whole)
+    flags |= _others(flags, full_text)
     plan = plan_of_flags(flags, source, lines)
     if unknown:
         listed = ", ".join(name.replace("-", "_") for name in unknown)
@@ -299,7 +310,7 @@ def read_bridge(
             plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true")
         )
     entries = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
-    plan = replace(plan, not_priced=(*entries, *_type_effects(whole)))
+    plan = replace(plan, not_priced=(*entries, *_type_effects(full_text)))
     return check_plan_words(with_header(plan, text, source), source)
 
 
@@ -391,23 +402,23 @@ def _follow(
             (later if function in late else recipe.blocks).extend(target.blocks)
             continue
         # A module may only hand on what it imports from another one.
-        others: dict[str, _Block] = {}
+        followed: dict[str, _Block] = {}
         other_path, other_text = path, text
         for _ in range(HOPS):
             imported = _imported(function, other_text, other_path)
             if imported is None:
                 break
             other_path, other_text = imported
-            others = {
+            followed = {
                 k: replace(v, first_line=0) for k, v in _functions(other_text).items()
             }
-            if function in others:
+            if function in followed:
                 break
-        if function not in others:
+        if function not in followed:
             recipe.unread.append(function)
             continue
         target = _Recipe()
-        _follow(target, function, others, other_text, other_path, depth + 1)
+        _follow(target, function, followed, other_text, other_path, depth + 1)
         recipe.unread += target.unread
         (later if function in late else recipe.blocks).extend(target.blocks)
     recipe.blocks.append(block)
@@ -448,31 +459,35 @@ def _said(
         name = match[2].replace("_", "-")
         name, value = OTHER_NAMES.get(name, name), match[3].strip().strip("\"'")
         value = constants.get(value, value)
-        other = name != "seq-length" if match[1] == "dataset" else match[1] not in READ
-        if value in ("None", "null") or other:
+        is_other = (
+            name != "seq-length" if match[1] == "dataset" else match[1] not in READ
+        )
+        if value in ("None", "null") or is_other:
             continue
         if match[1] == "optimizer" and not (is_counted(name) or is_listed(name)):
             continue
         if flags.setdefault(name, value) != value and is_counted(name):
-            told = f"{value[:40]!r}: was {flags[name][:40]!r} before"
-            raise FormatError(f"{source}: line {number}: {match[1]}.{match[2]}: {told}")
+            repeated = f"{value[:40]!r}: was {flags[name][:40]!r} before"
+            raise FormatError(
+                f"{source}: line {number}: {match[1]}.{match[2]}: {repeated}"
+            )
         lines[name] = number if block.first_line else None
     return flags, lines
 
 
 def _others(flags: Flags, text: str) -> Flags:
     """Return the flags of Megatron-LM that Megatron-Bridge expresses in another way."""
-    made: Flags = {
+    own_flags: Flags = {
         "tied": flags.get("share-embeddings-and-output-weights", "false").lower()
     }
-    made |= _precision(text)
+    own_flags |= _precision(text)
     if flags.get("gated-linear-unit", "false").lower() == "true":
-        made["swiglu"] = "true"
+        own_flags["swiglu"] = "true"
     if re.search(r"CommOverlapConfig\([^)]{0,400}tp_comm_overlap=True", text):
-        made["tp-comm-overlap"] = "true"
+        own_flags["tp-comm-overlap"] = "true"
     if "num-query-groups" in flags:
-        made["group-query-attention"] = "true"
-    return made
+        own_flags["group-query-attention"] = "true"
+    return own_flags
 
 
 def _precision(text: str) -> Flags:
@@ -486,8 +501,8 @@ def _precision(text: str) -> Flags:
     half = (
         "fp16" if named and "fp16" in named[-1] and "bf16" not in named[-1] else "bf16"
     )
-    own = re.findall(
+    matches = re.findall(
         r"(?:mixed_precision\.|,\s?)grad_reduce_in_fp32\s?[:=]\s?(\w+)", text
     )
-    fp32 = own[-1].lower() == "true" if own else half == "bf16"
+    fp32 = matches[-1].lower() == "true" if matches else half == "bf16"
     return {half: "true"} | ({} if fp32 else {"grad-reduce-in-bf16": "true"})

@@ -565,11 +565,11 @@ def stages_of_flags(
         return len(layers) // pp, layers
     chunks = number_of(flags, "num-virtual-stages-per-pipeline-rank", source, 1)
     if EACH in flags and total is not None:
-        each = number_of(flags, EACH, source)
-        if not each or total % (pp * each):
-            reason = f"{total} layers are no multiple of {each} on {pp} ranks"
+        layers_each = number_of(flags, EACH, source)
+        if not layers_each or total % (pp * layers_each):
+            reason = f"{total} layers are no multiple of {layers_each} on {pp} ranks"
             raise fault(source, EACH, reason)
-        chunks = total // (pp * each)
+        chunks = total // (pp * layers_each)
     if not used and total is not None and pp > 1:
         return chunks, _by_type(flags, pp * chunks, total)
     if not used or total is None:
@@ -623,13 +623,13 @@ def _one_less(
     """
     first, last = (is_on(flags, name) for name in ACCOUNTED)
     stages = pp * chunks
-    each, remainder = divmod(total + first + last, stages)
+    layers_each, remainder = divmod(total + first + last, stages)
     if remainder:
         reason = (
             f"{total} layers, embedding and loss are no multiple of {stages} stages"
         )
         raise fault(source, ACCOUNTED[0], reason)
-    layers = [each] * stages
+    layers = [layers_each] * stages
     layers[0] -= first
     layers[-1] -= last
     return tuple(layers)

@@ -193,10 +193,10 @@ def read_megatron(
 
 def _plan_of(flags: FlagSet, run: ShellRun | None, source: str) -> LaunchPlan:
     """Return the plan of flags, and of DeepSpeed's JSON where they name one."""
-    known = {n: v for n, v in flags.values.items() if n not in flags.missing}
-    if is_on(known, "no-pipeline-parallel"):
-        known["pipeline-model-parallel-size"] = "1"
-    plan = _with_hint(known, flags, run, source)
+    known_flags = {n: v for n, v in flags.values.items() if n not in flags.missing}
+    if is_on(known_flags, "no-pipeline-parallel"):
+        known_flags["pipeline-model-parallel-size"] = "1"
+    plan = _with_hint(known_flags, flags, run, source)
     if "deepspeed-config" not in flags.values:
         return plan
     text, path, missing = _deepspeed_text(flags, run, source)
@@ -562,7 +562,7 @@ def _needs_error(source: str, needed: Mapping[str, tuple[str, ...]]) -> FormatEr
     settable = [name for name in names if re.fullmatch(r"\w+", name)]
     computed = [name for name in names if name not in settable]
     needs = ", ".join(
-        f"{what} needs {' and '.join(entry)}" for what, entry in needed.items()
+        f"{needing} needs {' and '.join(entry)}" for needing, entry in needed.items()
     )
     if computed and not settable:
         return FormatError(

@@ -89,26 +89,26 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     Yields:
         A line for the user, and the nearest plan so far that nanotron can express.
     """
-    for told, run in plan.as_it_runs("nanotron"):
+    for given_up, run in plan.as_it_runs("nanotron"):
         plan = run
-        yield told, plan
+        yield given_up, plan
     for line, run in plan.without_unsayable(
         "nanotron", overlap=("tp",), optimizers=("sgd", "adam", "adamw")
     ):
         plan = run
         yield line, plan
     if plan.schedule not in ("1f1b", "gpipe") or plan.chunks > 1:
-        told = f"schedule {plan.full_schedule}: nanotron has 1f1b and afab; 1f1b is written"
+        given_up = f"schedule {plan.full_schedule}: nanotron has 1f1b and afab; 1f1b is written"
         plan = plan.with_one_stage_a_rank()
-        yield told, plan
+        yield given_up, plan
     if plan.sizes is not None and plan.pp > 1:
-        own = cut_by_cost(plan.sizes, plan.pp)
+        by_cost = cut_by_cost(plan.sizes, plan.pp)
         was = plan.layers or (plan.sizes.layers // plan.pp,) * plan.pp
-        plan = replace(plan, layers=own)
-        if own != was:
-            told = "+".join(map(str, was))
+        plan = replace(plan, layers=by_cost)
+        if by_cost != was:
+            given_up = "+".join(map(str, was))
             yield (
-                f"layers {told}: nanotron cuts by cost, {'+'.join(map(str, own))}",
+                f"layers {given_up}: nanotron cuts by cost, {'+'.join(map(str, by_cost))}",
                 plan,
             )
     if plan.zero > 1:
@@ -117,12 +117,12 @@ def nearest_nanotron(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     if plan.recompute not in (NONE, FULL):
         kind = plan.recompute
         plan = replace(plan, recompute=FULL if kind != "selective" else NONE)
-        told = f"recompute={kind}: nanotron has all layers or none; {plan.recompute} is written"
-        yield told, plan
+        given_up = f"recompute={kind}: nanotron has all layers or none; {plan.recompute} is written"
+        yield given_up, plan
     if plan.precision != "bf16-master":
-        told = f"precision {plan.precision}: bf16-master is written"
+        given_up = f"precision {plan.precision}: bf16-master is written"
         plan = replace(plan, precision="bf16-master")
-        yield told, plan
+        yield given_up, plan
     if plan.optimizer == "adam":
         plan = replace(plan, optimizer="adamw")
         yield "optimizer adam: adamW is written", plan
@@ -155,9 +155,10 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
     details = plan.details
     # Refuse layers that nanotron's Llama does not have.
     if details is not None and details.type not in TYPES:
-        what = BESIDE_LLAMA.get(details.type, "layers of its own")
+        feature = BESIDE_LLAMA.get(details.type, "layers of its own")
         raise InfeasibleError(
-            f"nanotron: trains Llama's layers, and {details.type} has {what}; take another launcher"
+            f"nanotron: trains Llama's layers, and {details.type} has {feature}; take another "
+            "launcher"
         )
     if details is not None and details.rotary_part < 1:
         raise InfeasibleError(
@@ -237,8 +238,10 @@ def write_nanotron(plan: LaunchPlan, lines: Sequence[str], gpus: int = 8) -> str
             "val_check_interval": -1,
         },
     }
-    told = [f"# {line}" for line in header(plan, lines)]
-    return "\n".join([*told, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)])
+    header_lines = [f"# {line}" for line in header(plan, lines)]
+    return "\n".join(
+        [*header_lines, yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)]
+    )
 
 
 def _layer_keys(details: LayerDetails | None) -> dict[str, float | bool]:

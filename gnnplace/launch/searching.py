@@ -342,10 +342,12 @@ class LauncherSearch:
         )
         if not replicas or any(batch % count == 0 for count in replicas):
             return ""
-        *fewer, most = replicas
-        lower = batch // most * most
+        *fewer, most_replicas = replicas
+        lower = batch // most_replicas * most_replicas
         nearest = (
-            lower if lower and batch - lower <= lower + most - batch else lower + most
+            lower
+            if lower and batch - lower <= lower + most_replicas - batch
+            else lower + most_replicas
         )
         alike = replace(
             self,
@@ -360,7 +362,7 @@ class LauncherSearch:
             alike.find(launcher)
         except InfeasibleError:
             return ""
-        reason = f"a batch of {batch:,} is not divisible by {most:,} replicas"
+        reason = f"a batch of {batch:,} is not divisible by {most_replicas:,} replicas"
         if fewer:
             reason += f", nor by the {', '.join(map(str, fewer))} that its plans may have instead"
         return f"{reason}; --batch {nearest} is"
@@ -387,8 +389,8 @@ class LauncherSearch:
             return (self.framework,)
         if launcher == OWN:
             return (DEFAULT_FRAMEWORK,)
-        own = launcher_of(launcher).framework
-        return (own, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (own,)
+        usual = launcher_of(launcher).framework
+        return (usual, DEFAULT_FRAMEWORK) if launcher in OF_DEEPSPEED else (usual,)
 
     def _accepts(
         self, launcher: str, setting: PricingSetting
@@ -400,7 +402,7 @@ class LauncherSearch:
                 spec.zero_group is None and only_modes(spec) == PlanSpec()
             )
         target, has_framework = launcher_of(launcher), self.framework is not None
-        network = setting.framework.network.each
+        network = setting.framework.network.per_server
 
         def accepts(spec: PlanSpec) -> bool:
             plan = self._launch_plan(setting, spec)
@@ -444,7 +446,7 @@ class LauncherSearch:
         )
         plan, steps = nearest_plan(self._launch_plan(setting, spec), target)
         target.write(
-            steps[-1][1] if steps else plan, [], setting.framework.network.each
+            steps[-1][1] if steps else plan, [], setting.framework.network.per_server
         )
 
     def _launch_plan(self, setting: PricingSetting, spec: PlanSpec) -> LaunchPlan:
@@ -542,7 +544,7 @@ def can_say(launcher: Launcher, plan: LaunchPlan, gpus: int = SERVER_GPUS) -> bo
         plan: The plan.
         gpus: GPUs of a server.
     """
-    if any(after != plan for _, after in launcher.nearest(plan)):
+    if any(nearest != plan for _, nearest in launcher.nearest(plan)):
         return False
     try:
         launcher.write(plan, [], gpus)

@@ -80,9 +80,10 @@ def launcher_told_by(text: str, source: str) -> str:
         name = _told_by_signs(text, suffix)
         if name is not None:
             return name
-    known = ", ".join((*SIGNS, "megatron-lm", "megatron-deepspeed"))
+    launchers = ", ".join((*SIGNS, "megatron-lm", "megatron-deepspeed"))
     raise FormatError(
-        f"{source}: cannot tell which launcher this file belongs to; give --from, one of {known}"
+        f"{source}: cannot tell which launcher this file belongs to; give --from, one of "
+        f"{launchers}"
     )
 
 

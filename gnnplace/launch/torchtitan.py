@@ -229,11 +229,11 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     still = plan.pp == 1 and not (
         plan.sizes and plan.sizes.experts
     )  # torchtitan can capture these
-    for told, run in plan.as_it_runs(
+    for given_up, run in plan.as_it_runs(
         "torchtitan", compiles=True, graphs=("iteration",) * still
     ):
         plan = run
-        yield told, plan
+        yield given_up, plan
     if plan.zero == 1 and (plan.dp or 1) * plan.cp > 1:
         plan = replace(plan, zero=3)
         yield "zero=1: torchtitan has replicas or FSDP; zero=3 is written", plan
@@ -257,9 +257,9 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
     ):
         plan = run
         yield line, plan
-    for told, whole in plan.with_whole_experts("torchtitan"):
-        plan = whole
-        yield told, plan
+    for given_up, uncut in plan.with_whole_experts("torchtitan"):
+        plan = uncut
+        yield given_up, plan
     if plan.ep > plan.cp * plan.tp and not plan.zero:
         plan = replace(plan, zero=3)
         yield (
@@ -267,17 +267,17 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             plan,
         )
     if plan.recompute not in (NONE, FULL, SELECTIVE):
-        told = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
+        given_up = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)
-        yield f"{told}; full is written", plan
+        yield f"{given_up}; full is written", plan
     if plan.precision not in ("bf16-mixed", "32-true", "bf16-true"):
-        told = f"precision {plan.precision}: torchtitan has fp32 parameters gathered in bf16"
+        given_up = f"precision {plan.precision}: torchtitan has fp32 parameters gathered in bf16"
         plan = replace(plan, precision="bf16-mixed")
-        yield f"{told}; bf16-mixed is written", plan
+        yield f"{given_up}; bf16-mixed is written", plan
     if plan.optimizer not in (None, "adamw"):
-        told = f"optimizer {plan.optimizer}: AdamW is written"
+        given_up = f"optimizer {plan.optimizer}: AdamW is written"
         plan = replace(plan, optimizer="adamw")
-        yield told, plan
+        yield given_up, plan
 
 
 def schedule_csv(plan: PlanFile) -> str | None:
@@ -403,7 +403,12 @@ def _registered(sizes: DecoderSizes, details: LayerDetails | None) -> str:
         if replace(registered, length=sizes.length) != sizes:
             continue
         layers = next(
-            (own for start, own in LAYERS.items() if name.startswith(start)), None
+            (
+                layers_of_kind
+                for start, layers_of_kind in LAYERS.items()
+                if name.startswith(start)
+            ),
+            None,
         )
         if details is None or layers is None or _are_same_layers(details, layers):
             return name
@@ -441,7 +446,7 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
     dp, tokens = plan.dp or 1, (plan.microbatch_size or 1) * sizes.length
     shard = (plan.group or dp) if plan.zero else 1
     schedules = {ours: theirs for theirs, ours in SCHEDULES.items()}
-    own: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "parallelism.data_parallel_replicate_degree": dp // shard,
         "parallelism.data_parallel_shard_degree": shard,
         "parallelism.tensor_parallel_degree": plan.tp,
@@ -458,29 +463,29 @@ def _settings(plan: LaunchPlan, sizes: DecoderSizes) -> dict[str, Any]:
         else "bfloat16",
     }
     if plan.zero == 2:
-        own[f"parallelism.{RESHARD}"] = "never"
+        settings[f"parallelism.{RESHARD}"] = "never"
     if plan.offload != NONE:
-        own["training.enable_cpu_offload"] = True
-    own["compile.enable"] = plan.compile
-    own |= {"compile.components": ["model", "loss"]} if plan.compile else {}
+        settings["training.enable_cpu_offload"] = True
+    settings["compile.enable"] = plan.compile
+    settings |= {"compile.components": ["model", "loss"]} if plan.compile else {}
     if plan.pp > 1 or sizes.experts or plan.cuda_graphs == "off":
-        own["training.disable_cuda_graphs"] = (
+        settings["training.disable_cuda_graphs"] = (
             True  # torchtitan refuses stages beside them
         )
     elif plan.cuda_graphs:
-        own["training.disable_cuda_graphs"] = False
+        settings["training.disable_cuda_graphs"] = False
     if plan.pp > 1:
         layers = plan.layers or (sizes.layers // (plan.pp * plan.chunks),) * (
             plan.pp * plan.chunks
         )
-        own |= {
+        settings |= {
             "parallelism.pipeline_parallel_schedule": schedules.get(
                 plan.schedule, LISTED
             ),
             "parallelism.num_pp_microbatches": plan.microbatches,
             "parallelism.module_fqns_per_model_part": modules_of(layers),
         }
-    return own
+    return settings
 
 
 def modules_of(layers: Sequence[int]) -> list[list[str]]:
@@ -488,13 +493,13 @@ def modules_of(layers: Sequence[int]) -> list[list[str]]:
 
     The first stage has the embedding too, and the last has the norm and the head.
     """
-    found, begin = list[list[str]](), 0
+    modules, begin = list[list[str]](), 0
     for count in layers:
-        found.append([f"layers.{k}" for k in range(begin, begin + count)])
+        modules.append([f"layers.{k}" for k in range(begin, begin + count)])
         begin += count
-    found[0].insert(0, "tok_embeddings")
-    found[-1] += ["norm", "lm_head"]
-    return found
+    modules[0].insert(0, "tok_embeddings")
+    modules[-1] += ["norm", "lm_head"]
+    return modules
 
 
 def read_torchtitan(
@@ -624,8 +629,8 @@ def _dotted(node: ast.expr) -> str:
 def _literal(node: ast.expr) -> Any:
     """Return the value of a literal or of a product of whole numbers, or None if it is neither."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _literal(node.left), _literal(node.right)
-        return left * right if type(left) is type(right) is int else None
+        first, right = _literal(node.left), _literal(node.right)
+        return first * right if type(first) is type(right) is int else None
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
@@ -635,36 +640,36 @@ def _literal(node: ast.expr) -> Any:
 def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPlan:
     length = keys.count("training.max_context_length", 2048) or 2048
     sizes = None if sizes is None else replace(sizes, length=length)
-    where, tokens = "parallelism.", "training.num_tokens_per_"
+    prefix, tokens = "parallelism.", "training.num_tokens_per_"
     # torchtitan counts tokens, and a plan counts examples of this length.
-    each = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
-    if each % length:
+    tokens_of_microbatch = keys.count(f"{tokens}microbatch_per_dp_rank", 16384) or 16384
+    if tokens_of_microbatch % length:
         raise keys.fault(
             f"{tokens}microbatch_per_dp_rank", f"is no multiple of {length} tokens"
         )
-    pp = keys.count(f"{where}pipeline_parallel_degree", 1) or 1
-    tp = keys.count(f"{where}tensor_parallel_degree", 1) or 1
-    cp = keys.count(f"{where}context_parallel_degree", 1) or 1
-    replicate = keys.count(f"{where}data_parallel_replicate_degree", 1) or 1
-    shard = keys.count(f"{where}data_parallel_shard_degree", -1, least=-1)
+    pp = keys.count(f"{prefix}pipeline_parallel_degree", 1) or 1
+    tp = keys.count(f"{prefix}tensor_parallel_degree", 1) or 1
+    cp = keys.count(f"{prefix}context_parallel_degree", 1) or 1
+    replicate = keys.count(f"{prefix}data_parallel_replicate_degree", 1) or 1
+    shard = keys.count(f"{prefix}data_parallel_shard_degree", -1, least=-1)
     # A shard degree of -1 takes all devices that the other degrees leave.
     dp = None if shard in (None, -1) else replicate * shard
-    said = keys.get(f"{where}pipeline_parallel_schedule")
-    schedule = said if isinstance(said, str) else "1F1B"
-    ep = keys.count(f"{where}expert_parallel_degree", 1) or 1
-    chosen = ep > 1 or (sizes is not None and sizes.experts is not None)
+    schedule_name = keys.get(f"{prefix}pipeline_parallel_schedule")
+    schedule = schedule_name if isinstance(schedule_name, str) else "1F1B"
+    ep = keys.count(f"{prefix}expert_parallel_degree", 1) or 1
+    has_experts = ep > 1 or (sizes is not None and sizes.experts is not None)
     chunks, layers = _stages(keys, schedule, pp, sizes)
-    whole, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1
-    count = keys.count(f"{where}num_pp_microbatches", 1) or 1
-    batch = whole // length if whole and whole > 0 else None
+    tokens_of_step, steps = keys.count(f"{tokens}train_step", -1, least=-1), pp > 1
+    count = keys.count(f"{prefix}num_pp_microbatches", 1) or 1
+    batch = tokens_of_step // length if tokens_of_step and tokens_of_step > 0 else None
     if batch is None and dp is not None:
-        batch = dp * (each // length) * (count if steps else 1)
+        batch = dp * (tokens_of_microbatch // length) * (count if steps else 1)
     # Types, and the ZeRO stage that gathering parameters again stands for.
     half = keys.word(
         "training.mixed_precision_param", ("bfloat16", "float32"), "bfloat16"
     )
     true = keys.word("training.dtype", ("bfloat16", "float32"), "float32") == "bfloat16"
-    reshard = keys.word(f"{where}{RESHARD}", ("default", "always", "never"), "default")
+    reshard = keys.word(f"{prefix}{RESHARD}", ("default", "always", "never"), "default")
     zero = 0 if shard == 1 and cp == 1 else 2 if reshard == "never" and pp == 1 else 3
     name = SCHEDULES.get(schedule, "1f1b") if pp > 1 else "1f1b"
     name = "interleaved" if chunks > 1 and name == "1f1b" else name
@@ -681,20 +686,20 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
         )
     eager = keys.get("training.disable_cuda_graphs")
     captures = {True: "off", False: "iteration"}
-    if chosen and not eager:
+    if has_experts and not eager:
         notes.append("CUDA graphs of a step with experts: priced without")
     return check_plan_words(
         LaunchPlan(
             dp=dp,
             tp=tp,
             pp=pp,
-            cp=keys.count(f"{where}context_parallel_degree", 1) or 1,
+            cp=keys.count(f"{prefix}context_parallel_degree", 1) or 1,
             ep=ep,
-            etp=1 if tp > 1 and chosen else None,
-            sp=tp == 1 or keys.switch(f"{where}enable_sequence_parallel", True),
+            etp=1 if tp > 1 and has_experts else None,
+            sp=tp == 1 or keys.switch(f"{prefix}enable_sequence_parallel", True),
             chunks=chunks,
             layers=layers,
-            microbatch_size=each // length,
+            microbatch_size=tokens_of_microbatch // length,
             batch=batch,
             accumulation=count if batch is None and count > 1 else None,
             zero=zero,
@@ -714,7 +719,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
             sizes=sizes,
             notes=tuple(notes),
             compile=compiled,
-            cuda_graphs=None if pp > 1 or chosen else captures.get(eager),
+            cuda_graphs=None if pp > 1 or has_experts else captures.get(eager),
             lines=keys.word_lines(WORD_KEYS),
         ),
         keys.source,
@@ -752,9 +757,9 @@ def _stages(
     listed = keys.get("parallelism.module_fqns_per_model_part")
     if isinstance(listed, list) and all(isinstance(part, list) for part in listed):
         if not listed or len(listed) % pp:
-            told = f"{len(listed)} stages are no multiple of {pp} ranks"
+            message = f"{len(listed)} stages are no multiple of {pp} ranks"
             raise FormatError(
-                f"{keys.source}: parallelism.module_fqns_per_model_part: {told}"
+                f"{keys.source}: parallelism.module_fqns_per_model_part: {message}"
             )
         layers = tuple(
             sum(str(m).startswith("layers.") for m in part) for part in listed

@@ -214,14 +214,14 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
             "launcher"
         )
     if details is not None and details.type not in TYPES:
-        what = BESIDE_LLAMA.get(details.type, "layers of its own")
+        feature = BESIDE_LLAMA.get(details.type, "layers of its own")
         if details.type in UNWRITTEN:
             raise InfeasibleError(
-                f"torchtitan: its {details.type} is not written ({what}); take its own "
+                f"torchtitan: its {details.type} is not written ({feature}); take its own "
                 "configuration, or another launcher"
             )
         raise InfeasibleError(
-            f"torchtitan: has no code for {details.type}: {what}; take another launcher"
+            f"torchtitan: has no code for {details.type}: {feature}; take another launcher"
         )
     scaling = "" if details is None else str(details.scaling.get("rope_type", ""))
     experts = sizes.experts

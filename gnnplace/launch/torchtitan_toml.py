@@ -322,11 +322,13 @@ def _stages(
     """
     if pp == 1:
         return "1f1b", 1, None
-    said = str(keys.get(_place(keys, "pipeline_parallel_schedule")) or "1F1B").lower()
-    schedule, chunks = SCHEDULES.get(said, ("interleaved", 2))
+    schedule_name = str(
+        keys.get(_place(keys, "pipeline_parallel_schedule")) or "1F1B"
+    ).lower()
+    schedule, chunks = SCHEDULES.get(schedule_name, ("interleaved", 2))
     listed = keys.get(_place(keys, "module_fqns_per_model_part"))
     points = keys.get(_place(keys, "pipeline_parallel_split_points"))
-    each = keys.count(_place(keys, "pipeline_parallel_layers_per_stage"))
+    layers_each = keys.count(_place(keys, "pipeline_parallel_layers_per_stage"))
     layers: tuple[int, ...] | None = None
     if isinstance(listed, list) and listed:
         layers = tuple(
@@ -341,8 +343,8 @@ def _stages(
             end - start
             for start, end in zip([0, *starts], [*starts, sizes.layers], strict=True)
         )
-    elif each is not None and sizes is not None:
-        chunks = max(-(-(sizes.layers + 2) // each) // pp, 1)
+    elif layers_each is not None and sizes is not None:
+        chunks = max(-(-(sizes.layers + 2) // layers_each) // pp, 1)
     if layers is not None:
         if len(layers) % pp:
             raise FormatError(

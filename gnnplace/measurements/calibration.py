@@ -35,8 +35,7 @@ from gnnplace.measurements.samples import (
     stored_samples,
     thinned,
 )
-from gnnplace.problem import Cluster, Placement, Problem
-from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem import Cluster, Placement, Problem, machine
 from gnnplace.simulation import (
     RECEIVES,
     SENDS,

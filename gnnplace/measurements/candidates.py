@@ -114,11 +114,13 @@ def _spanning(
 def _farness(
     candidate: Candidate, chosen: list[Candidate], predicted: dict[str, float]
 ) -> tuple[float, float]:
-    """How far a predicted time is from all chosen ones; of equal ones, and at first, the least."""
+    """Return how far a predicted time is from all chosen ones, as a key to sort by.
+
+    Of candidates that are equally far, and at first, the one with the shortest time is first.
+    """
     candidate_log = predicted[candidate.name]
-    near = min(
-        (abs(candidate_log - predicted[other.name]) for other in chosen), default=0.0
-    )
+    distances = [abs(candidate_log - predicted[c.name]) for c in chosen]
+    near = min(distances, default=0.0)
     return near, -candidate_log
 
 

@@ -25,7 +25,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def packed(data: Any) -> bytes:
+def packed(data: object) -> bytes:
     """JSON, compressed; NaN and infinity are refused."""
     return zlib.compress(
         json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 1

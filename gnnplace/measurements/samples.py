@@ -21,8 +21,7 @@ from gnnplace.measurements.records import (
     medians,
 )
 from gnnplace.measurements.store import MeasurementStore, Selection
-from gnnplace.problem import Problem, problem_from_data
-from gnnplace.problem.placement import Placement, placement_from_data
+from gnnplace.problem import Placement, Problem, placement_from_data, problem_from_data
 
 WALL, VIRTUAL = "wall", "virtual"
 CLOCKS = (WALL, VIRTUAL)

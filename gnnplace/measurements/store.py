@@ -195,7 +195,7 @@ class MeasurementStore:
         """
         return self._packed(select(RUNS.c.placement).where(RUNS.c.id == run), run)
 
-    def _packed(self, query: Select[Any], key: str) -> Any:
+    def _packed(self, query: Select[Any], key: str) -> object:
         with self._database.reading() as connection:
             data = connection.execute(query).scalar_one_or_none()
         if data is None:

@@ -95,7 +95,7 @@ def installed_class(point: EntryPoint) -> PlacerRow:
         raise InputError(message) from None
 
 
-def _row(spec: str, found: Any) -> PlacerRow:
+def _row(spec: str, found: object) -> PlacerRow:
     from gnnplace.placers.base import Placer
 
     if not (inspect.isclass(found) and issubclass(found, Placer)):

@@ -250,7 +250,7 @@ def leanest_spec(setting: PricingSetting, modes: PlanSpec | None = None) -> Plan
     powers = [2**k for k in range(num_devices.bit_length())]
     for tp in powers:
         for pp in powers:
-            if tp > setting.framework.network.each or num_devices % (tp * pp):
+            if tp > setting.framework.network.per_server or num_devices % (tp * pp):
                 continue
             dp = num_devices // (tp * pp)
             spec = (modes or PlanSpec()).with_words(

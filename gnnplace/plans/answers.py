@@ -19,6 +19,7 @@ from gnnplace.plans.plan import (
     MemoryEntry,
     Plan,
     PlanFile,
+    RecognisedEntry,
     RecomputeEntry,
     StageEntry,
 )
@@ -139,6 +140,8 @@ def plan_of(
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
+    ratio = _alternative_step(chain, priced) / step
+    low, high = min(low, low * ratio), max(high, high * ratio)
     rank, lack = priced.lacking
     fullest = fullest_parts(priced)
     reason = None if lack <= 0 else fullest.lack_text(fullest.device)
@@ -164,7 +167,8 @@ def plan_of(
         framework=DEFAULT_FRAMEWORK
         if chain.framework is None
         else chain.framework.name,
-        source="captured" if chain.framework is None else "sizes",
+        source="captured" if chain.framework is None else chain.source.basis,
+        recognised=_recognised_entry(chain),
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[
@@ -188,9 +192,9 @@ def plan_of(
             list(p) for p in _frontier(found.best if found is not None else (priced,))
         ],
     )
-    whole = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
+    whole_batch = f"the batch stays whole: {chain.mixes}" if chain.mixes else ""
     unlike = len({stage.mesh.replicas for stage in draft.stages}) > 1
-    notices = [*chain.notices, whole, UNLIKE if unlike else ""]
+    notices = [*chain.notices, whole_batch, UNLIKE if unlike else ""]
     if chain.framework is not None:
         notices.append(offloading_notice(priced))
     return Plan(
@@ -200,6 +204,32 @@ def plan_of(
         parameters=chain.parameters,
         fullest=fullest,
     )
+
+
+def _recognised_entry(chain: Chain) -> RecognisedEntry | None:
+    """Return what of a captured model's step is recognised, as a plan's file says it."""
+    recognition = chain.recognition
+    if recognition is None:
+        return None
+    return RecognisedEntry(
+        share=recognition.share,
+        unrecognised=list(recognition.unrecognised),
+        written_out=list(recognition.written_out),
+    )
+
+
+def _alternative_step(chain: Chain, priced: Priced) -> float:
+    """Return the seconds of a step at the other price of modules that have two.
+
+    They are the step's own where nothing has two prices, or where the model as it was captured
+    cannot be split so.
+    """
+    if chain.alternative is None:
+        return priced.step_time
+    fabric, draft = priced.pricer.fabric, priced.draft
+    pricer = pricer_of(chain.alternative, fabric, draft.size)
+    alternative = realized(pricer, draft, priced.orders)
+    return priced.step_time if alternative is None else alternative.step_time
 
 
 def offloading_notice(priced: Priced) -> str:
@@ -215,7 +245,7 @@ def offloading_notice(priced: Priced) -> str:
         return ""
     sizes = [stage.mesh.count * pricer.host_bytes(stage) for stage in stages]
     num_devices = sum(mesh.count for mesh in meshes_of(priced.draft))
-    servers = -(-num_devices // pricer.framework.network.each)
+    servers = -(-num_devices // pricer.framework.network.per_server)
     offload = pricer.framework.offload
     return (
         f"offload={offload}: each server's own memory holds {sum(sizes) / servers / 1e9:,.0f} GB; "
@@ -258,10 +288,10 @@ def _claim(bound: float | None, one: float | None, step: float) -> str:
     space = "contiguous stages on slices of the cluster, with the micro-batches that were tried"
     if bound >= step * (1 - 1e-9):
         return f"optimal among {space}, by predicted times"
-    least = f"no plan of {space} takes less than the bound, by predicted times"
+    claim = f"no plan of {space} takes less than the bound, by predicted times"
     if one >= step * (1 - 1e-9):
-        return f"{least}, and none with one stage a rank takes less than this plan"
-    return f"{least}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
+        return f"{claim}, and none with one stage a rank takes less than this plan"
+    return f"{claim}, and none with one stage a rank is more than {1 - one / step:.1%} faster"
 
 
 def _entry(
@@ -346,9 +376,9 @@ def _parts(priced: Priced) -> dict[str, float]:
         if seconds > most_seconds:
             busiest, most_seconds = parts, seconds
     # What a framework takes once a step belongs to the optimizer.
-    once = priced.pricer.step_seconds(priced.draft)
-    bubble = max(priced.step_time - most_seconds - once, 0.0)
-    return {**busiest, "update": busiest["update"] + once, "bubble": bubble}
+    step_seconds = priced.pricer.step_seconds(priced.draft)
+    bubble = max(priced.step_time - most_seconds - step_seconds, 0.0)
+    return {**busiest, "update": busiest["update"] + step_seconds, "bubble": bubble}
 
 
 def _parts_of_rank(priced: Priced, rank: int) -> dict[str, float]:
@@ -480,11 +510,11 @@ def given_priced(
     else:
         spec = parse_spec(given) if isinstance(given, str) else given
         draft = draft_of_spec(chain, cluster, spec)
-    whole = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
+    words = f"dp=1,microbatch_size={draft.size * draft.microbatches}"
     if chain.mixes and (draft.microbatches > 1 or draft.stages[0].mesh.replicas > 1):
         raise InputError(
             f"{chain.name}: the batch cannot be cut into micro-batches or replicas: "
-            f"{chain.mixes}; leave it whole ({whole}), or say --accept-other-loss to cut it anyway"
+            f"{chain.mixes}; leave it whole ({words}), or say --accept-other-loss to cut it anyway"
         )
     orders = orders_in(given) if isinstance(given, Plan) else None
     priced = realized(pricer_of(chain, fabric, draft.size), draft, orders)

@@ -244,8 +244,8 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
             if chain.joined
             else ""
         )
-        most = f"the model can be cut into {len(chain)} at most"
-        raise InputError(f"--given: {len(ranks)} stages, but {most}{reason}")
+        limit = f"the model can be cut into {len(chain)} at most"
+        raise InputError(f"--given: {len(ranks)} stages, but {limit}{reason}")
     if split.num_shards == 1 and spec.regather:
         raise InputError(
             "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
@@ -322,8 +322,8 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     run: Sequence[int] = range(stage.first, stage.last)
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
-        most = [*starts, stage.last][min(int(count), len(starts))]
-        run = range(starts[0], most) if starts else range(0)
+        end = [*starts, stage.last][min(int(count), len(starts))]
+        run = range(starts[0], end) if starts else range(0)
     if (
         chain.framework is not None
     ):  # frameworks recompute layers, no embedding and no head

@@ -70,23 +70,23 @@ def handed_over(
         if isinstance(sized, str):
             sized = _sized(sized, chain.batch)
         problem = _problem(chain, cluster, replace(job, model=sized))
-        whole = (Stage(0, len(chain), Mesh(0, 1, 1)),)
+        whole_stage = (Stage(0, len(chain), Mesh(0, 1, 1)),)
         pricer = pricer_of(chain, MeshFabric(cluster), chain.batch)
-        alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole))
-        own = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
+        alone = realized(pricer, Draft(chain.batch, 1, "1f1b", whole_stage))
+        device_seconds = float(np.asarray(problem.time[cluster.devices[0].kind]).sum())
         # It goes on where ops on one device take as long as plans say, or longer.
-        if alone is None or own < (1 - AGREE) * alone.step_time:
+        if alone is None or device_seconds < (1 - AGREE) * alone.step_time:
             return None
         Portfolio().place(
             problem, budget=0.0, seed=0
         )  # the budget counts with compiled code
-        found = Portfolio().place(
+        placed = Portfolio().place(
             problem, budget=max(min(budget / 5, SECONDS), LEAST), seed=0
         )
     except GnnplaceError:
         return None  # what cannot be captured whole, or fits nowhere, is no better
     step = plan.step_time if plan.feasible else np.inf
-    if found.step_time > (1 - AHEAD) * step:
+    if placed.step_time > (1 - AHEAD) * step:
         return None
     command = ""
     if isinstance(sized, str):
@@ -102,7 +102,7 @@ def handed_over(
         words += ["--dtype", DTYPES[chain.precision]]
         words += ["--headroom", headroom] if headroom is not None else []
         command = shlex.join([*words, "-o", "placement.json"])
-    return OpPlacement(step_time=found.step_time, command=command)
+    return OpPlacement(step_time=placed.step_time, command=command)
 
 
 def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
@@ -110,8 +110,8 @@ def _asked(plan: Plan, chain: Chain, cluster: Cluster) -> bool:
 
     It may if the batch is one micro-batch on few devices and devices differ or calls branch.
     """
-    known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
-    if not known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
+    is_known = chain.precision in DTYPES and chain.optimizer in OPTIMIZERS
+    if not is_known or plan.microbatches > 1 or not 2 <= cluster.num_devices <= MOST:
         return False
     return len(cluster.kinds) > 1 or _branches(chain, cluster.kinds[0]) >= BRANCHES
 
@@ -129,10 +129,10 @@ def _branches(chain: Chain, kind: str) -> float:
     for i, op in enumerate(graph.ops):
         aside = i in source.cuts.aside
         part = None if aside else source.part(i, (None,), kind, ((1,), 1))
-        own = 0.0 if part is None else part.forward.kernels + part.whole.kernels
-        before = max((longest.get(v, 0.0) for v in op.reads), default=0.0)
-        longest |= dict.fromkeys(op.results, before + own)
-        total += own
+        seconds = 0.0 if part is None else part.forward.kernels + part.whole.kernels
+        ready = max((longest.get(v, 0.0) for v in op.reads), default=0.0)
+        longest |= dict.fromkeys(op.results, ready + seconds)
+        total += seconds
     return total / max(max(longest.values(), default=0.0), 1e-30)
 
 

@@ -89,8 +89,8 @@ class Mesh:
         inner = self.axes[-1]
         places = [range(0, self.shards, inner), range(inner)][-len(axes) :]
         over = [
-            own if summed else range(1)
-            for own, summed in zip(places, axes, strict=True)
+            coordinate if summed else range(1)
+            for coordinate, summed in zip(places, axes, strict=True)
         ]
         within = [sum(place) for place in product(*over)]
         starts = range(self.first, self.first + self.count, self.shards)
@@ -189,8 +189,8 @@ class MeshFabric:
                 if self.cluster.num_channels == 1:  # all groups send through it
                     seconds *= alike
                 together = alike * share(op, group.servers) * size
-                most = message_seconds(together, _together(group.between))
-                self._seconds[key] = max(seconds, most)
+                least_seconds = message_seconds(together, _together(group.between))
+                self._seconds[key] = max(seconds, least_seconds)
             return self._seconds[key]
         latency, bandwidth = self._slowest(members, alike)
         count = len(members)
@@ -224,7 +224,7 @@ class MeshFabric:
 
         All servers count with as many members as the fullest.
         """
-        held = Counter(map(self.server.__getitem__, members))
+        counts = Counter(map(self.server.__getitem__, members))
         inside = between = None
         for member in members[1:]:
             link = self._links.get((members[0], member))
@@ -234,9 +234,9 @@ class MeshFabric:
                 between = link.fabric
             else:
                 inside = link.fabric
-        if inside is None and max(held.values()) > 1:
+        if inside is None and max(counts.values()) > 1:
             inside = next(iter(self._inner(members)), None)
-        group = Group(inside, between, len(held), max(held.values()))
+        group = Group(inside, between, len(counts), max(counts.values()))
         return (
             group if group.fabrics <= (self.table or shipped()).latency.keys() else None
         )
@@ -286,12 +286,12 @@ class MeshFabric:
             [c for c in self.cluster.channels[pair].tolist() if c >= 0]
             for pair in pairs
         ]
-        load = Counter(c for own in used for c in own)
+        load = Counter(c for channels in used for c in channels)
         named = self._named
         return [
             float(self.cluster.bandwidth[pair])
-            / max((load[c] * (alike if c in named else 1) for c in own), default=1)
-            for pair, own in zip(pairs, used, strict=True)
+            / max((load[c] * (alike if c in named else 1) for c in channels), default=1)
+            for pair, channels in zip(pairs, used, strict=True)
         ]
 
     @cached_property
@@ -312,9 +312,9 @@ class MeshFabric:
             return alone
         if link.fabric not in FABRICS:  # what a user measured stands on the links
             return message_seconds(size, min(self._shared(pairs)), link.latency)
-        held = Counter(self.server[a] for a, _ in pairs)
+        counts = Counter(self.server[a] for a, _ in pairs)
         return max(
-            alone, message_seconds(max(held.values()) * size, _together(link.fabric))
+            alone, message_seconds(max(counts.values()) * size, _together(link.fabric))
         )
 
     def send(self, size: float, source: int, target: int) -> float:
@@ -341,7 +341,9 @@ def _together(fabric: str | None) -> float:
 
     It is inf if they do not share a network card.
     """
-    known = FABRICS.get(fabric) if fabric is not None else None
+    measured = FABRICS.get(fabric) if fabric is not None else None
     return (
-        known.server if known is not None and known.server is not None else float("inf")
+        measured.server
+        if measured is not None and measured.server is not None
+        else float("inf")
     )

@@ -48,31 +48,31 @@ def find_obeying(
         InputError: If a pattern or device matches nothing, or modules are to stay together.
         InfeasibleError: If no plan that was tried obeys.
     """
-    asked = options.constraints
-    if asked.together:
+    constraints = options.constraints
+    if constraints.together:
         raise InputError(
             "together: a plan's stages are runs of layers; pin the layers instead"
         )
-    if asked.by_module or asked.no_split:
+    if constraints.by_module or constraints.no_split:
         raise InputError(
             "by-module, no-split: a plan cuts calls, not modules; leave them out"
         )
-    allowed = allowed_devices(chain, cluster, asked, progress)
-    tried = list(_clusters(cluster, allowed, asked.max_devices))
-    found: list[Plan] = []
+    allowed = allowed_devices(chain, cluster, constraints, progress)
+    tried = list(_clusters(cluster, allowed, constraints.max_devices))
+    plans_found: list[Plan] = []
     for devices in tried:
         part = cluster.part(devices)
-        own = replace(chain, allowed=allowed[:, list(devices)])
+        allowed_chain = replace(chain, allowed=allowed[:, list(devices)])
         shared_options = replace(options, budget=options.budget / len(tried))
-        plans = find_plans(own, part, shared_options, progress=progress)
-        found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
-        if not asked.patterns and not found:
-            found += plans  # their reason says what is lacking
-    if not found:
-        raise InfeasibleError(_nothing(asked))
-    return sorted(found, key=lambda plan: (not plan.feasible, plan.file.step_time))[
-        : options.top
-    ]
+        plans = find_plans(allowed_chain, part, shared_options, progress=progress)
+        plans_found += [_told(plan, len(tried)) for plan in plans if plan.feasible]
+        if not constraints.patterns and not plans_found:
+            plans_found += plans  # their reason says what is lacking
+    if not plans_found:
+        raise InfeasibleError(_nothing(constraints))
+    return sorted(
+        plans_found, key=lambda plan: (not plan.feasible, plan.file.step_time)
+    )[: options.top]
 
 
 def find_fewest(
@@ -90,31 +90,34 @@ def find_fewest(
     Errors are those of `find_obeying`. Where no number of devices reaches the rate, the answer is
     the fastest plan of all, which says so as the reason why it is not feasible.
     """
-    asked, rate = options.constraints, options.rate
-    found, most = list[Plan](), asked.max_devices or cluster.num_devices
+    constraints, rate = options.constraints, options.rate
+    plans, most_devices = list[Plan](), constraints.max_devices or cluster.num_devices
     fastest: Plan | None = None
-    for count in counts_of_devices(most):
+    for count in counts_of_devices(most_devices):
         if progress is not None:
             progress(f"planning: on {count} devices")
         try:
-            limited = replace(options, constraints=replace(asked, max_devices=count))
-            found = find_obeying(chain, cluster, limited)
+            limited = replace(
+                options, constraints=replace(constraints, max_devices=count)
+            )
+            plans = find_obeying(chain, cluster, limited)
         except InfeasibleError:
             continue
-        if found[0].feasible and (rate is None or found[0].file.rate >= rate):
-            return found
-        if found[0].feasible and (
-            fastest is None or found[0].step_time < fastest.step_time
+        if plans[0].feasible and (rate is None or plans[0].file.rate >= rate):
+            return plans
+        if plans[0].feasible and (
+            fastest is None or plans[0].step_time < fastest.step_time
         ):
-            fastest = found[0]
+            fastest = plans[0]
     if fastest is None or rate is None:
-        return found or find_obeying(chain, cluster, options)
-    own = fastest.file
-    told = (
-        f"no plan that was found on up to {most} devices makes {rate:,.0f} {own.unit}/s; the "
-        f"fastest makes {own.rate:,.0f} on {len(own.memory)}: take more devices, or a larger batch"
+        return plans or find_obeying(chain, cluster, options)
+    file = fastest.file
+    line = (
+        f"no plan that was found on up to {most_devices} devices makes {rate:,.0f} {file.unit}/s; "
+        f"the fastest makes {file.rate:,.0f} on {len(file.memory)}: take more devices, or a larger "
+        "batch"
     )
-    return [replace(fastest, reason=told)]
+    return [replace(fastest, reason=line)]
 
 
 def allowed_devices(
@@ -137,11 +140,11 @@ def allowed_devices(
     """
     names = [device.name for device in cluster.devices]
     allowed = np.ones((len(chain), len(names)), dtype=bool)
-    for what, rules in (("pin", asked.pin), ("forbid", asked.forbid)):
+    for rule_name, rules in (("pin", asked.pin), ("forbid", asked.forbid)):
         for rule in rules:
-            matched = _segments(chain, rule.pattern, f"{what} {rule}")
+            matched = _segments(chain, rule.pattern, f"{rule_name} {rule}")
             devices = devices_matched(rule.devices, names, matched.what)
-            allowed[matched.ops] &= devices if what == "pin" else ~devices
+            allowed[matched.ops] &= devices if rule_name == "pin" else ~devices
             if progress is not None:
                 segments = int(matched.ops.sum())
                 progress(
@@ -156,11 +159,17 @@ def allowed_devices(
 
 def _segments(chain: Chain, pattern: str, what: str) -> Matched:
     """Find the segments that have a module that a pattern matches."""
-    pairs = [(k, path) for k, own in enumerate(chain.segments) for path in own.modules]
-    found = Names([path for _, path in pairs], [""] * len(pairs)).matched(pattern, what)
+    pairs = [
+        (k, path)
+        for k, segment in enumerate(chain.segments)
+        for path in segment.modules
+    ]
+    matches = Names([path for _, path in pairs], [""] * len(pairs)).matched(
+        pattern, what
+    )
     segments = np.zeros(len(chain), dtype=bool)
-    segments[[k for (k, _), hit in zip(pairs, found.ops, strict=True) if hit]] = True
-    return Matched(what, segments, found.modules)
+    segments[[k for (k, _), hit in zip(pairs, matches.ops, strict=True) if hit]] = True
+    return Matched(what, segments, matches.modules)
 
 
 def _clusters(
@@ -171,7 +180,7 @@ def _clusters(
     Runs are taken from the cluster's order and from the order of the layers that need a device.
     """
     count = min(most or cluster.num_devices, cluster.num_devices)
-    seen: set[tuple[object, ...]] = set()
+    patterns: set[tuple[object, ...]] = set()
     for order in dict.fromkeys(
         (tuple(range(cluster.num_devices)), _by_layers(allowed))
     ):
@@ -181,8 +190,8 @@ def _clusters(
             if not allowed[:, list(devices)].any(axis=1).all():
                 continue
             key = _alike(cluster, allowed, devices)
-            if key not in seen and len(seen) < MOST:
-                seen.add(key)
+            if key not in patterns and len(patterns) < MOST:
+                patterns.add(key)
                 yield devices
 
 
@@ -192,8 +201,12 @@ def _by_layers(allowed: BoolArray) -> tuple[int, ...]:
     bound = ~allowed.all(axis=1)
     places = []
     for d in np.flatnonzero(allowed.any(axis=0)).tolist():
-        own = np.flatnonzero(bound & allowed[:, d])
-        place = float(own.mean()) if own.size else (d + 0.5) / count * segments
+        bound_segments = np.flatnonzero(bound & allowed[:, d])
+        place = (
+            float(bound_segments.mean())
+            if bound_segments.size
+            else (d + 0.5) / count * segments
+        )
         places.append((place, d))
     return tuple(d for _, d in sorted(places))
 

@@ -308,6 +308,20 @@ class TradeEntry(Schema):
     step_time: Seconds
 
 
+class RecognisedEntry(Schema):
+    """What of a captured model's step a framework's kernels price.
+
+    Attributes:
+        share: Share of the seconds of a micro-batch's passes.
+        unrecognised: Modules that are priced as they were captured; `*` stands for any number.
+        written_out: Modules whose attention is recognised and written out.
+    """
+
+    share: Annotated[float, Field(ge=0, le=1)]
+    unrecognised: list[Name] = []
+    written_out: list[Name] = []
+
+
 class PlanFile(Schema):
     """The keys of a plan's file.
 
@@ -327,7 +341,8 @@ class PlanFile(Schema):
         lora: Adapters that are trained instead of the parameters; None: all parameters are trained.
         framework: Framework whose constants priced the plan.
         source: What seconds and bytes are from: the kernels that were "captured", or the model's
-            "sizes" as the framework trains them.
+            "blocks" or "sizes" as the framework trains them.
+        recognised: What of a captured model the framework's kernels price; None if none does.
         environment: Environment that the prices assume, such as "checked-collectives".
         launcher: Launcher whose space was searched, of a plan that was found by words.
         words: The plan in words, if it was found by words.
@@ -368,7 +383,8 @@ class PlanFile(Schema):
     optimizer: str
     lora: Name | None = None
     framework: Name = "pytorch"
-    source: Literal["captured", "sizes"] = "captured"
+    source: Literal["captured", "blocks", "sizes"] = "captured"
+    recognised: RecognisedEntry | None = None
     environment: Name | None = None
     launcher: Name | None = None
     words: Name | None = None
@@ -502,18 +518,18 @@ class Plan:
     def shape(self) -> str:
         """Return the meshes of the stages, the micro-batches and the schedule in a few words."""
         meshes = [f"{len(s.rows)}x{len(s.rows[0])}" for s in self.file.stages]
-        told = (
+        mesh_text = (
             f"{len(meshes)} x {meshes[0]}"
             if len(set(meshes)) == 1
             else " + ".join(meshes)
         )
         zeros = sorted({s.zero for s in self.file.stages if len(s.devices) > 1})
-        again = sum(len(s.recompute.modules) for s in self.file.stages)
-        more = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
-        more += [f"{again} recomputed"] if again else []
-        more += ["regathered"] if any(s.regather for s in self.file.stages) else []
+        num_recomputed = sum(len(s.recompute.modules) for s in self.file.stages)
+        remarks = [f"ZeRO {'/'.join(map(str, zeros))}"] if any(zeros) else []
+        remarks += [f"{num_recomputed} recomputed"] if num_recomputed else []
+        remarks += ["regathered"] if any(s.regather for s in self.file.stages) else []
         cut = f"{self.microbatches} of {self.file.microbatch_size}"
-        return ", ".join([told, cut, self.file.schedule, *more])
+        return ", ".join([mesh_text, cut, self.file.schedule, *remarks])
 
     def for_launcher(self, launcher: str) -> Plan:
         """Return the launcher's own plan where it stands among the alternatives, else this one."""

@@ -90,11 +90,11 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     checked = check_actions(rows, ranks, file.microbatches, source, saved=saved)
     for k, stage in enumerate(file.stages if saved else ()):
         for name in stage.device_names:
-            held, room = checked.live[ranks[k]], file.memory[name].activations
-            if held > room * (1 + CLOSE):
+            live, room = checked.live[ranks[k]], file.memory[name].activations
+            if live > room * (1 + CLOSE):
                 raise FormatError(
                     f"{source}: memory.{name}.activations: {room / 1e6:.3g} MB, and "
-                    f"actions[{ranks[k]}] keeps {held / 1e6:.3g} MB at once of what stages[{k}]."
+                    f"actions[{ranks[k]}] keeps {live / 1e6:.3g} MB at once of what stages[{k}]."
                     "saved says; run backward passes earlier"
                 )
     return checked
@@ -109,14 +109,14 @@ def check_cluster(file: PlanFile, source: str) -> None:
     local = LOCAL.fullmatch(file.cluster)
     if local is not None:  # of this machine, by number; all that there are without one
         kinds = (local[1],) if local[1] else ("cpu", "cuda")
-        known = {
+        device_names = {
             f"{kind}:{k}" for kind in kinds for k in range(int(local[2] or MOST_LOCAL))
         }
     else:
-        known = set(_cluster_of(file, source).device_index)
+        device_names = set(_cluster_of(file, source).device_index)
     for k, stage in enumerate(file.stages):
         for name in stage.device_names:
-            if name not in known:
+            if name not in device_names:
                 raise FormatError(
                     f"{source}: stages[{k}].devices: cluster {file.cluster!r} has no {name!r}"
                 )
@@ -160,10 +160,10 @@ def _faults(file: PlanFile) -> Iterator[str]:
 
     Each check may rely on those before it.
     """
-    for key, known in (("precision", PARAMETER), ("optimizer", OPTIMIZERS)):
+    for key, allowed in (("precision", PARAMETER), ("optimizer", OPTIMIZERS)):
         word = getattr(file, key)
-        if word not in known:
-            yield f"{key}: {word!r}: unknown; use one of {', '.join(known)}"
+        if word not in allowed:
+            yield f"{key}: {word!r}: unknown; use one of {', '.join(allowed)}"
     try:
         if file.lora is not None:
             parse_adapters(file.lora)
@@ -208,34 +208,36 @@ def _stages(file: PlanFile) -> Iterator[str]:
     if file.cluster_file is not None and LOCAL.fullmatch(file.cluster):
         yield f"cluster_file: {file.cluster} has none"
     for k, stage in enumerate(file.stages):
-        where = f"stages[{k}]"
-        yield from _devices(stage, f"{where}.devices")
-        yield from _twice(stage.modules, f"{where}.modules")
-        yield from _twice(stage.members, f"{where}.members")
+        place = f"stages[{k}]"
+        yield from _devices(stage, f"{place}.devices")
+        yield from _twice(stage.modules, f"{place}.modules")
+        yield from _twice(stage.members, f"{place}.members")
         for name in stage.members:
             if stage_of.setdefault(name, k) != k:
-                yield f"{where}.members: {name!r} is in stages[{stage_of[name]}], too"
-        again, known = stage.recompute, frozenset(stage.members)
-        yield from _twice(again.modules, f"{where}.recompute.modules")
-        if (again.kind == "none") != (not again.modules):
-            yield f"{where}.recompute: kind {again.kind!r} with {len(again.modules)} modules"
-        if again.layers and again.kind != "full":
-            yield f"{where}.recompute.layers: {again.layers}, but kind is {again.kind!r}"
-        for name in again.modules:
-            if name not in known:
-                yield f"{where}.recompute.modules: {name!r} is none of the stage's members"
+                yield f"{place}.members: {name!r} is in stages[{stage_of[name]}], too"
+        recompute, members = stage.recompute, frozenset(stage.members)
+        yield from _twice(recompute.modules, f"{place}.recompute.modules")
+        if (recompute.kind == "none") != (not recompute.modules):
+            count = len(recompute.modules)
+            yield f"{place}.recompute: kind {recompute.kind!r} with {count} modules"
+        if recompute.layers and recompute.kind != "full":
+            yield f"{place}.recompute.layers: {recompute.layers}, but kind is {recompute.kind!r}"
+        for name in recompute.modules:
+            if name not in members:
+                yield f"{place}.recompute.modules: {name!r} is none of the stage's members"
         if stage.regather and math.prod(stage.axes) == 1:
-            yield f"{where}.regather: one shard gathers nothing again; set it to false"
+            yield f"{place}.regather: one shard gathers nothing again; set it to false"
         for name, words in stage.placements.items():
-            yield from _placed(words, stage, f"{where}.placements.{name}")
+            yield from _placed(words, stage, f"{place}.placements.{name}")
         if len(stage.seconds) not in (0, 3):
-            yield f"{where}.seconds: has {len(stage.seconds)} numbers; forward, I and W are three"
+            yield f"{place}.seconds: has {len(stage.seconds)} numbers; forward, I and W are three"
 
 
 def _placed(words: list[str], stage: StageEntry, where: str) -> Iterator[str]:
-    odd = next((word for word in words if WORD.fullmatch(word) is None), None)
-    if odd is not None:
-        yield f"{where}: {odd[:40]!r} is no placement; write R, P, or S and the axis: S1, S0/3"
+    unreadable = next((word for word in words if WORD.fullmatch(word) is None), None)
+    if unreadable is not None:
+        reason = f"{unreadable[:40]!r} is no placement"
+        yield f"{where}: {reason}; write R, P, or S and the axis: S1, S0/3"
     if words[0] != "R":
         yield f"{where}: {words}: replicas split nothing: the first word is R"
     if len(stage.axes) == 1 and words[1] != "R":
@@ -367,5 +369,5 @@ def _twice(names: Iterable[str], where: str) -> Iterator[str]:
 
 def _short(numbers: Iterable[int]) -> str:
     """Return the first eight of some numbers as text."""
-    told = [str(number) for number in numbers]
-    return f"[{', '.join([*told[:8], *(['…'] if len(told) > 8 else [])])}]"
+    texts = [str(number) for number in numbers]
+    return f"[{', '.join([*texts[:8], *(['…'] if len(texts) > 8 else [])])}]"

@@ -321,15 +321,15 @@ def spec_of_values(values: Mapping[str, str], source: str) -> PlanSpec:
     Raises:
         InputError: If a value cannot be read, with its word and where it stands.
     """
-    given: dict[str, Any] = {}
+    words: dict[str, Any] = {}
     for name, text in values.items():
         if not text:
             continue
         word = WORDS[name]
         if re.fullmatch(word.pattern, text) is None:
             raise InputError(f"{source}: {name}={text}: must be {word.allowed}")
-        given[name] = word.read(text)
-    return PlanSpec(**given)
+        words[name] = word.read(text)
+    return PlanSpec(**words)
 
 
 def count_layers(layers: Layers, num_layers: int, num_stages: int) -> tuple[int, ...]:

@@ -345,12 +345,14 @@ def check_framework(setting: PricingSetting, spec: PlanSpec) -> None:
             f"a batch of {batch} is no multiple of {spec.dp} replicas x {spec.microbatch_size} "
             "examples"
         )
-    for what, size, shards in (
+    for name_of_size, size, shards in (
         ("heads", sizes.heads, spec.tp),
         ("tokens of an example", sizes.length, spec.cp),
     ):
         if size % shards:
-            raise InputError(f"{size} {what} are no multiple of {shards} shards")
+            raise InputError(
+                f"{size} {name_of_size} are no multiple of {shards} shards"
+            )
     if max(sizes.kv_heads, spec.tp) % min(sizes.kv_heads, spec.tp):
         raise InputError(
             f"{sizes.kv_heads} heads of keys and {spec.tp} shards do not divide"

@@ -174,12 +174,12 @@ def _least_reductions(
     framework = group.framework
     replicas = group.replicas(family)
     zero = group.zero_as_run(family)
-    whole = framework.least_exchanges(zero, group.dense_parameters, replicas)
+    exchanges_of_all = framework.least_exchanges(zero, group.dense_parameters, replicas)
     shares = dense_shares(group)
     exchanges = ReplicaExchanges(
-        scattered=whole.scattered * shares,
-        bucketed=whole.bucketed * shares,
-        gathered=whole.gathered * shares,
+        scattered=exchanges_of_all.scattered * shares,
+        bucketed=exchanges_of_all.bucketed * shares,
+        gathered=exchanges_of_all.gathered * shares,
     )
     following = min(group.spec.pp, group.microbatches)
     windows = group.pricer.window(group.cuts.chunks, following)[:, np.newaxis]

@@ -370,12 +370,12 @@ class SpecGroup:
         key = spec.zero, spec.zero_group
         if key not in self._counts:
             low = 1 if self.smaller is None else self.smaller.least_layers(spec)
-            most = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
+            most_layers = max(fewest_of_first_rank(self.setting, self.spec.pp), 1)
 
             def fits(count: int) -> bool:
                 return self._first_can_hold(spec.with_words(recompute=f"block:{count}"))
 
-            self._counts[key] = first_that(fits, most, low)
+            self._counts[key] = first_that(fits, most_layers, low)
         return self._counts[key]
 
     @cached_property
@@ -447,11 +447,11 @@ def groups_of(
     for pp, tp in itertools.product(divisors_of(num_devices), repeat=2):
         if num_devices % (pp * tp) or pp > sizes.layers or tp > sizes.heads:
             continue
-        rest = num_devices // (pp * tp)
-        for cp in divisors_of(rest):
+        outer_devices = num_devices // (pp * tp)
+        for cp in divisors_of(outer_devices):
             if cp > MOST_CONTEXT:
                 continue
-            dp = rest // cp
+            dp = outer_devices // cp
             if batch % dp:
                 continue
             groups = [ep for ep in divisors_of(dp * cp) if num_experts % ep == 0]

@@ -163,8 +163,10 @@ class _SpecSearch:
         elif level is Level.ZERO and self._may_accept(group, spec, ("none", "full")):
             for family in families_of(group, spec):
                 is_bounded = family.recompute_kind == "none"
-                least = bound / SLACK if is_bounded else family_bound(group, family)
-                self._push(least, group, Level.FAMILY, family)
+                least_seconds = (
+                    bound / SLACK if is_bounded else family_bound(group, family)
+                )
+                self._push(least_seconds, group, Level.FAMILY, family)
         elif level is Level.FAMILY and self._may_accept(
             group, spec, (spec.recompute, "full")
         ):
@@ -307,8 +309,8 @@ def rows_of_family(
         def fits(count: int, row: PlanSpec = row) -> bool:
             return not first_rank_lacks(group, _with_layers(group, row, count))
 
-        most = max(layers_of_stages(group.setting, row))
-        count = first_that(fits, max(most, 1))
+        most_layers = max(layers_of_stages(group.setting, row))
+        count = first_that(fits, max(most_layers, 1))
         if fits(count):
             yield _with_layers(group, row, count)
 

@@ -54,7 +54,7 @@ class PlaceOptions:
     seed: int = 0
 
 
-def placer_for(objective: str, name: str | Placer, **options: Any) -> Placer:
+def placer_for(objective: str, name: str | Placer, **options: object) -> Placer:
     """Return a placer by its name, for an objective; see ``place``.
 
     Raises:
@@ -376,7 +376,7 @@ def find_placer(name: str) -> tuple[PlacerRow, dict[str, Any]]:
     raise InputError(f"placer {base!r}: unknown; placers: {names}, or module:Class")
 
 
-def make_placer(name: str | Placer, **options: Any) -> Placer:
+def make_placer(name: str | Placer, **options: object) -> Placer:
     """Return a placer by its name.
 
     Args:

@@ -273,7 +273,8 @@ def _is_noted(name: str, objective: str, scope: WarmingScope) -> bool:
 
 def cache_folder() -> Path:
     """Return where numba keeps the kernels of simulations."""
-    return Path(run_kernel.stats.cache_path)
+    dispatcher: Any = run_kernel  # numba's, which Python calls as the function
+    return Path(dispatcher.stats.cache_path)
 
 
 def _note(name: str, objective: str, scope: WarmingScope) -> Path:
@@ -309,7 +310,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
         self.number = number
         self.next = time.perf_counter() + EVERY
 
-    def on_start(self, event: Any) -> None:
+    def on_start(self, event: object) -> None:
         """Tell it if the last line is some time ago."""
         if time.perf_counter() < self.next:
             return
@@ -321,7 +322,7 @@ class _Teller(event.Listener):  # type: ignore[misc]
             f"compiling kernels (once; kept in {folder}): {ready} of {number}"
         )
 
-    def on_end(self, event: Any) -> None:
+    def on_end(self, event: object) -> None:
         """Do nothing: the next start tells."""
 
 

@@ -11,9 +11,13 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster import all_pairs as all_pairs
     from gnnplace.problem.cluster import counts_of_devices as counts_of_devices
     from gnnplace.problem.cluster import load_cluster as load_cluster
+    from gnnplace.problem.cluster import preset_names as preset_names
     from gnnplace.problem.cluster import write_cluster as write_cluster
     from gnnplace.problem.cluster.cluster import FABRICS as FABRICS
+    from gnnplace.problem.cluster.cluster import OWN_BETWEEN as OWN_BETWEEN
+    from gnnplace.problem.cluster.cluster import OWN_INSIDE as OWN_INSIDE
     from gnnplace.problem.cluster.cluster import is_between as is_between
+    from gnnplace.problem.cluster.gpus import FLOAT32 as FLOAT32
     from gnnplace.problem.cluster.gpus import figures as figures
     from gnnplace.problem.cluster.gpus import known_kind as known_kind
     from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
@@ -31,7 +35,9 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.constraints import read_constraints as read_constraints
     from gnnplace.problem.constraints.applying import Matched as Matched
     from gnnplace.problem.constraints.applying import Names as Names
+    from gnnplace.problem.constraints.applying import Resolved as Resolved
     from gnnplace.problem.constraints.applying import devices_matched as devices_matched
+    from gnnplace.problem.constraints.applying import on_devices as on_devices
     from gnnplace.problem.constraints.applying import resolve as resolve
     from gnnplace.problem.constraints.constraints import AUTO as AUTO
     from gnnplace.problem.constraints.constraints import (
@@ -56,7 +62,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.formats import from_networkx as from_networkx
     from gnnplace.problem.formats import from_pyg as from_pyg
     from gnnplace.problem.formats import to_pyg as to_pyg
+    from gnnplace.problem.formats.nccl_tests import Run as Run
+    from gnnplace.problem.formats.nccl_tests import read_nccl_tests as read_nccl_tests
     from gnnplace.problem.microbatching import MOST_MICROBATCHES as MOST_MICROBATCHES
+    from gnnplace.problem.microbatching import check_microbatches as check_microbatches
     from gnnplace.problem.microbatching import with_microbatches as with_microbatches
     from gnnplace.problem.placement import CLUSTER_KEY as CLUSTER_KEY
     from gnnplace.problem.placement import CONSTRAINTS_KEY as CONSTRAINTS_KEY

@@ -32,8 +32,8 @@ def check_microbatches(count: int) -> None:
         InputError: it is no whole number from 1 to ``MOST_MICROBATCHES``.
     """
     if not isinstance(count, int) or not 1 <= count <= MOST_MICROBATCHES:
-        told = f"must be a whole number from 1 to {MOST_MICROBATCHES}"
-        raise InputError(f"microbatches {count!r}: {told}")
+        rule = f"must be a whole number from 1 to {MOST_MICROBATCHES}"
+        raise InputError(f"microbatches {count!r}: {rule}")
 
 
 def with_microbatches(

@@ -94,7 +94,7 @@ def read_placement(path: str | Path, problem: Problem) -> Placement:
 
 
 def placement_from_data(
-    data: Any, problem: Problem, source: str = "placement"
+    data: object, problem: Problem, source: str = "placement"
 ) -> Placement:
     """Build a placement from the data of its file; ``source`` is named in errors."""
     file = parse(PlacementFile, data, source)
@@ -178,7 +178,7 @@ def _sequences(
     )
 
 
-def placed_microbatches(data: Any) -> int:
+def placed_microbatches(data: object) -> int:
     """Micro-batches that the op names of a placement file speak of."""
     devices = data.get("device") if isinstance(data, dict) else None
     names = devices if isinstance(devices, dict) else {}

@@ -78,6 +78,7 @@ class Problem:
     def __post_init__(self) -> None:
         if self.num_ops == 0:
             raise InputError("ops: at least one op is needed")
+        # Every array of ops has one entry an op; forbid, errors and sources may be absent.
         for field_name in (
             "state",
             "phase",
@@ -104,6 +105,7 @@ class Problem:
                 raise InputError(
                     f"{kind}: has {len(values)} errors or sources, not one an op"
                 )
+        # Times may be infinite (that kind cannot run the op), but neither NaN nor negative.
         for kind, seconds in self.time.items():
             bad = np.flatnonzero(
                 ~((seconds >= 0) & ((seconds <= MOST) | np.isinf(seconds)))
@@ -232,7 +234,7 @@ def build_problem(
     graph: ComputationGraph,
     cluster: Cluster,
     time: dict[str, Any],
-    **given: Any,
+    **given: object,
 ) -> Problem:
     """Build a problem whose other attributes are plain: no state, all forward, no colocation.
 
@@ -314,7 +316,7 @@ def read_problem(path: str | Path) -> Problem:
         return problem_from_data(read_json(path), str(path))
 
 
-def problem_from_data(data: Any, source: str = "problem") -> Problem:
+def problem_from_data(data: object, source: str = "problem") -> Problem:
     """Build a problem from the data of a problem file; ``source`` is named in errors."""
     file = parse(ProblemFile, data, source)
     faults = [
@@ -347,7 +349,7 @@ def problem_from_data(data: Any, source: str = "problem") -> Problem:
     return problem
 
 
-def _captured(data: Any) -> dict[str, Any] | None:
+def _captured(data: object) -> dict[str, Any] | None:
     options = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
     return options if isinstance(options, dict) else None
 

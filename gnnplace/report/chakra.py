@@ -199,5 +199,5 @@ class _Node:
         }
 
 
-def _attribute(name: str, kind: str, value: Any) -> Message:
+def _attribute(name: str, kind: str, value: object) -> Message:
     return {"name": name, f"{kind}_val": value}

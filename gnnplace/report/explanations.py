@@ -34,26 +34,26 @@ HEADINGS = (
 )
 
 
-def explanation_parts(found: Explanation) -> Iterator[str | Table]:
+def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
     """Format an explanation as lines and tables."""
-    simulation, bounds = found.simulation, found.bounds
+    simulation, bounds = explanation.simulation, explanation.bounds
     gap = simulation.step_time / bounds.best - 1.0 if bounds.best > 0 else 0.0
     yield (
-        f"{found.problem.name}: predicted step {seconds_text(simulation.step_time)}; no placement "
-        f"can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is within "
-        f"{gap:.1%} of the best"
+        f"{explanation.problem.name}: predicted step {seconds_text(simulation.step_time)}; no "
+        f"placement can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is "
+        f"within {gap:.1%} of the best"
     )
     shares = ", ".join(
-        f"{kind} {share:.0%}" for kind, share in found.shares.items() if share
+        f"{kind} {share:.0%}" for kind, share in explanation.shares.items() if share
     )
-    ops = sum(piece.kind == COMPUTING for piece in found.pieces)
+    ops = sum(piece.kind == COMPUTING for piece in explanation.pieces)
     yield f"critical path: {ops} ops; {shares}"
-    yield _path_table(found)
-    yield _device_table(found)
-    if found.asked:
-        yield _alternatives_table(found)
-    if found.prices is not None:
-        yield _prices_table(found)
+    yield _path_table(explanation)
+    yield _device_table(explanation)
+    if explanation.asked:
+        yield _alternatives_table(explanation)
+    if explanation.prices is not None:
+        yield _prices_table(explanation)
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -63,11 +63,11 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def _path_table(found: Explanation) -> Table:
+def _path_table(explanation: Explanation) -> Table:
     table = _table(
         "critical path by module", "module", "seconds", "share", *PIECE_KINDS
     )
-    rows, total = found.by_module(), found.simulation.step_time
+    rows, total = explanation.by_module(), explanation.simulation.step_time
     if len(rows) > MOST_ROWS:
         remaining = {
             k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
@@ -84,32 +84,33 @@ def _path_table(found: Explanation) -> Table:
     return table
 
 
-def _device_table(found: Explanation) -> Table:
+def _device_table(explanation: Explanation) -> Table:
     table = _table("each device's step", "device", "computing", *HEADINGS)
-    total = max(found.simulation.step_time, 1e-300)
-    for device, spent in zip(found.problem.cluster.devices, found.devices, strict=True):
+    total = max(explanation.simulation.step_time, 1e-300)
+    for device, spent in zip(
+        explanation.problem.cluster.devices, explanation.devices, strict=True
+    ):
         idle = [getattr(spent, name) / total for name in IDLE]
         cells = [f"{share:.1%}" if share > 0 else "" for share in idle]
         table.add_row(device.name, f"{spent.computing / total:.1%}", *cells)
     return table
 
 
-def _alternatives_table(found: Explanation) -> Table:
-    title = (
-        f"{found.asked}, now on {', '.join(found.where)}: the step with it elsewhere"
-    )
+def _alternatives_table(explanation: Explanation) -> Table:
+    devices = ", ".join(explanation.where)
+    title = f"{explanation.asked}, now on {devices}: the step with it elsewhere"
     table = _table(title, "device", "ops moved", "step", "change", "remarks")
-    for choice in found.others:
-        name = found.problem.cluster.devices[choice.device].name
+    for choice in explanation.others:
+        name = explanation.problem.cluster.devices[choice.device].name
         if not np.isfinite(choice.step_time):
-            table.add_row(name, str(choice.moved), "-", "-", choice.fault)
+            table.add_row(name, str(choice.num_moved), "-", "-", choice.fault)
             continue
-        change = choice.step_time / found.simulation.step_time - 1.0
-        unmoved = "" if choice.moved else "as it is"
+        change = choice.step_time / explanation.simulation.step_time - 1.0
+        unmoved = "" if choice.num_moved else "as it is"
         remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
         table.add_row(
             name,
-            str(choice.moved),
+            str(choice.num_moved),
             seconds_text(choice.step_time),
             f"{change:+.1%}",
             remark,
@@ -117,16 +118,16 @@ def _alternatives_table(found: Explanation) -> Table:
     return table
 
 
-def _prices_table(found: Explanation) -> Table:
+def _prices_table(explanation: Explanation) -> Table:
     table = _table(
-        f"what each constraint costs: {seconds_text(found.searched)} with all of them",
+        f"what each constraint costs: {seconds_text(explanation.searched)} with all of them",
         "constraint",
         "step without it",
         "costs",
         "remarks",
     )
-    for price in found.prices or ():
-        share = price.gain / found.searched
+    for price in explanation.prices or ():
+        share = price.gain / explanation.searched
         cost = (
             f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
         )
@@ -134,72 +135,75 @@ def _prices_table(found: Explanation) -> Table:
     return table
 
 
-def explanation_data(found: Explanation) -> dict[str, Any]:
+def explanation_data(explanation: Explanation) -> dict[str, Any]:
     """Return an explanation as plain data, in seconds and bytes."""
-    names = [device.name for device in found.problem.cluster.devices]
+    names = [device.name for device in explanation.problem.cluster.devices]
+    devices = {}
+    for name, spent in zip(names, explanation.devices, strict=True):
+        idle = {cause: getattr(spent, cause) for cause in IDLE}
+        devices[name] = {"computing": spent.computing, **idle}
     data: dict[str, Any] = {
-        "step_time": found.simulation.step_time,
-        "lower_bound": found.bounds.best,
-        "bound_by": found.bounds.binding,
-        "critical_path": {
-            "shares": found.shares,
-            "modules": dict(found.by_module()),
-            "pieces": [
-                {
-                    "kind": piece.kind,
-                    "begin": piece.begin,
-                    "end": piece.end,
-                    "op": found.problem.graph.names[piece.op],
-                    "device": names[piece.device],
-                    "target": names[piece.target],
-                }
-                for piece in found.pieces
-            ],
-        },
-        "devices": {
-            name: {
-                "computing": spent.computing,
-                **{key: getattr(spent, key) for key in IDLE},
-            }
-            for name, spent in zip(names, found.devices, strict=True)
-        },
+        "step_time": explanation.simulation.step_time,
+        "lower_bound": explanation.bounds.best,
+        "bound_by": explanation.bounds.binding,
+        "critical_path": _path_data(explanation, names),
+        "devices": devices,
     }
-    if found.asked:
-        data["asked"] = found.asked
-        data["now"] = list(found.where)
+    if explanation.asked:
+        data["asked"] = explanation.asked
+        data["now"] = list(explanation.where)
         data["elsewhere"] = {
-            names[choice.device]: {
-                "step_time": _finite(choice.step_time),
-                "ops_moved": choice.moved,
-                "feasible": not choice.fault,
-                "reason": choice.fault or None,
+            names[alternative.device]: {
+                "step_time": _finite(alternative.step_time),
+                "ops_moved": alternative.num_moved,
+                "feasible": not alternative.fault,
+                "reason": alternative.fault or None,
             }
-            for choice in found.others
+            for alternative in explanation.others
         }
-    if found.prices is not None:
+    if explanation.prices is not None:
         data["constraints"] = [
             {
-                "constraint": p.what,
-                "step_time": _finite(p.step_time),
-                "costs": _finite(p.gain),
+                "constraint": price.what,
+                "step_time": _finite(price.step_time),
+                "costs": _finite(price.gain),
             }
-            for p in found.prices
+            for price in explanation.prices
         ]
     return data
+
+
+def _path_data(explanation: Explanation, device_names: list[str]) -> dict[str, Any]:
+    pieces = [
+        {
+            "kind": piece.kind,
+            "begin": piece.begin,
+            "end": piece.end,
+            "op": explanation.problem.graph.names[piece.op],
+            "device": device_names[piece.device],
+            "target": device_names[piece.target],
+        }
+        for piece in explanation.pieces
+    ]
+    return {
+        "shares": explanation.shares,
+        "modules": dict(explanation.by_module()),
+        "pieces": pieces,
+    }
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
+def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
     """Format a difference as lines and tables."""
-    first, second = found.before, found.after
-    num_moved = sum(move.ops for move in found.moves)
+    first, second = difference.before, difference.after
+    num_moved = sum(move.ops for move in difference.moves)
     yield (
         f"step {seconds_text(first.step_time)} -> {seconds_text(second.step_time)} "
         f"({_change(first.step_time, second.step_time)}, predicted); {num_moved} ops moved, "
-        f"{found.same} stayed"
+        f"{difference.same} stayed"
     )
     yield (
         f"transfers {first.transfers} -> {second.transfers}, {bytes_text(first.bytes)} -> "
@@ -208,16 +212,16 @@ def difference_parts(found: PlacementDifference) -> Iterator[str | Table]:
     for side, name in ((first, "first"), (second, "second")):
         for fault in side.faults:
             yield f"the {name} is infeasible: {fault}"
-    if found.moves:
+    if difference.moves:
         table = _table("what moved", "module", "from", "to", "ops", "of work")
-        for move in found.moves[: 2 * MOST_ROWS]:
+        for move in difference.moves[: 2 * MOST_ROWS]:
             ends = move.source, move.target, str(move.ops), seconds_text(move.seconds)
             table.add_row(move.module, *ends)
         yield table
-        if len(found.moves) > 2 * MOST_ROWS:
-            yield f"and {len(found.moves) - 2 * MOST_ROWS} smaller moves"
+        if len(difference.moves) > 2 * MOST_ROWS:
+            yield f"and {len(difference.moves) - 2 * MOST_ROWS} smaller moves"
     table = _table("devices", "device", "computing", "then", "peak memory", "then")
-    for d, name in enumerate(found.devices):
+    for d, name in enumerate(difference.devices):
         busy = seconds_text(first.busy[d]), seconds_text(second.busy[d])
         peak = bytes_text(first.peak_memory[d]), bytes_text(second.peak_memory[d])
         table.add_row(name, *busy, *peak)
@@ -229,22 +233,24 @@ def _change(before: float, after: float) -> str:
     return f"{after / before - 1.0:+.1%}" if comparable else "not comparable"
 
 
-def difference_data(found: PlacementDifference) -> dict[str, Any]:
+def difference_data(difference: PlacementDifference) -> dict[str, Any]:
     """Return a difference as plain data, in seconds and bytes."""
     return {
-        "before": _side_data(found, found.before),
-        "after": _side_data(found, found.after),
-        "same": found.same,
-        "moves": [move.__dict__ for move in found.moves],
+        "before": _side_data(difference, difference.before),
+        "after": _side_data(difference, difference.after),
+        "same": difference.same,
+        "moves": [move.__dict__ for move in difference.moves],
     }
 
 
-def _side_data(found: PlacementDifference, side: Side) -> dict[str, Any]:
+def _side_data(difference: PlacementDifference, side: Side) -> dict[str, Any]:
     return {
         "step_time": _finite(side.step_time),
         "transfers": side.transfers,
         "transfer_bytes": side.bytes,
-        "peak_memory": dict(zip(found.devices, side.peak_memory.tolist(), strict=True)),
+        "peak_memory": dict(
+            zip(difference.devices, side.peak_memory.tolist(), strict=True)
+        ),
         "feasible": not side.faults,
     }
 

@@ -106,7 +106,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
             f"  fullest device {fullest}: {file.memory[fullest].all / 1e9:.2f} GB ({components})"
         )
     if (
-        file.source == "sizes"
+        file.source != "captured"
         and file.fits is not None
         and 0.5 <= file.fits < LIKELY_ENOUGH
     ):
@@ -129,7 +129,7 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
 
 def interval_share(file: PlanFile) -> str:
     """Return what part of steps a plan's interval holds, in words."""
-    return "four of five" if file.source == "sizes" else "nine of ten"
+    return "nine of ten" if file.source == "captured" else "four of five"
 
 
 def basis_line(plan: Plan) -> str:
@@ -137,7 +137,7 @@ def basis_line(plan: Plan) -> str:
     file = plan.file
     length = None if file.tokens is None else file.tokens // file.batch
     adapters = [] if file.lora is None else [parse_adapters(file.lora).label]
-    asked = job_words(
+    job = job_words(
         parameters=plan.parameters,
         batch=file.batch,
         length=length,
@@ -145,9 +145,12 @@ def basis_line(plan: Plan) -> str:
         defaults=plan.defaults,
     )
     if file.source == "captured":
-        return f"{asked}; priced by the kernels that were captured"
+        return f"{job}; priced by the kernels that were captured"
     tested = tested_words(file.framework)
-    return f"{asked}; priced by the model's sizes as {file.framework} trains them ({tested})"
+    basis = "the model's sizes"
+    if file.source == "blocks":
+        basis = "the blocks that were recognised,"
+    return f"{job}; priced by {basis} as {file.framework} trains them ({tested})"
 
 
 def job_words(

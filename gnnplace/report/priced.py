@@ -15,28 +15,24 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
     order = priced.best_first()
     environment = f", environment {priced.environment}" if priced.environment else ""
     count = f"{len(order)} plans" if len(order) > 1 else "1 plan"
-    tested = (
-        tested_words(priced.framework) if priced.by_sizes else "by captured kernels"
-    )
+    tested = "by captured kernels"
+    if priced.by_sizes:
+        tested = tested_words(priced.framework)
     yield f"{count}, priced as {priced.framework} trains{environment} ({tested}); the fastest first"
     yield f"{'step':>10}  {'four in five within':>21}  {'tokens/s':>10}  {'peak':>8}  fits  plan"
     for k in order[:SHOWN]:
         answer = priced.answers[k]
+        # A plan is named by the cells of its row, as the table's author wrote them.
+        cells = zip(priced.table.columns, priced.table.cells[k], strict=True)
         words = ",".join(
-            f"{name}={cell.strip()}"
-            for name, cell in zip(
-                priced.table.columns, priced.table.cells[k], strict=True
-            )
-            if cell.strip()
+            f"{name}={cell.strip()}" for name, cell in cells if cell.strip()
         )
         if answer.step_time is None or answer.low is None or answer.high is None:
             yield f"{'-':>10}  {words}: {answer.reason}"
             continue
-        rate = (
-            ""
-            if answer.tokens_per_second is None
-            else f"{answer.tokens_per_second:.0f}"
-        )
+        rate = ""
+        if answer.tokens_per_second is not None:
+            rate = f"{answer.tokens_per_second:.0f}"
         memory = "" if answer.peak is None else f"{answer.peak / 1e9:.1f} GB"
         fits = "" if answer.fits is None else f"{answer.fits:.0%}"
         within = f"{answer.low:.4g} to {answer.high:.4g} s"
@@ -45,10 +41,9 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
             f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
             f"{words}{why}"
         )
-    unlike = dict.fromkeys(
-        answer.untested for answer in priced.answers if answer.untested
-    )
-    for untested in unlike:
+    # Each reason once, in the order of the plans.
+    reasons = (answer.untested for answer in priced.answers if answer.untested)
+    for untested in dict.fromkeys(reasons):
         yield f"no published run of {priced.framework} was compared {untested}: intervals are wider"
     if len(order) > SHOWN:
         yield f"and {len(order) - SHOWN} more; -o answers.csv has all"
@@ -69,8 +64,9 @@ def constant_lines(
         if network.card
         else ""
     )
+    fabric = network.fabric or "links of no measured fabric"
     yield (
-        f"cluster: servers of {network.each}, {network.fabric or 'links of no measured fabric'} "
+        f"cluster: servers of {network.per_server}, {fabric} "
         f"at {network.inside / 1e9:.4g} GB/s inside{rails}"
     )
     owner = ""

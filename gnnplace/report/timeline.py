@@ -193,29 +193,27 @@ def from_simulation(problem: Problem, simulation: Simulation, name: str) -> Time
 
 def from_execution(problem: Problem, execution: Execution, name: str) -> Timeline:
     """Return the timeline of the run's most typical step."""
-    index, lane, step = (
-        problem.graph.index,
-        problem.cluster.device_index,
-        execution.timeline,
+    index = problem.graph.index
+    lane = problem.cluster.device_index
+    ops = execution.timeline.ops
+    transfers = execution.timeline.transfers
+    moves = Moves(
+        np.array([index[t.producer] for t in transfers], dtype=np.int32),
+        np.array([lane[t.source] for t in transfers], dtype=np.int32),
+        np.array([lane[t.target] for t in transfers], dtype=np.int32),
+        np.array([t.start for t in transfers], dtype=np.float64),
+        np.array([t.finish for t in transfers], dtype=np.float64),
+        np.array([t.bytes for t in transfers], dtype=np.float64),
     )
-    ops, transfers = step.ops, step.transfers
-    # Rows are producer, source, target, start, finish, bytes; and op, device, start, finish.
-    moved, ran = np.zeros((6, len(transfers))), np.zeros((4, len(ops)))
-    for k, t in enumerate(transfers):
-        places = index[t.producer], lane[t.source], lane[t.target]
-        moved[:, k] = *places, t.start, t.finish, t.bytes
-    for k, op in enumerate(ops):
-        ran[:, k] = index[op.op], lane[op.device], op.start, op.finish
-    moves = Moves(*moved[:3].astype(np.int32), *moved[3:])
     return Timeline(
         execution.mode,
         name,
         execution.step_time,
         problem,
         naming(problem),
-        ran[0].astype(np.int32),
-        ran[1].astype(np.int32),
-        ran[2],
-        ran[3],
+        np.array([index[op.op] for op in ops], dtype=np.int32),
+        np.array([lane[op.device] for op in ops], dtype=np.int32),
+        np.array([op.start for op in ops], dtype=np.float64),
+        np.array([op.finish for op in ops], dtype=np.float64),
         moves,
     )

@@ -232,6 +232,7 @@ def _assemble(file: ShardingFile, arrays: dict[str, FloatArray]) -> ShardingProb
             raise InputError(f"{where}: the npz has no array {key!r}")
         return arrays[key]
 
+    # Shapes are checked by the problem itself, which knows how many strategies each node has.
     edges = []
     for k, entry in enumerate(file.edges):
         for end, name in (("u", entry.u), ("v", entry.v)):

@@ -192,9 +192,9 @@ class BatchStructure:
         )
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
-            what = "has no" if path in missing else "has an unknown"
+            fault = "has no" if path in missing else "has an unknown"
             raise InputError(
-                f"batch: it {what} input {path}; give batches with the inputs of the example"
+                f"batch: it {fault} input {path}; give batches with the inputs of the example"
             )
         for path, example in self.leaves.items():
             self._check(path, example, leaves[path])
@@ -202,9 +202,9 @@ class BatchStructure:
         for place, (kind, context) in kinds.items():
             example_kind, example_context = self.kinds.get(place, (None, None))
             if kind is not example_kind or context != example_context:
-                where = "".join(f"[{key!r}]" for key in place)
+                key_text = "".join(f"[{key!r}]" for key in place)
                 raise MismatchError(
-                    f"batch: input {where} is a {kind.__name__} of another form than in the "
+                    f"batch: input {key_text} is a {kind.__name__} of another form than in the "
                     "example; make the step anew for such batches"
                 )
         return {
@@ -531,7 +531,7 @@ class _ObjectAdapter:
         """Return the class, and whether a mapping's entries are its attributes."""
         return type(value), getattr(value, "__dict__", None) is value
 
-    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> object:
         """Return a new object with fields."""
         kind, aliased = template
         items: Any = fields.get(self.ITEMS)
@@ -584,7 +584,7 @@ class _MappingAdapter(_ObjectAdapter):
         }
         return type(value), unreadable
 
-    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: Any, fields: Mapping[Any, Any]) -> object:
         """Return a new mapping with fields."""
         kind, unreadable = template
         value = kind.__new__(kind)
@@ -640,7 +640,7 @@ class _GraphAdapter:
                     store.__dict__[name] = Unreadable(place, "dict")
         return bare
 
-    def rebuild(self, template: object, fields: Mapping[Any, Any]) -> Any:
+    def rebuild(self, template: object, fields: Mapping[Any, Any]) -> object:
         """Return a copy of the template with entries."""
         value = copy.copy(template)
         stores = {kind_of(store): store for store in _stores(value)}
@@ -736,7 +736,7 @@ def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
     except (TypeError, ValueError):
         return False
 
-    def binds(*args: Any) -> bool:
+    def binds(*args: object) -> bool:
         try:
             signature.bind(*args)
         except TypeError:

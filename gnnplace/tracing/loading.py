@@ -157,7 +157,7 @@ def _seeded(function: Callable[[], Any]) -> Any:
         return function()
 
 
-def _workload(result: Any, spec: str) -> Workload:
+def _workload(result: object, spec: str) -> Workload:
     """Return what a callable made as a workload, with the types in its batch registered.
 
     Raises:
@@ -226,13 +226,13 @@ def in_double(workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def doubled(value: Any) -> Any:
+def doubled(value: Any) -> object:
     """Return a real tensor in double precision, and any other value as it is."""
     real = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if real else value
 
 
-def _share(batch: Any, share: int, what: str) -> int:
+def _share(batch: object, share: int, what: str) -> int:
     """Return the number of examples in one of `share` equal parts of a batch.
 
     Raises:
@@ -319,7 +319,7 @@ def applied(
 def _with_numbers(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a factory whose short fake tensors know their numbers, as constants do."""
 
-    def create(*args: Any, **options: Any) -> torch.Tensor:
+    def create(*args: object, **options: object) -> torch.Tensor:
         fake = factory(*args, **options)
         if fake.numel() > SHORT:
             return fake

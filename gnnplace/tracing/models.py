@@ -124,7 +124,7 @@ def _converted(
         return model, inputs
     target = DTYPES[dtype]
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: Any) -> object:
         floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(target) if floating else leaf
 
@@ -155,7 +155,7 @@ def _is_fake(model: nn.Module, step: StepModule) -> bool:
 
 def capture_model(
     model: str | nn.Module,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     options: CaptureOptions | None = None,
@@ -176,15 +176,17 @@ def capture_model(
         CaptureError: the module and the line that cannot be captured are named.
     """
     options = options or CaptureOptions()
-    whole = workload_of(model, inputs, loss, fake=fake)
+    workload = workload_of(model, inputs, loss, fake=fake)
     share = None
     if options.microbatches > 1 and isinstance(model, str) and is_sized(model):
         # The callable has a parameter for its batch, so it builds the share itself.
-        tensors = chain(whole.model.parameters(), pytree.tree_leaves(whole.inputs))
+        tensors = chain(
+            workload.model.parameters(), pytree.tree_leaves(workload.inputs)
+        )
         mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), fake)
         share = load(model, share=options.microbatches, fake=mode)
     return capture_workload(
-        whole,
+        workload,
         options.microbatches,
         share=share,
         optimizer=options.optimizer,
@@ -322,7 +324,7 @@ def share_of(share: Workload, whole: Workload, count: int) -> Workload:
 
 def workload_of(
     model: str | nn.Module,
-    inputs: Any = None,
+    inputs: object = None,
     loss: Callable[..., torch.Tensor] | None = None,
     *,
     fake: bool = False,
@@ -352,7 +354,7 @@ def workload_of(
     return replace(workload, model=module, inputs=batch)
 
 
-def is_meta(model: nn.Module, inputs: Any) -> bool:
+def is_meta(model: nn.Module, inputs: object) -> bool:
     """Return whether tensors of a model or of its inputs are on the meta device."""
     tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
     return any(
@@ -360,7 +362,7 @@ def is_meta(model: nn.Module, inputs: Any) -> bool:
     )
 
 
-def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
+def on_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:
     """Return a copy of a model on the meta device, and inputs, as fake tensors of the CPU.
 
     Meta tensors do not mix with others and have no device of a cluster; fake ones do, and are
@@ -388,7 +390,7 @@ def on_fakes(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any]:
     return copied, fake_inputs
 
 
-def refuse_meta(model: nn.Module, inputs: Any, what: str) -> None:
+def refuse_meta(model: nn.Module, inputs: object, what: str) -> None:
     """Refuse a model or inputs on the meta device where their numbers are needed.
 
     Raises:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gnnplace.errors import InputError
-from gnnplace.problem.constraints.constraints import Constraints, as_constraints
-from gnnplace.problem.microbatching import check_microbatches
+from gnnplace.problem import Constraints, as_constraints, check_microbatches
 
 
 @dataclass(frozen=True)

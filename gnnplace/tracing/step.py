@@ -142,7 +142,7 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
         )
 
 
-def scalar_loss(result: Any) -> torch.Tensor:
+def scalar_loss(result: object) -> torch.Tensor:
     """Return the loss that a loss function returned: a tensor, or the entry `loss` of a dict.
 
     Raises:
@@ -192,7 +192,7 @@ def check_loss(loss: Loss, model: nn.Module) -> None:
             )
 
 
-def default_loss(output: Any) -> torch.Tensor:
+def default_loss(output: object) -> torch.Tensor:
     """Return the output's own `.loss`, else the sum of its floating-point tensors.
 
     Raises:
@@ -221,7 +221,7 @@ def default_loss(output: Any) -> torch.Tensor:
     )
 
 
-def output_tensors(output: Any) -> list[torch.Tensor]:
+def output_tensors(output: object) -> list[torch.Tensor]:
     """Return every tensor of a nested output, in order."""
     if isinstance(output, Mapping):
         output = dict(output)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gnnplace.lazy import lazy_names
 
 if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
+    from gnnplace.train.cli import main as main
     from gnnplace.train.data.build import build_data as build_data
     from gnnplace.train.data.captured import CapturedDraws as CapturedDraws
     from gnnplace.train.data.captured import captured_problem as captured_problem

@@ -40,9 +40,9 @@ def start_no_python() -> None:
     with suppress(ImportError):
         import typeshed_client
 
-        found = typeshed_client.get_search_context
+        get_context = typeshed_client.get_search_context
         paths = [Path(path) for path in sys.path if path]
-        typeshed_client.get_search_context = partial(found, search_path=paths)
+        typeshed_client.get_search_context = partial(get_context, search_path=paths)
 
 
 METRICS = {
@@ -94,12 +94,14 @@ def _recipe(arg: str) -> str:
         or Path(path).exists()
     ):
         return arg
-    own = [
+    candidates = [
         Path(__file__).parent / place / path.removeprefix("trainers/")
         for place in PLACES
     ]
-    found = next((one.resolve() for one in own if one.exists()), path)
-    return f"{option}{equals}{found}"
+    match = next(
+        (candidate.resolve() for candidate in candidates if candidate.exists()), path
+    )
+    return f"{option}{equals}{match}"
 
 
 COMMANDS = ("fit", "validate", "test", "predict", "sweep", "export")
@@ -119,8 +121,8 @@ def main(args: list[str]) -> None:
         SystemExit: Code 143 if SIGTERM ended the run, for which Lightning's own says 0.
     """
     if not args or not (args[0] in COMMANDS or args[0].startswith("-")):
-        given = f"train {args[0]}: unknown" if args else "train: what?"
-        raise InputError(f"{given}; give one of {', '.join(COMMANDS)}, or --help")
+        fault = f"train {args[0]}: unknown" if args else "train: what?"
+        raise InputError(f"{fault}; give one of {', '.join(COMMANDS)}, or --help")
     if args[0] == "export":
         from gnnplace.train.export import run_export
 
@@ -133,7 +135,7 @@ def main(args: list[str]) -> None:
     defer_torchmetrics()
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    before = sys.argv[1:]
+    previous_arguments = sys.argv[1:]
     # Lightning starts further processes with these.
     sys.argv[1:] = ["train", *args]
     try:
@@ -149,4 +151,4 @@ def main(args: list[str]) -> None:
     except SIGTERMException:
         sys.exit(128 + signal.SIGTERM)
     finally:
-        sys.argv[1:] = before
+        sys.argv[1:] = previous_arguments

@@ -228,12 +228,12 @@ class ProblemDraws:
             count = self.microbatches[int(rng.integers(len(self.microbatches)))]
             groups = None if large else int(np.exp(rng.uniform(*np.log(self.groups))))
             memory = TIGHT_MEMORY if rng.random() < self.tight else AMPLE
-            asked: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "microbatches": count,
                 "groups": groups,
                 "memory": memory,
             }
-            return dataset_problem(store.graph(name), cluster, **asked)
+            return dataset_problem(store.graph(name), cluster, **options)
         return captured_problem(
             store,
             name,

@@ -183,12 +183,16 @@ class Evolution(PolicyModule):
         """Return the weights of a policy that evolve. [F]"""
         return policy.refiner if self.part == "refiner" else policy.decoder
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> object:
         """Return gradient descent that goes straight to the new mean."""
         return torch.optim.SGD([self.evolved(self.policy)], lr=1.0)
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: object,
+        optimizer_closure: object = None,
     ) -> None:
         """Take a generation; what is validated is the mean, not an average of means."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
@@ -207,9 +211,9 @@ class Evolution(PolicyModule):
             )
         samples = [sample for sample in batch if sample.space.problem.num_devices > 1]
         if not self.spread.any():
-            given = [self._features(sample) for sample in samples[:SPREAD_OF]]
+            features = [self._features(sample) for sample in samples[:SPREAD_OF]]
             # Standard deviation of each feature among the candidates of a decision.
-            spread = np.concatenate(given).std(axis=0).clip(min=LEAST_SPREAD)
+            spread = np.concatenate(features).std(axis=0).clip(min=LEAST_SPREAD)
             mean = self.trainer.strategy.reduce(
                 torch.from_numpy(spread), reduce_op="mean"
             )
@@ -253,9 +257,9 @@ class Evolution(PolicyModule):
         """Go on where the search was."""
         super().on_load_checkpoint(checkpoint)
         if STATE in checkpoint:
-            kept = checkpoint[STATE]
-            self.search = self._new_search(kept["_mean"].numpy())
-            for key, value in kept.items():
+            state = checkpoint[STATE]
+            self.search = self._new_search(state["_mean"].numpy())
+            for key, value in state.items():
                 setattr(
                     self.search,
                     key,
@@ -266,16 +270,18 @@ class Evolution(PolicyModule):
         """Return the features of candidates less their decision's mean. [candidates, F]"""
         rollouts, rng = self.rollouts(sample), self.rng(sample)
         if self.part == "refiner":
-            seen: Any = watch_pass(rollouts, rng)
+            decisions: Any = watch_pass(rollouts, rng)
         else:
             decoded = a_decode(rollouts, rng)
-            seen = rollouts.watch(decoded.aim, decoded.unit_device)
-        if seen is None:
+            decisions = rollouts.watch(decoded.aim, decoded.unit_device)
+        if decisions is None:
             return np.zeros((0, len(self.spread)))
-        allowed = seen.allowed[..., None]
-        mean = (seen.features * allowed).sum(axis=1, keepdims=True)
+        allowed = decisions.allowed[..., None]
+        mean = (decisions.features * allowed).sum(axis=1, keepdims=True)
         mean = mean / allowed.sum(axis=1, keepdims=True).clip(min=1)
-        return np.asarray((seen.features - mean)[seen.allowed], dtype=np.float64)
+        return np.asarray(
+            (decisions.features - mean)[decisions.allowed], dtype=np.float64
+        )
 
     def _fitness(
         self, samples: list[ProblemSample], candidates: FloatArray
@@ -308,7 +314,7 @@ class Evolution(PolicyModule):
         return np.log(scores / scores[0])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value that loads without unpickling objects."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)

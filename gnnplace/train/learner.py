@@ -130,7 +130,7 @@ class Learner(LightningModule):
             return card.model_copy(update={"complete": False})
         return earlier.continued(card)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> object:
         """Return Adam with a cosine schedule down to a tenth."""
         optimizer = torch.optim.Adam(self.policy.parameters(), self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share)
@@ -144,7 +144,11 @@ class Learner(LightningModule):
         return 0.1 + 0.45 * (1.0 + float(np.cos(np.pi * min(1.0, step / self.steps))))
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: object,
+        optimizer_closure: object = None,
     ) -> None:
         """Take a step, after which the average moves a little towards the policy.
 
@@ -153,17 +157,17 @@ class Learner(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         share = 1.0 - min(DECAY, (1.0 + self.global_step) / (10.0 + self.global_step))
         with torch.no_grad():
-            for mean, now in zip(
+            for mean, current in zip(
                 self.average.parameters(), self.policy.parameters(), strict=True
             ):
-                mean.lerp_(now, share)
-            for mean, now in zip(
+                mean.lerp_(current, share)
+            for mean, current in zip(
                 self.average.buffers(), self.policy.buffers(), strict=True
             ):
                 _ = (
-                    mean.lerp_(now, share)
+                    mean.lerp_(current, share)
                     if mean.is_floating_point()
-                    else mean.copy_(now)
+                    else mean.copy_(current)
                 )
 
     def rng(self, sample: ProblemSample) -> np.random.Generator:
@@ -266,11 +270,11 @@ class Learner(LightningModule):
         Problems without a reference are left out; nan where there are no others.
         """
         ratios = np.array(self.ratios)
-        known = ratios[np.isfinite(ratios)]
-        sums = [known.sum(), (known < BETTER).sum(), len(known)]
-        here = torch.tensor(sums, dtype=torch.float64, device=self.device)
+        finite = ratios[np.isfinite(ratios)]
+        sums = [finite.sum(), (finite < BETTER).sum(), len(finite)]
+        local_sums = torch.tensor(sums, dtype=torch.float64, device=self.device)
         total, better, count = self.trainer.strategy.reduce(
-            here, reduce_op="sum"
+            local_sums, reduce_op="sum"
         ).tolist()
         return float(np.exp(total / count)) if count else float("nan"), better / max(
             count, 1.0
@@ -321,12 +325,14 @@ def begin_with(
     """
     try:
         path = shipped if folder == SHIPPED else folder
-        own = {
+        added_parameters = {
             name: p
             for name, p in network.state_dict().items()
             if name.startswith(added)
         }
-        network.load_state_dict((own if added else {}) | read(path).state_dict())
+        network.load_state_dict(
+            (added_parameters if added else {}) | read(path).state_dict()
+        )
     except RuntimeError:
         raise MismatchError(
             f"model.start {folder}: other sizes than {sizes}; leave these out"

@@ -14,8 +14,8 @@ def check_least(section: str = "model", /, **limits: tuple[float, float]) -> Non
         section: The section of the recipe that the arguments are in.
         **limits: Value and least value by the argument's name.
     """
-    for name, (value, least) in limits.items():
+    for name, (value, minimum) in limits.items():
         if not math.isfinite(value):
             raise InputError(f"{section}.{name}: {value} is no finite number")
-        if value < least:
-            raise InputError(f"{section}.{name}: {value} is below {least}")
+        if value < minimum:
+            raise InputError(f"{section}.{name}: {value} is below {minimum}")

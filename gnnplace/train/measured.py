@@ -44,8 +44,7 @@ from torch.utils.data import DataLoader
 
 from gnnplace.arrays import FloatArray, SingleArray
 from gnnplace.files import csv_text, write_text
-from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.measurements.posterior import NOISE, Posterior, distance
+from gnnplace.measurements import NOISE, Measured, Posterior, StepObjective, distance
 from gnnplace.placers import (
     Habit,
     SearchSpace,
@@ -62,8 +61,7 @@ from gnnplace.policy import (
     Rollouts,
     searched_from,
 )
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import Placement, placement_from_data, placement_to_data
+from gnnplace.problem import Placement, Problem, placement_from_data, placement_to_data
 from gnnplace.simulation import Simulator, finished_placement
 from gnnplace.train.data_module import ProblemSample, as_list
 from gnnplace.train.evolution import Evolution
@@ -122,14 +120,18 @@ def proposals(
     """
     rollouts = Rollouts(SearchSpace(problem), policy, orders)
     passes, ranked = RefiningPasses(rollouts), rollouts.greedy()
-    found = ranked[:KEPT] + [passes.refined(decoded) for decoded in ranked[:KEPT]]
-    found += [_sampled(rollouts, ranked, rng) for _ in range(effort.samples)]
-    best = min(found, key=lambda decoded: decoded.score)
+    decodes = ranked[:KEPT] + [passes.refined(decoded) for decoded in ranked[:KEPT]]
+    decodes += [_sampled(rollouts, ranked, rng) for _ in range(effort.samples)]
+    best = min(decodes, key=lambda decoded: decoded.score)
     states = [_moved(rollouts, best, k, rng, effort.moves) for k in range(len(HABITS))]
     space = rollouts.space
-    made = [(space.spread(decoded.unit_device), decoded.order) for decoded in found]
-    made += [(state.best_device, state.best_order) for state in states]
-    placements = [finished_placement(problem, d, o, placer="learned") for d, o in made]
+    assignments = [
+        (space.spread(decoded.unit_device), decoded.order) for decoded in decodes
+    ]
+    assignments += [(state.best_device, state.best_order) for state in states]
+    placements = [
+        finished_placement(problem, d, o, placer="learned") for d, o in assignments
+    ]
     return distinct([p for p in placements if _runs(space.simulator, p)])
 
 
@@ -259,43 +261,47 @@ class MeasuredTuning(Evolution):
         """Return the placements to measure next, of those that the policy proposes or proposed."""
         rng = np.random.default_rng([SEED, self.seed, len(self.posterior.observed)])
         policy, orders = self.average, self.orders
-        believed = self.posterior.problem
+        believed_problem = self.posterior.problem
         problems = [
-            believed,
+            believed_problem,
             *(self.posterior.drawn(rng) for _ in range(self.effort.variants)),
         ]
-        made = [
+        proposed = [
             p for q in problems for p in proposals(policy, orders, q, rng, self.effort)
         ]
         measured = [entry.placement for entry in self.posterior.observed]
         problem = self.posterior.profiled
         pool = [  # of what is far from all that was measured
             placement
-            for placement in distinct([*self._pool, *made])
-            if all(distance(problem, placement, other) >= ALIKE for other in measured)
+            for placement in distinct([*self._pool, *proposed])
+            if all(
+                distance(problem, placement, observed) >= ALIKE for observed in measured
+            )
         ]
         if not pool:
             return []
         mean, deviation = self.posterior.predict(pool)
         ranked = [pool[i] for i in np.argsort(mean - DARING * deviation, kind="stable")]
         self._pool = ranked[:POOL]
-        left = self.measurements - len(self.posterior.observed)
-        return self._apart(ranked, min(self.at_once, left))
+        num_remaining = self.measurements - len(self.posterior.observed)
+        return self._apart(ranked, min(self.at_once, num_remaining))
 
     def _apart(self, ranked: Sequence[Placement], count: int) -> list[Placement]:
         """Return the first few placements that are not too much alike.
 
         Others fill up the number where there are too few.
         """
-        chosen: list[Placement] = []
+        selected: list[Placement] = []
         problem = self.posterior.profiled
         for placement in ranked:
-            if all(distance(problem, placement, other) >= APART for other in chosen):
-                chosen.append(placement)
-            if len(chosen) == count:
-                return chosen
-        keys = {placement.key for placement in chosen}
-        return [*chosen, *(p for p in ranked if p.key not in keys)][:count]
+            if all(
+                distance(problem, placement, earlier) >= APART for earlier in selected
+            ):
+                selected.append(placement)
+            if len(selected) == count:
+                return selected
+        keys = {placement.key for placement in selected}
+        return [*selected, *(p for p in ranked if p.key not in keys)][:count]
 
     def measure(self, placements: list[Placement]) -> None:
         """Measure placements, learn from them, and log the results."""
@@ -303,17 +309,19 @@ class MeasuredTuning(Evolution):
             self.trainer.should_stop = True
             return
         mean, deviation = self.posterior.predict(placements)
-        found = self.objective.measure(placements)
-        self.posterior.add(placements, found)
+        measurements = self.objective.measure(placements)
+        self.posterior.add(placements, measurements)
         self.rounds += [
             (self.current_epoch, float(m), float(d))
             for m, d in zip(mean, deviation, strict=True)
         ]
-        known = [entry.measured.seconds for entry in self.posterior.succeeded]
-        if known:
-            best = 1e3 * min(filter(None, known))
+        step_times = [entry.measured.seconds for entry in self.posterior.succeeded]
+        if step_times:
+            best = 1e3 * min(filter(None, step_times))
             self.log("measured/best_ms", best, prog_bar=True, batch_size=1)
-        self.log("measured/failed", float(len(self.rounds) - len(known)), batch_size=1)
+        self.log(
+            "measured/failed", float(len(self.rounds) - len(step_times)), batch_size=1
+        )
 
     def _logs(self, sample: ProblemSample, candidates: FloatArray) -> FloatArray:
         """Return the log of the believed step time with each candidate, over the first's."""
@@ -329,19 +337,19 @@ class MeasuredTuning(Evolution):
     def _refined(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """Return the best decode after passes with each candidate."""
         ranked, passes = rollouts.greedy(), RefiningPasses(rollouts)
-        ground, made = passes.ground, []
+        ground, refined = passes.ground, []
         for weights in members:
             passes.ground = ground._replace(weights=weights)
-            made.append(passes.best(ranked))
-        return made
+            refined.append(passes.best(ranked))
+        return refined
 
     def _decoded(self, rollouts: Rollouts, members: SingleArray) -> list[Decoded]:
         """Return the best decode of each candidate."""
-        made = []
+        decodes = []
         for weights in members:
             rollouts.weights = weights
-            made.append(rollouts.greedy()[0])
-        return made
+            decodes.append(rollouts.greedy()[0])
+        return decodes
 
     def _placement(self, rollouts: Rollouts, decoded: Decoded) -> Placement:
         device = rollouts.space.spread(decoded.unit_device)
@@ -353,10 +361,10 @@ class MeasuredTuning(Evolution):
         """Keep the better policy, the placement and the measurements; say how good they are."""
         if not self.posterior.succeeded:
             return
-        now, kept = self._believed(self.average), self._believed(self.kept)
-        if now < kept:
+        current, best = self._believed(self.average), self._believed(self.kept)
+        if current < best:
             self.kept.load_state_dict(self.average.state_dict())
-        self.log("policy/believed_ms", 1e3 * min(now, kept), prog_bar=True)
+        self.log("policy/believed_ms", 1e3 * min(current, best), prog_bar=True)
         if self.export is None or not self.trainer.is_global_zero:
             return
         folder = Path(self.export)
@@ -388,13 +396,13 @@ class MeasuredTuning(Evolution):
         """Return every measurement as CSV, in milliseconds."""
         rows: list[Sequence[Any]] = [HEAD]
         mean, _ = self.posterior.predict([e.placement for e in self.posterior.observed])
-        for (number, before, deviation), now, entry in zip(
+        for (number, predicted_then, deviation), predicted_now, entry in zip(
             self.rounds, mean, self.posterior.observed, strict=True
         ):
             m = entry.measured
-            times = (np.exp(before), np.exp(now), m.seconds)
-            shown = ["" if t is None else f"{1e3 * t:.3f}" for t in times]
-            rows.append([number, *shown, f"{deviation:.4f}", int(m.stored), m.error])
+            times = (np.exp(predicted_then), np.exp(predicted_now), m.seconds)
+            cells = ["" if t is None else f"{1e3 * t:.3f}" for t in times]
+            rows.append([number, *cells, f"{deviation:.4f}", int(m.stored), m.error])
         return csv_text(rows)
 
     def exposures(self) -> tuple[Exposure, Exposure]:

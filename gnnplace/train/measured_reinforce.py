@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.files import csv_text, write_text
-from gnnplace.measurements.objective import StepObjective
+from gnnplace.measurements import StepObjective
 from gnnplace.placers import SearchSpace
 from gnnplace.policy import Drawn, Episodes, Exposure
 from gnnplace.problem import Placement
@@ -83,8 +83,12 @@ class MeasuredReinforce(Reinforce):
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Return the measured seconds of a step of each placement, the greedy one among them."""
         placements = [_placement(episodes, unit_device) for unit_device in drawn]
-        found = [measured.seconds for measured in self.objective.measure(placements)]
-        ran = [(s, p) for s, p in zip(found, placements, strict=True) if s is not None]
+        step_times = [
+            measured.seconds for measured in self.objective.measure(placements)
+        ]
+        ran = [
+            (s, p) for s, p in zip(step_times, placements, strict=True) if s is not None
+        ]
         if not ran:
             return np.ones(len(drawn))
         best = min(ran, key=lambda pair: pair[0])
@@ -92,24 +96,26 @@ class MeasuredReinforce(Reinforce):
             best if self.found is None or best[0] < self.found[0] else self.found
         )
         self.log("measured/best_ms", 1e3 * self.found[0], prog_bar=True, batch_size=1)
-        self.log("measured/greedy_ms", 1e3 * (found[0] or np.nan), batch_size=1)
+        self.log("measured/greedy_ms", 1e3 * (step_times[0] or np.nan), batch_size=1)
         worst = FAILED * max(seconds for seconds, _ in ran)
-        return np.array([worst if seconds is None else seconds for seconds in found])
+        return np.array(
+            [worst if seconds is None else seconds for seconds in step_times]
+        )
 
     def own_decodes(self) -> list[float]:
         """Return the measured seconds of the average's greedy decode of each objective.
 
         It is nan where the decode failed.
         """
-        found = []
+        step_times = []
         for objective in (self.objective, *self.held_out):
-            known = objective is self.objective
-            space = self.sample.space if known else SearchSpace(objective.problem)
+            is_trained = objective is self.objective
+            space = self.sample.space if is_trained else SearchSpace(objective.problem)
             episodes = Episodes(space, self.average.order)
             decode = episodes.greedy(episodes.network(self.average))
             seconds = objective.measure([_placement(episodes, decode)])[0].seconds
-            found.append(float("nan") if seconds is None else seconds)
-        return found
+            step_times.append(float("nan") if seconds is None else seconds)
+        return step_times
 
     def on_train_start(self) -> None:
         """Measure what the network decides before it learns."""
@@ -124,12 +130,18 @@ class MeasuredReinforce(Reinforce):
             ("problem", "held_out", "before_ms", "after_ms", "ratio")
         ]
         objectives = (self.objective, *self.held_out)
-        for k, (one, was, now) in enumerate(
+        for k, (objective, first_seconds, last_seconds) in enumerate(
             zip(objectives, self.before, self.own_decodes(), strict=True)
         ):
-            told = (f"{1e3 * was:.4g}", f"{1e3 * now:.4g}", f"{now / was:.4f}")
-            rows.append((one.problem.name, int(k > 0), *told))
-            self.print(f"own decode, {one.problem.name}: {told[0]} -> {told[1]} ms")
+            cells = (
+                f"{1e3 * first_seconds:.4g}",
+                f"{1e3 * last_seconds:.4g}",
+                f"{last_seconds / first_seconds:.4f}",
+            )
+            rows.append((objective.problem.name, int(k > 0), *cells))
+            self.print(
+                f"own decode, {objective.problem.name}: {cells[0]} -> {cells[1]} ms"
+            )
         write_text(Path(self.export).parent / "own.csv", csv_text(rows))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

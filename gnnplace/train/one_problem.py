@@ -147,14 +147,14 @@ class ProblemFiles(FewProblems):
         if not self.problems:
             self.problems = _read(self.patterns)
             np.random.default_rng(0).shuffle(self.problems)  # type: ignore[arg-type]
-            others = _read(self.held_out_patterns)
-            self.held_out = _samples(others, len(self.problems))
+            held_out = _read(self.held_out_patterns)
+            self.held_out = _samples(held_out, len(self.problems))
         super().setup(stage)
 
 
 def _read(patterns: Sequence[str]) -> list[Problem]:
     """Return the problems of paths as they are, and of each pattern by name."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for pattern in patterns:
         paths = (
             sorted(glob(pattern, recursive=True)) if has_magic(pattern) else [pattern]
@@ -163,5 +163,5 @@ def _read(patterns: Sequence[str]) -> list[Problem]:
             raise InputError(
                 f"problems {pattern!r}: no such file below {str(Path.cwd())!r}"
             )
-        found += [read_problem(path) for path in paths]
-    return found
+        problems += [read_problem(path) for path in paths]
+    return problems

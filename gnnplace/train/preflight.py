@@ -264,9 +264,9 @@ def _merge(
     """Put a mapping of a file over one of the recipe."""
     for name, value in added.items():
         key, appends = str(name).removesuffix("+"), str(name).endswith("+")
-        here = (*path, key)
-        recipe.note(here, f"{file}: {'.'.join(here)}")
-        if here in SHORT_NAMES and isinstance(value, str):
+        key_path = (*path, key)
+        recipe.note(key_path, f"{file}: {'.'.join(key_path)}")
+        if key_path in SHORT_NAMES and isinstance(value, str):
             value = {"class_path": value}
         if isinstance(value, dict):
             current = target.get(key)
@@ -274,7 +274,7 @@ def _merge(
             if "class_path" in value:
                 current = _of_class(current, value["class_path"])
             target[key] = current
-            _merge(recipe, current, value, here, file)
+            _merge(recipe, current, value, key_path, file)
         elif appends and isinstance(value, list) and isinstance(target.get(key), list):
             target[key] = [*target[key], *value]
         else:
@@ -303,11 +303,11 @@ def _add_option(
         if target is None:
             return  # options of what is no mapping: for the parser to judge
     last = keys[-1]
-    where = (*path, last)
+    key_path = (*path, last)
     option = f"--{'.'.join(keys)}"
-    recipe.note(where, option, text)
-    if where in SHORT_NAMES and isinstance(value, str):
-        recipe.note((*where, "class_path"), option, text)
+    recipe.note(key_path, option, text)
+    if key_path in SHORT_NAMES and isinstance(value, str):
+        recipe.note((*key_path, "class_path"), option, text)
         target[last] = _named_class(target.get(last), value, is_list=appends)
         return
     if last == "class_path":
@@ -419,18 +419,21 @@ def _class_named(
     Raises:
         InputError: There is none.
     """
-    where = recipe.source_of((*path, "class_path"))
+    position = recipe.source_of((*path, "class_path"))
     if (*_plain(path), "class_path") not in recipe.sources:
-        where = recipe.source_of(path)
+        position = recipe.source_of(path)
     if "." in name:
         match = find_class(name)
         if isinstance(match, Missing):
-            raise InputError(f"{where}: {_missing(name, match)}")
+            raise InputError(f"{position}: {_missing(name, match)}")
         return match
     modules = SHORT_NAMES.get(path, ())
     names: dict[str, str] = {}
     for module in modules:
-        names |= {each: f"{module}.{each}" for each in _classes_of(module, path)}
+        names |= {
+            class_name: f"{module}.{class_name}"
+            for class_name in _classes_of(module, path)
+        }
     if name in names:
         match = find_class(names[name])
         return match if isinstance(match, ClassSource) else None
@@ -444,7 +447,7 @@ def _class_named(
         near
         or f"; name {listed}, or one of your own with its module, as in mine.{name}"
     )
-    raise InputError(f"{where}: there is no class {name!r}{mend}")
+    raise InputError(f"{position}: there is no class {name!r}{mend}")
 
 
 def _missing(name: str, match: Missing) -> str:
@@ -553,17 +556,18 @@ def _check_arguments(
 ) -> None:
     """Check the names and values that a class is to be made with."""
     for key, value in arguments.items():
-        here = (*path, str(key))
+        key_path = (*path, str(key))
         parameter = constructor.parameters.get(str(key))
         if parameter is None:
             if not constructor.is_open:
                 near = suggestion(str(key), constructor.parameters)
                 raise InputError(
-                    f"{recipe.source_of(here)}: {constructor.name} has no argument {key!r}{near}"
+                    f"{recipe.source_of(key_path)}: {constructor.name} has no argument "
+                    f"{key!r}{near}"
                 )
             continue
-        _check_class(recipe, here, value)
-        _check_value(recipe, here, value, parameter)
+        _check_class(recipe, key_path, value)
+        _check_value(recipe, key_path, value, parameter)
 
 
 def _check_value(
@@ -728,15 +732,15 @@ def _check_least(
     for owner in bases_of(source):
         if owner is None or not owner.module.name.startswith(OURS):
             continue
-        for key, least in _least_values(owner.node).items():
+        for key, minimum in _least_values(owner.node).items():
             value = arguments.get(key)
-            if isinstance(value, int | float) and value < least:
-                raise InputError(f"{path[0]}.{key}: {value} is below {least}")
+            if isinstance(value, int | float) and value < minimum:
+                raise InputError(f"{path[0]}.{key}: {value} is below {minimum}")
 
 
 def _least_values(node: ast.AST) -> dict[str, float]:
     """Return the least value of each argument of which the source says one."""
-    least: dict[str, float] = {}
+    minima: dict[str, float] = {}
     for call in ast.walk(node):
         if not isinstance(call, ast.Call) or ast.unparse(call.func) != "check_least":
             continue
@@ -752,8 +756,8 @@ def _least_values(node: ast.AST) -> dict[str, float]:
             is_argument = isinstance(name, ast.Name) and name.id == keyword.arg
             value = number.value if isinstance(number, ast.Constant) else None
             if is_argument and isinstance(value, int | float):
-                least[keyword.arg] = value
-    return least
+                minima[keyword.arg] = value
+    return minima
 
 
 def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
@@ -765,10 +769,10 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     path = recipe.sections.get("ckpt_path")
     if path is None:
         return
-    where = recipe.source_of(("ckpt_path",)).replace("--ckpt_path", "ckpt_path")
+    position = recipe.source_of(("ckpt_path",)).replace("--ckpt_path", "ckpt_path")
     if path == "best":
         raise InputError(
-            f"{where} best: a new process knows no best checkpoint; give its file, as "
+            f"{position} best: a new process knows no best checkpoint; give its file, as "
             "--ckpt_path=runs/default/checkpoints/NAME.ckpt, or 'last'"
         )
     if (
@@ -778,8 +782,8 @@ def _check_checkpoint(recipe: TrainingRecipe, command: str) -> None:
     ):
         return
     if not zipfile.is_zipfile(str(path)):
-        what = "not a checkpoint" if Path(str(path)).exists() else "no such file"
-        raise InputError(f"{where} {path}: {what}; give a .ckpt file or 'last'")
+        fault = "not a checkpoint" if Path(str(path)).exists() else "no such file"
+        raise InputError(f"{position} {path}: {fault}; give a .ckpt file or 'last'")
 
 
 def _check_policies(recipe: TrainingRecipe) -> None:
@@ -834,8 +838,8 @@ def _check_monitors(
         near = (
             suggestion(monitor, metrics) or f"; there are {', '.join(sorted(metrics))}"
         )
-        where = recipe.source_of(("trainer", "callbacks", "monitor"))
-        raise InputError(f"{where}: {model.name} logs no {monitor!r}{near}")
+        position = recipe.source_of(("trainer", "callbacks", "monitor"))
+        raise InputError(f"{position}: {model.name} logs no {monitor!r}{near}")
 
 
 def logged_metrics(model: ClassSource) -> set[str]:
@@ -889,12 +893,12 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
         folder: It need not exist; what is made to try it is removed.
         probe: Tells whether an existing folder can be written to; `os.access` by default.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        for each in reversed([folder, *folder.parents]):
-            if not each.exists():
-                each.mkdir()
-                made.append(each)
+        for directory in reversed([folder, *folder.parents]):
+            if not directory.exists():
+                directory.mkdir()
+                created.append(directory)
         if not folder.is_dir():
             return "is a file"
         writable = (
@@ -906,6 +910,6 @@ def folder_error(folder: Path, probe: Callable[[Path], bool] | None = None) -> s
     except OSError as error:
         return f"cannot be made: {error.strerror}"
     finally:
-        for each in reversed(made):
+        for directory in reversed(created):
             with suppress(OSError):
-                each.rmdir()
+                directory.rmdir()

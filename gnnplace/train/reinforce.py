@@ -187,18 +187,25 @@ class Reinforce(Learner):
         steps: int = 3000,
         export: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {"hidden": hidden, "layers": layers, "memory": memory}
-        given |= {"decoder_hidden": decoder_hidden}
-        check_least(
-            **{k: (v, int(k != "layers")) for k, v in given.items() if v is not None}
-        )
+        sizes = {
+            "hidden": hidden,
+            "layers": layers,
+            "memory": memory,
+            "decoder_hidden": decoder_hidden,
+        }
+        for name, size in sizes.items():
+            if size is not None:
+                check_least(**{name: (size, 0 if name == "layers" else 1)})
         check_least(samples=(samples, 2), kept=(kept, 2))
         check_least(label=(label, 0.0), gradient=(gradient, 0.0))
         check_least(shared=(shared, 0), moves=(moves, 0), greedy=(greedy, 0.0))
         check_least(temperature=(temperature, 0.01))
+        # An encoder or an order of one's own is code that the network's file names: whoever passes
+        # it here trusts it.
         with trusting(encoder is not None or order is not None):
-            own = None if encoder is None else described(encoder)
-            network = begun(start, given | {"order": order, "encoder": own})
+            described_encoder = None if encoder is None else described(encoder)
+            options = {"order": order, "encoder": described_encoder}
+            network = begun(start, sizes | options)
         super().__init__(network, learning_rate, steps, export)
         self.start = start
         self.samples, self.kept = samples, kept
@@ -210,13 +217,13 @@ class Reinforce(Learner):
 
     def episode(self, sample: ProblemSample) -> Episodes:
         """Return a problem as the network walks it; the last ones are kept."""
-        known = self.episodes.pop(sample.index, None)
-        if known is None or known.space is not sample.space:
-            known = Episodes(sample.space, self.policy.order)
-        self.episodes[sample.index] = known
+        episodes = self.episodes.pop(sample.index, None)
+        if episodes is None or episodes.space is not sample.space:
+            episodes = Episodes(sample.space, self.policy.order)
+        self.episodes[sample.index] = episodes
         if len(self.episodes) > KEPT:
             self.episodes.popitem(last=False)
-        return known
+        return episodes
 
     def batch_loss(self, batch: list[ProblemSample]) -> Tensor | None:
         """Return the mean loss of the problems with several devices; None without any."""
@@ -273,22 +280,31 @@ class Reinforce(Learner):
             self._fewer(sample, self.shared),
         )
         drawn = episodes.samples(network, *count, self.temperature, limit)
-        others = [episodes.greedy(network, each) for each in limits if each != limit]
+        greedy_decodes = [
+            episodes.greedy(network, other_limit)
+            for other_limit in limits
+            if other_limit != limit
+        ]
         drawn = drawn._replace(
-            unit_device=np.concatenate([drawn.unit_device, np.stack(others)])
+            unit_device=np.concatenate([drawn.unit_device, np.stack(greedy_decodes)])
         )
         seconds = self.seconds(episodes, drawn.unit_device)
         self.log(
             "train/spread", float(np.log(seconds.mean() / seconds.min())), batch_size=1
         )
-        cost = seconds * [unevenness(episodes, one, limit) for one in drawn.unit_device]
-        by_limit = np.insert(seconds[-len(others) :], limits.index(limit), seconds[0])
+        cost = seconds * [
+            unevenness(episodes, unit_device, limit)
+            for unit_device in drawn.unit_device
+        ]
+        by_limit = np.insert(
+            seconds[-len(greedy_decodes) :], limits.index(limit), seconds[0]
+        )
         return drawn, cost, wanted(by_limit)
 
-    def _fewer(self, sample: ProblemSample, count: int, least: int = 0) -> int:
+    def _fewer(self, sample: ProblemSample, count: int, minimum: int = 0) -> int:
         """Return ``count``, or less where the problem is large, but at least ``least``."""
-        few = min(1.0, MANY / sample.space.problem.num_units)
-        return max(least, round(few * count))
+        share = min(1.0, MANY / sample.space.problem.num_units)
+        return max(minimum, round(share * count))
 
     def seconds(self, episodes: Episodes, drawn: IntArray) -> FloatArray:
         """Return the seconds of a step of each placement, by simulation. ``drawn``: [B, U]"""
@@ -303,13 +319,13 @@ class Reinforce(Learner):
         rng: np.random.Generator,
     ) -> IntArray:
         """Return the best known placement for a number of devices, after some moves."""
-        which, least = (sample.index, drawn.limit), int(cost.argmin())
-        best = self.labels.get(which)
-        if best is None or cost[least] < best[0]:
-            best = float(cost[least]), drawn.unit_device[least]
+        key, cheapest = (sample.index, drawn.limit), int(cost.argmin())
+        best = self.labels.get(key)
+        if best is None or cost[cheapest] < best[0]:
+            best = float(cost[cheapest]), drawn.unit_device[cheapest]
         moves = self._fewer(sample, self.moves)
         best = bettered(episodes, best, drawn.limit, moves, rng)
-        self.labels[which] = best[0], best[1].copy()
+        self.labels[key] = best[0], best[1].copy()
         return best[1]
 
     def loss(self, episodes: Episodes, states: Tensor, lesson: Lesson) -> Tensor:
@@ -318,34 +334,35 @@ class Reinforce(Learner):
         ``states`` are the encoder's, with gradients. [m, hidden]
         """
         network = self.policy.network(states.detach(), episodes.devices)
-        seen, there = episodes.seen(network, lesson.drawn), states.device
-        chosen = torch.from_numpy(seen.device).long().to(there)
+        decisions, torch_device = episodes.seen(network, lesson.drawn), states.device
+        actions = torch.from_numpy(decisions.device).long().to(torch_device)
         scores = self.policy.decoder(
-            states[torch.from_numpy(seen.step).long().to(there)],
-            episodes.devices.to(there),
-            torch.from_numpy(seen.features).to(there),
-            torch.from_numpy(seen.allowed).to(there),
-            chosen,
+            states[torch.from_numpy(decisions.step).long().to(torch_device)],
+            episodes.devices.to(torch_device),
+            torch.from_numpy(decisions.features).to(torch_device),
+            torch.from_numpy(decisions.allowed).to(torch_device),
+            actions,
         )
-        heat = torch.full((len(scores), 1, 1), self.temperature, device=there)
+        heat = torch.full((len(scores), 1, 1), self.temperature, device=torch_device)
         heat[0] = 1.0  # the label's
-        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, chosen[..., None])[
+        logs = torch.log_softmax(scores / heat, dim=-1).gather(-1, actions[..., None])[
             ..., 0
         ]
-        taken = logs.where(logs.isfinite(), 0.0).mean(
+        log_probability = logs.where(logs.isfinite(), 0.0).mean(
             dim=1
         )  # a move may go where the mask says no
-        weight = torch.from_numpy(lesson.weight).float().to(there)
-        loss = -(weight * taken).sum()
+        weight = torch.from_numpy(lesson.weight).float().to(torch_device)
+        loss = -(weight * log_probability).sum()
         counts = torch.log_softmax(
             self.policy.count(states, len(episodes.devices)), dim=0
         )
         loss = (
             loss
-            - COUNT * (torch.from_numpy(lesson.wanted).float().to(there) * counts).sum()
+            - COUNT
+            * (torch.from_numpy(lesson.wanted).float().to(torch_device) * counts).sum()
         )
         if episodes.base is not None:
-            gradient = self._order_gradient(episodes, network, lesson).to(there)
+            gradient = self._order_gradient(episodes, network, lesson).to(torch_device)
             loss = loss - (gradient * self.policy.priorities(states)).sum()
         return loss
 
@@ -477,13 +494,13 @@ def bettered(
         rng: What they are drawn with.
     """
     for _ in range(count):
-        moved = _moved(episodes, label[1], rng)
-        if (moved == label[1]).all():
+        candidate = _moved(episodes, label[1], rng)
+        if (candidate == label[1]).all():
             continue
-        uneven = unevenness(episodes, moved, limit)
-        cost = uneven * episodes.seconds(moved, label[0] / uneven)
+        uneven = unevenness(episodes, candidate, limit)
+        cost = uneven * episodes.seconds(candidate, label[0] / uneven)
         if cost < label[0] * (1.0 - LEAST):
-            label = float(cost), moved
+            label = float(cost), candidate
     return label
 
 
@@ -493,16 +510,14 @@ def _moved(
     """Return a placement with a cluster or a unit on another device."""
     levels, problem = episodes.clusters.of, episodes.space.problem
     level = int(rng.integers(len(levels) + 1))
-    unit, device = (
-        int(rng.integers(problem.num_units)),
-        int(rng.integers(problem.num_devices)),
-    )
+    unit = int(rng.integers(problem.num_units))
+    device = int(rng.integers(problem.num_devices))
     alone = level == len(levels)
-    mine = (
+    moved_units = (
         np.array([unit])
         if alone
         else np.flatnonzero(levels[level] == levels[level, unit])
     )
-    moved = unit_device.copy()
-    moved[mine[problem.unit_allowed[mine, device]]] = device
-    return moved
+    placement = unit_device.copy()
+    placement[moved_units[problem.unit_allowed[moved_units, device]]] = device
+    return placement

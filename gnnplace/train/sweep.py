@@ -302,8 +302,8 @@ class Pruning(Callback):
             return
         logged = trainer.callback_metrics
         if self.monitor not in logged:
-            known = ", ".join(sorted(logged))
-            raise InputError(f"--monitor {self.monitor}: not logged; there are {known}")
+            names = ", ".join(sorted(logged))
+            raise InputError(f"--monitor {self.monitor}: not logged; there are {names}")
         self.best = min(self.best, float(logged[self.monitor]))
         self.trial.report(self.best, self.validations)
         self.validations += 1
@@ -437,9 +437,9 @@ def sweep(
 
 
 def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
-    done = study.get_trials(states=ENDED)
+    ended = study.get_trials(states=ENDED)
     best = min(
-        (t.value for t in done if t.state == TrialState.COMPLETE), default=float("nan")
+        (t.value for t in ended if t.state == TrialState.COMPLETE), default=float("nan")
     )
     short = {
         k: f"{v:.4g}" if isinstance(v, float) else v for k, v in trial.params.items()
@@ -451,8 +451,8 @@ def _line(study: optuna.Study, trial: FrozenTrial, goal: int) -> str:
     state = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned"}.get(
         trial.state, "failed"
     )
-    told = f"trial {trial.number} {state}: {figure} ({values})"
-    return f"{told}; {len(done)}/{goal}, best {best:.4f}"
+    summary = f"trial {trial.number} {state}: {figure} ({values})"
+    return f"{summary}; {len(ended)}/{goal}, best {best:.4f}"
 
 
 def write_results(study: optuna.Study, folder: Path) -> None:

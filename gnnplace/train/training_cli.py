@@ -90,11 +90,13 @@ def complete_export(model: Namespace, trainer: Namespace) -> None:
 
 
 def _complete_checkpoints(trainer: Namespace, folder: str) -> None:
-    found = [callback for callback in trainer.callbacks if is_checkpoint(callback)]
-    for callback in found:
+    checkpoints = [
+        callback for callback in trainer.callbacks if is_checkpoint(callback)
+    ]
+    for callback in checkpoints:
         if callback.init_args.dirpath is None:
             callback.init_args.dirpath = folder
-    if not found:
+    if not checkpoints:
         init = Namespace(dirpath=folder, save_last=True)
         trainer.callbacks.append(Namespace(class_path=CHECKPOINT, init_args=init))
 
@@ -164,7 +166,7 @@ class TrainingCLI(LightningCLI):
     def __init__(
         self, args: list[str], *, run: bool = True, save_config: bool = True
     ) -> None:
-        given: dict[str, Any] = {} if save_config else {"save_config_callback": None}
+        options: dict[str, Any] = {} if save_config else {"save_config_callback": None}
         try:
             super().__init__(
                 LightningModule,
@@ -181,7 +183,7 @@ class TrainingCLI(LightningCLI):
                 parser_kwargs={"exit_on_error": False, "prog": "gnnplace train"},
                 args=args,
                 run=run,
-                **given,
+                **options,
             )
         except (MisconfigurationException, RuntimeError, ValueError) as error:
             mistake = mistake_of(error)
@@ -230,7 +232,7 @@ class TrainingCLI(LightningCLI):
                 raise InputError(_one_line(cause)) from None
             raise cause if isinstance(cause, GnnplaceError) else error from None
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Return Lightning's trainer.
 
         Raises:

@@ -14,12 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.files import write_json
-from gnnplace.measurements import open_store
-from gnnplace.measurements.objective import Measured, StepObjective
-from gnnplace.problem import Problem
-from gnnplace.problem.placement import OPTIONS_KEY, Placement, placement_to_data
+from gnnplace.measurements import Measured, StepObjective, open_store
+from gnnplace.problem import OPTIONS_KEY, Placement, Problem, placement_to_data
 from gnnplace.tracing import CaptureOptions, capture_model
 
 if TYPE_CHECKING:
@@ -163,10 +161,10 @@ class Workbench(StepObjective):
 
     def labelled(self, label: str) -> Workbench:
         """Return the same model with measurements of its own: by another name in the store."""
-        other = copy.copy(self)
-        other._store = replace(self._store, label=label)
-        other.__dict__.pop("objective", None)
-        return other
+        workbench = copy.copy(self)
+        workbench._store = replace(self._store, label=label)
+        workbench.__dict__.pop("objective", None)
+        return workbench
 
     def measure(self, placements: Sequence[Placement]) -> list[Measured]:
         """Run placements that are not known, and say if other programs had the cores meanwhile.

@@ -2,6 +2,7 @@
 
 from gnnplace.zoo.hugging_face import hugging_face
 from gnnplace.zoo.workload import (
+    Loss,
     Workload,
     build,
     classified_images,
@@ -11,6 +12,7 @@ from gnnplace.zoo.workload import (
 )
 
 __all__ = [
+    "Loss",
     "Workload",
     "build",
     "classified_images",

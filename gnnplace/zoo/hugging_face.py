@@ -56,7 +56,7 @@ MAIN = (
 
 
 def hugging_face(
-    name: str, batch: int = BATCH, length: int = LENGTH, **options: Any
+    name: str, batch: int = BATCH, length: int = LENGTH, **options: object
 ) -> Workload:
     """Return a model of the `transformers` package, made from its configuration.
 
@@ -146,7 +146,7 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         ) from None
 
 
-def _configuration(name: str, options: dict[str, Any]) -> Any:
+def _configuration(name: str, options: dict[str, Any]) -> object:
     from transformers import AutoConfig
 
     path = _file(name)
@@ -282,7 +282,7 @@ def _unknown(name: str, kind: str) -> str:
     )
 
 
-def _model(config: Any) -> Any:
+def _model(config: object) -> Any:
     """Return the model of the class that a configuration names, or of its type's usual one.
 
     Raises:
@@ -325,8 +325,16 @@ def _named_class(config: Any, name: str) -> Any:
     )
     if not is_model:
         owner = f"{config.model_type.replace('_', '').replace('-', '')}"
-        names = [each for each in dir(transformers) if each.lower().startswith(owner)]
-        names = [each for each in names if each.endswith("Model") or "For" in each]
+        names = [
+            class_name
+            for class_name in dir(transformers)
+            if class_name.lower().startswith(owner)
+        ]
+        names = [
+            class_name
+            for class_name in names
+            if class_name.endswith("Model") or "For" in class_name
+        ]
         raise InputError(
             f"hf:{config.model_type}: architectures names {name}, which transformers "
             f"{transformers.__version__} does not have{suggestion(name, names)}; code beside a "
@@ -396,7 +404,7 @@ def _ended(words: torch.Tensor, config: Any) -> torch.Tensor:
     return words
 
 
-def _image(config: Any, batch: int) -> tuple[int, ...]:
+def _image(config: object, batch: int) -> tuple[int, ...]:
     """Return the shape of images; of videos where the configuration counts their frames."""
     size = getattr(config, "image_size", getattr(config, "crop_size", IMAGE))
     frames = [
@@ -412,7 +420,7 @@ def _image(config: Any, batch: int) -> tuple[int, ...]:
 
 
 def _words(
-    config: Any, batch: int, length: int, random: torch.Generator
+    config: object, batch: int, length: int, random: torch.Generator
 ) -> torch.Tensor:
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary is None:

@@ -62,8 +62,8 @@ class Unrolled(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return all states, and the last one."""
         state, states = torch.zeros_like(x[:, 0]), []
-        for now in x.unbind(1):
-            state = self.step(now, state)
+        for step_input in x.unbind(1):
+            state = self.step(step_input, state)
             states.append(state)
         return torch.stack(states, 1), state
 
@@ -91,16 +91,16 @@ class SearchedCell(Unrolled):
 
     def step(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the next state. [batch, width]."""
-        made = [
+        nodes = [
             self._highway(self.first(torch.cat([x, state], 1)), state, self.nodes[0][1])
         ]
         for layer, (source, activation) in zip(
             self.others, self.nodes[1:], strict=True
         ):
-            made.append(self._highway(layer(made[source]), made[source], activation))
-        total = made[self.loose[0]]
+            nodes.append(self._highway(layer(nodes[source]), nodes[source], activation))
+        total = nodes[self.loose[0]]
         for i in self.loose[1:]:
-            total = total + made[i]
+            total = total + nodes[i]
         return total / len(self.loose)
 
     def _highway(

@@ -77,7 +77,7 @@ def default_batch(name: str) -> int:
     return int(inspect.signature(find_factory(name)).parameters["batch"].default)
 
 
-def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
+def build(name: str, *, seed: int = 0, **size: object) -> Workload:
     """Make a workload; the same arguments give the same parameters and inputs.
 
     Args:
@@ -89,11 +89,11 @@ def build(name: str, *, seed: int = 0, **size: Any) -> Workload:
         InputError: no such workload, or an argument that it does not have.
     """
     factory = find_factory(name)
-    known = inspect.signature(factory).parameters
-    unknown = [key for key in size if key not in known]
+    parameters = inspect.signature(factory).parameters
+    unknown = [key for key in size if key not in parameters]
     if unknown:
         raise InputError(
-            f"{name}: no size {unknown[0]!r}; there are {', '.join(known)}"
+            f"{name}: no size {unknown[0]!r}; there are {', '.join(parameters)}"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -45,8 +45,8 @@ def test_what_is_out_of_range_is_refused_before_any_work(name, monkeypatch, caps
         command(name), "run", lambda args: pytest.fail("the work has begun")
     )
     for option, allowed in numeric_options(name)[1].items():
-        wrong = ["-1"] if allowed.least is not None else ["0", "-1"]
-        wrong += ["9" * 30] if allowed.most is not None else []
+        wrong = ["-1"] if allowed.minimum is not None else ["0", "-1"]
+        wrong += ["9" * 30] if allowed.maximum is not None else []
         wrong += ["nan", "inf"] if allowed.above is not None else []
         for value in wrong:
             assert run([name, *positionals(name), f"{option}={value}"]) == 2, (
@@ -61,12 +61,12 @@ def test_what_is_out_of_range_is_refused_before_any_work(name, monkeypatch, caps
 @pytest.mark.parametrize(
     ("allowed", "value", "fault"),
     [
-        (Range(least=0), 0, None),
-        (Range(least=0), -1, "must not be negative"),
-        (Range(least=1), 0, "must be at least 1"),
+        (Range(minimum=0), 0, None),
+        (Range(minimum=0), -1, "must not be negative"),
+        (Range(minimum=1), 0, "must be at least 1"),
         (Range(above=0), 0.0, "must be more than 0"),
         (Range(above=0), float("nan"), "must be a finite number"),
-        (Range(most=4_294_967_295), 2**32, "must be at most 4294967295"),
+        (Range(maximum=4_294_967_295), 2**32, "must be at most 4294967295"),
     ],
 )
 def test_a_range(allowed, value, fault):

@@ -30,9 +30,9 @@ def of_links(channel: str | None) -> Cluster:
 
 def test_servers_are_read_off_fabrics_and_off_bandwidths():
     found = network(preset("dgx-h100-4x8"))
-    assert (found.each, found.fabric, found.card) == (8, "nvswitch-h100", 50e9)
+    assert (found.per_server, found.fabric, found.card) == (8, "nvswitch-h100", 50e9)
     plain = network(of_links(None))
-    assert (plain.each, plain.fabric) == (2, None)
+    assert (plain.per_server, plain.fabric) == (2, None)
     shared = network(of_links("rail"))
     assert shared.card == pytest.approx(
         plain.card / 2
@@ -41,7 +41,7 @@ def test_servers_are_read_off_fabrics_and_off_bandwidths():
 
 def test_inside_a_server_the_table_answers():
     own = network(preset("dgx-h100-4x8"))
-    group = Group("nvswitch-h100", each=8)
+    group = Group("nvswitch-h100", per_server=8)
     assert (
         own.exchange(ALL_GATHER, 8, 1e8, 8)
         == collective(ALL_GATHER, 1e8, group).seconds

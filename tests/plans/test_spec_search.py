@@ -72,7 +72,7 @@ def ways_to_share(
     on: PricingSetting, replicas: int, offload: str
 ) -> Iterator[tuple[int, int | None, str | None]]:
     """ZeRO's stages, groups of several replicas in one of several servers, and what is hidden."""
-    traits, server = on.framework.traits, on.framework.network.each
+    traits, server = on.framework.traits, on.framework.network.per_server
     for zero in traits.zero_stages if replicas > 1 or offload != "none" else (0,):
         groups: list[int | None] = [None]
         if zero in traits.zero_groups and on.cluster.num_devices > server:

@@ -125,14 +125,14 @@ class Cell(nn.Module):
         taken = {source for pair in self.inputs for source in pair}
         self.loose = [i for i in range(2, len(nodes) + 2) if i not in taken]
 
-    def forward(self, before: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
+    def forward(self, previous: torch.Tensor, current: torch.Tensor) -> torch.Tensor:
         """Return the loose ends, joined. [batch, loose * width, height, width]."""
-        made = [fit(x) for fit, x in zip(self.fits, (before, now), strict=True)]
+        nodes = [fit(x) for fit, x in zip(self.fits, (previous, current), strict=True)]
         for i, (a, b) in enumerate(self.inputs):
-            made.append(
-                self.operations[2 * i](made[a]) + self.operations[2 * i + 1](made[b])
+            nodes.append(
+                self.operations[2 * i](nodes[a]) + self.operations[2 * i + 1](nodes[b])
             )
-        return torch.cat([made[i] for i in self.loose], 1)
+        return torch.cat([nodes[i] for i in self.loose], 1)
 
 
 class CellNetwork(nn.Module):
@@ -164,10 +164,10 @@ class CellNetwork(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return class scores. [batch, 3, size, size] -> [batch, classes]."""
-        before = now = self.stem(x)
+        previous = current = self.stem(x)
         for cell in self.cells:
-            before, now = now, cell(before, now)
-        return self.head(functional.relu(now).mean((2, 3)))
+            previous, current = current, cell(previous, current)
+        return self.head(functional.relu(current).mean((2, 3)))
 
 
 def nasnet(

@@ -62,12 +62,12 @@ def fractal(
         width: Channels of the first stage; doubled by each.
         classes: The number of classes of the classifier.
     """
-    made: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for i in range(stages):
-        made += [
+        blocks += [
             Block(columns, width << (i - 1) if i else 3, width << i),
             nn.MaxPool2d(2),
         ]
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    model = nn.Sequential(*made, head, nn.Linear(width << (stages - 1), classes))
+    model = nn.Sequential(*blocks, head, nn.Linear(width << (stages - 1), classes))
     return classified_images("fractal", model, batch, size, classes)

@@ -33,13 +33,13 @@ class Recommender(nn.Module):
 
     def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Return the scores."""
-        made = [self.bottom(dense)]
+        features = [self.bottom(dense)]
         for i, (table, net) in enumerate(zip(self.tables, self.towers, strict=True)):
-            made.append(net(table(ids[:, i]).sum(1)))
+            features.append(net(table(ids[:, i]).sum(1)))
         pairs = [
-            (a * b).sum(1, keepdim=True) for a, b in itertools.combinations(made, 2)
+            (a * b).sum(1, keepdim=True) for a, b in itertools.combinations(features, 2)
         ]
-        return self.top(torch.cat([made[0], *pairs], 1))[:, 0]
+        return self.top(torch.cat([features[0], *pairs], 1))[:, 0]
 
 
 def recommender(
@@ -66,8 +66,8 @@ def recommender(
     """
     random = generator(0)
     x = torch.randn(batch, dense, generator=random)
-    chosen = torch.randint(rows, (batch, tables, ids), generator=random)
+    ids_of_examples = torch.randint(rows, (batch, tables, ids), generator=random)
     clicks = torch.randint(2, (batch,), generator=random).float()
     model = Recommender(tables, rows, dense, width, hidden, depth)
     loss = functional.binary_cross_entropy_with_logits
-    return Workload("recommender", model, (x, chosen, clicks), loss)
+    return Workload("recommender", model, (x, ids_of_examples, clicks), loss)

@@ -21,7 +21,7 @@ State = tuple[torch.Tensor, torch.Tensor]
 def merges(leaves: int, seed: int) -> list[int]:
     """Return which of the present nodes merges with its right neighbour, one after the other."""
     random = python_random.Random(seed)
-    return [random.randrange(left - 1) for left in range(leaves, 1, -1)]
+    return [random.randrange(num_nodes - 1) for num_nodes in range(leaves, 1, -1)]
 
 
 class TreeLSTM(nn.Module):

@@ -56,12 +56,12 @@ class Stage(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of the nodes that no other takes."""
-        made: list[torch.Tensor] = []
-        for node, before in zip(self.nodes, self.before, strict=True):
-            made.append(node([made[i] for i in before] or [x]))
-        total = made[self.ends[0]]
+        outputs: list[torch.Tensor] = []
+        for node, sources in zip(self.nodes, self.before, strict=True):
+            outputs.append(node([outputs[i] for i in sources] or [x]))
+        total = outputs[self.ends[0]]
         for i in self.ends[1:]:
-            total = total + made[i]
+            total = total + outputs[i]
         return total / len(self.ends)
 
 
@@ -72,7 +72,7 @@ class WiredNetwork(nn.Module):
         self, nodes: int, stages: int, width: int, seed: int, classes: int
     ) -> None:
         super().__init__()
-        made: list[nn.Module] = [
+        layers: list[nn.Module] = [
             nn.Conv2d(3, width, 3, 1, 1, bias=False),
             nn.BatchNorm2d(width),
         ]
@@ -80,8 +80,8 @@ class WiredNetwork(nn.Module):
             graph = nx.connected_watts_strogatz_graph(
                 nodes, NEIGHBOURS, REWIRED, seed=seed + i
             )
-            made.append(Stage(graph, width << max(0, i - 1), width << i))
-        self.body = nn.Sequential(*made)
+            layers.append(Stage(graph, width << max(0, i - 1), width << i))
+        self.body = nn.Sequential(*layers)
         self.head = nn.Linear(width << (stages - 1), classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -64,10 +64,10 @@ class ConstantSet:
         Raises:
             KeyError: There is neither.
         """
-        own = self.constants.get(f"{name}.{kind}", self.constants.get(name))
-        if own is None:
+        constant = self.constants.get(f"{name}.{kind}", self.constants.get(name))
+        if constant is None:
             raise KeyError(f"{self.owner}: {name} of {kind}")
-        return own.value
+        return constant.value
 
 
 @cache
@@ -75,8 +75,8 @@ def _data() -> dict[str, Any]:
     text = (
         files("gnnplace.costs.frameworks").joinpath("constants.json").read_text("utf-8")
     )
-    found: dict[str, Any] = json.loads(text)
-    return found
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
 def _set(owner: str, rows: Mapping[str, Any]) -> ConstantSet:
@@ -103,9 +103,9 @@ def framework(name: str) -> ConstantSet:
     Raises:
         InputError: The framework's constants are not known; the message lists those that are.
     """
-    own = _named("framework", name, _data()["frameworks"])
+    constants = _named("framework", name, _data()["frameworks"])
     return ConstantSet(
-        own.owner, {**_set(ANY, _data()["any"]).constants, **own.constants}
+        constants.owner, {**_set(ANY, _data()["any"]).constants, **constants.constants}
     )
 
 
@@ -154,5 +154,5 @@ def assumed(
     sets = [hardware(), library(), framework(framework_name)]
     if environment_name is not None:
         sets.append(environment(environment_name))
-    for own in (*sets, *map(mode, _data()["modes"])):
-        yield from own.constants.values()
+    for constants in (*sets, *map(mode, _data()["modes"])):
+        yield from constants.constants.values()

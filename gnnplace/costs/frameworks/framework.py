@@ -482,7 +482,7 @@ class Framework:
     @cached_property
     def host(self) -> Host:
         """Return the host of a GPU."""
-        return host_of(self.kernels.kind, self.network.each)
+        return host_of(self.kernels.kind, self.network.per_server)
 
     def on_kind(self, kind: str) -> Framework:
         """Return the framework on one kind of device; itself if there is one kind alone."""
@@ -498,7 +498,9 @@ class Framework:
     def usable_memory(self, kinds: tuple[str, ...]) -> float:
         """Return the bytes that tensors may have on every one of some kinds of devices."""
         frameworks = [self.on_kind(kind) for kind in kinds]
-        return min(own.memory * own.constants["usable"] for own in frameworks)
+        return min(
+            framework.memory * framework.constants["usable"] for framework in frameworks
+        )
 
     def fit_probability(self, reserved: float, usable: float) -> float:
         """Return the probability that a device has so many reserved bytes.
@@ -575,11 +577,11 @@ class Framework:
             experts: Groups of devices with unlike experts.
             expert_tp: Shards of an expert; None: as many as of every matrix.
         """
-        each = self.network.each
-        members = max(1, min(count, each // min(tp, each)))
+        per_server = self.network.per_server
+        members = max(1, min(count, per_server // min(tp, per_server)))
         apart = experts * (expert_tp or tp)
         copies = max(1, count * tp // apart)
-        near_copies = max(1, min(copies, each // min(apart, each)))
+        near_copies = max(1, min(copies, per_server // min(apart, per_server)))
         return ReplicaGroup(count, shards, copies, members, near_copies)
 
     def scatter(self, size: float, group: ReplicaGroup) -> float:

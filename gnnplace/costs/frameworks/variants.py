@@ -77,7 +77,7 @@ def with_network(framework: Framework, kind: type[ServerNetwork]) -> Framework:
     """Return a framework on another kind of the same network."""
     network = framework.network
     changed = kind(
-        each=network.each,
+        per_server=network.per_server,
         fabric=network.fabric,
         inside=network.inside,
         card=network.card,
@@ -99,7 +99,7 @@ def with_slow_links(
     """
     network = framework.network
     slowed = ScaledNetwork(
-        each=network.each,
+        per_server=network.per_server,
         fabric=network.fabric,
         inside=network.inside,
         card=network.card / across,

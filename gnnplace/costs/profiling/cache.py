@@ -31,7 +31,7 @@ import torch
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import cache_folder, read_json, write_json
-from gnnplace.problem.cluster.machine import processor_name
+from gnnplace.problem import processor_name
 from gnnplace.tracing import Program
 
 MOST_LOAD = 0.25
@@ -80,10 +80,10 @@ class Conditions:
 
         That is so if it is too old, or if it is noisy and the machine is quiet now.
         """
-        now = datetime.now(UTC)
-        if self.when < not_before or not timedelta() <= now - self.when <= MOST_AGE:
+        time = datetime.now(UTC)
+        if self.when < not_before or not timedelta() <= time - self.when <= MOST_AGE:
             return True
-        return self.noisy and now - self.tried > PAUSE and load_now() <= MOST_LOAD
+        return self.noisy and time - self.tried > PAUSE and load_now() <= MOST_LOAD
 
     def data(self) -> dict[str, Any]:
         """Return the conditions as plain data."""
@@ -121,18 +121,20 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
     """
     load = watch_load()
     value, noise = measure()
-    now = datetime.now(UTC)
-    return value, Conditions(now, now, load(), noise)
+    time_measured = datetime.now(UTC)
+    return value, Conditions(time_measured, time_measured, load(), noise)
 
 
 def watch_load() -> Callable[[], float]:
     """Begin to watch the machine. Return a function that gives the share that others took since."""
-    begin, busy, own = time.perf_counter(), _busy(), _own()
+    begin, busy, own_busy = time.perf_counter(), _busy(), _own()
 
     def load() -> float:
         capacity = (time.perf_counter() - begin) * (psutil.cpu_count() or 1)
         return float(
-            np.clip((_busy() - busy - (_own() - own)) / max(capacity, 1e-9), 0.0, 1.0)
+            np.clip(
+                (_busy() - busy - (_own() - own_busy)) / max(capacity, 1e-9), 0.0, 1.0
+            )
         )
 
     return load
@@ -202,11 +204,11 @@ _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 @contextmanager
 def measured_anew() -> Iterator[None]:
     """Measure everything that is profiled in the block anew, each thing once."""
-    before, _state["not before"] = _state["not before"], datetime.now(UTC)
+    limit, _state["not before"] = _state["not before"], datetime.now(UTC)
     try:
         yield
     finally:
-        _state["not before"] = before
+        _state["not before"] = limit
 
 
 def kept(
@@ -230,14 +232,14 @@ def kept(
         fits: Whether a value can be one; one on disk that cannot is measured anew.
         progress: Called with a line if the value is noisy.
     """
-    found = load(room, name)
-    found = found if found is not None and fits(found[0]) else None
-    if found is not None and not found[1].stale(_state["not before"]):
-        value, conditions = found
+    entry = load(room, name)
+    entry = entry if entry is not None and fits(entry[0]) else None
+    if entry is not None and not entry[1].stale(_state["not before"]):
+        value, conditions = entry
     else:
         value, conditions = _measured(measure, what, progress)
-        if found is not None and _better(found[1], conditions):
-            value, conditions = found[0], replace(found[1], tried=conditions.when)
+        if entry is not None and _better(entry[1], conditions):
+            value, conditions = entry[0], replace(entry[1], tried=conditions.when)
         store(room, name, value, conditions)
     if conditions.noisy and progress is not None:
         progress(
@@ -276,7 +278,7 @@ def load(room: str, name: str) -> tuple[Any, Conditions] | None:
         return None
 
 
-def store(room: str, name: str, value: Any, conditions: Conditions) -> None:
+def store(room: str, name: str, value: object, conditions: Conditions) -> None:
     """Write an entry atomically; a folder that cannot be written to is no error."""
     folder = cache_folder() / room
     with suppress(OSError, GnnplaceError):

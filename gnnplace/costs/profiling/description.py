@@ -156,8 +156,8 @@ def _moved(op: ProgramOp, values: Values) -> int:
 def _dtype(op: ProgramOp, values: Values) -> str:
     """Return the type of the first floating-point tensor among arguments, then results."""
     for name in (*op.reads, *op.results):
-        if name is not None and (found := _type_name(values[name].dtype)):
-            return found
+        if name is not None and (type_name := _type_name(values[name].dtype)):
+            return type_name
     return "float32"
 
 
@@ -166,11 +166,11 @@ _TYPES: dict[torch.dtype, str] = {}
 
 def _type_name(dtype: torch.dtype) -> str:
     """Return the name of a floating-point type, or an empty text for other types."""
-    found = _TYPES.get(dtype)
-    if found is None:
-        found = str(dtype).removeprefix("torch.") if dtype.is_floating_point else ""
-        _TYPES[dtype] = found
-    return found
+    name = _TYPES.get(dtype)
+    if name is None:
+        name = str(dtype).removeprefix("torch.") if dtype.is_floating_point else ""
+        _TYPES[dtype] = name
+    return name
 
 
 def vector(name: str, shape: Sequence[int], moved: int, window: int = 0) -> Kernel:
@@ -180,13 +180,13 @@ def vector(name: str, shape: Sequence[int], moved: int, window: int = 0) -> Kern
 
 
 def _vector(name: str, op: ProgramOp, values: Values) -> Kernel:
-    moved = _moved(op, values)
+    num_bytes = _moved(op, values)
     if name in PASSES:
-        moved = PASSES[name] * values[op.reads[0]].bytes
+        num_bytes = PASSES[name] * values[op.reads[0]].bytes
     if name in ("embedding", "index", "gather", "index_select"):
         read = values[op.results[0]].bytes if op.results and op.results[0] else 0
-        moved = 2 * read  # the rows that are looked up, not the whole table
-    return vector(name, _shape(op, values), moved, _window(name, op))
+        num_bytes = 2 * read  # the rows that are looked up, not the whole table
+    return vector(name, _shape(op, values), num_bytes, _window(name, op))
 
 
 def _window(name: str, op: ProgramOp) -> int:
@@ -226,10 +226,10 @@ def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) ->
     suffix = ".backward" if op.phase == BACKWARD else ""
     batch = left[0] if len(left) == 3 and "bmm" in op_name(op) else 1
     m = prod(left[:-1]) // batch
-    moved = _moved(op, values)
+    num_bytes = _moved(op, values)
     if batch == 1:
-        return "matmul" + suffix, 1, m, n, left[-1], 0, moved
-    return "bmm" + suffix, batch, m, n, left[-1], 0, moved
+        return "matmul" + suffix, 1, m, n, left[-1], 0, num_bytes
+    return "bmm" + suffix, batch, m, n, left[-1], 0, num_bytes
 
 
 def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
@@ -238,22 +238,22 @@ def _convolution(op: ProgramOp, values: Values) -> list[Kernel]:
     image = (
         source if op.args[6] else out
     )  # transposed: a gradient, from the output to the input
-    moved = _moved(op, values)
+    num_bytes = _moved(op, values)
     if _is_depthwise(weight, op.args[8]):
-        return [(DEPTHWISE, *_by_bytes(image, weight, moved))]
-    return [("convolution", *_convolved(image, weight, op.args[8], moved))]
+        return [(DEPTHWISE, *_by_bytes(image, weight, num_bytes))]
+    return [("convolution", *_convolved(image, weight, op.args[8], num_bytes))]
 
 
 def _convolution_backward(op: ProgramOp, values: Values) -> list[Kernel]:
     gradient, source, weight = list(_infos(op, values))[:3]
     image = source if op.args[7] else gradient
-    moved = gradient.bytes + source.bytes + weight.bytes
-    name, sizes = "convolution", _convolved(image, weight, op.args[9], moved)
+    num_bytes = gradient.bytes + source.bytes + weight.bytes
+    name, sizes = "convolution", _convolved(image, weight, op.args[9], num_bytes)
     if _is_depthwise(weight, op.args[9]):
-        name, sizes = DEPTHWISE, _by_bytes(image, weight, moved)
+        name, sizes = DEPTHWISE, _by_bytes(image, weight, num_bytes)
     wanted = op.args[10]
-    made: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
-    return made + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
+    kernels: list[Kernel] = [(f"{name}.input", *sizes)] if wanted[0] else []
+    return kernels + ([(f"{name}.weight", *sizes)] if wanted[1] else [])
 
 
 def _is_depthwise(weight: ValueInfo, groups: int) -> bool:
@@ -292,9 +292,17 @@ def _attention(op: ProgramOp, values: Values) -> list[Kernel]:
     query, key = infos[1:3] if "backward" in name else infos[:2]
     plain = "attention_backward" if "backward" in name else "attention"
     causal = int(any(argument is True for argument in (*op.args, *op.kwargs.values())))
-    many, width = prod(query.shape[:-2]), query.shape[-1]
+    batch, width = prod(query.shape[:-2]), query.shape[-1]
     return [
-        (plain, many, query.shape[-2], key.shape[-2], width, causal, _moved(op, values))
+        (
+            plain,
+            batch,
+            query.shape[-2],
+            key.shape[-2],
+            width,
+            causal,
+            _moved(op, values),
+        )
     ]
 
 

@@ -32,7 +32,7 @@ from gnnplace.costs.prediction import (
 from gnnplace.costs.profiling.description import Description, describe
 from gnnplace.costs.profiling.fusion import fused_groups
 from gnnplace.costs.tables import CostTables, shipped
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import figures, known_kind
 from gnnplace.tracing import (
     FORWARD,
     Program,
@@ -72,11 +72,11 @@ class KindTimes:
     misaligned: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        told = [
+        phrases = [
             f"{name} {time:.0%} of time, {ops:.0%} of ops"
             for name, (time, ops) in self.shares.items()
         ]
-        return "; ".join(told)
+        return "; ".join(phrases)
 
 
 def measured_times(seconds: FloatArray) -> KindTimes:
@@ -87,9 +87,13 @@ def measured_times(seconds: FloatArray) -> KindTimes:
 
 
 def estimated_times(
-    program: Program, kind: str, tables: CostTables | None = None, *, compiled: bool = False,
+    program: Program,
+    kind: str,
+    tables: CostTables | None = None,
+    *,
+    compiled: bool = False,
     cuda_graphs: bool = False,
-) -> KindTimes:  # fmt: skip
+) -> KindTimes:
     """Estimate the time of every op on a kind of device, and say where it is from.
 
     Launches and the host add what they take of eager PyTorch on a GPU, nothing on a CPU, whose
@@ -106,19 +110,19 @@ def estimated_times(
     Raises:
         InputError: No figures of the kind are known.
     """
-    found = describe(program)
-    known = tables or shipped()
-    products = (
-        torch.get_float32_matmul_precision() != "highest"
-    )  # these may compute in TF32
-    tf32 = ("convolution", "matmul", "bmm") if products else ("convolution",)
-    estimate = predict_in_step(found.distinct, kind, known, tf32=tf32).take(found.same)
-    count, owner = len(program.ops), found.owner
+    description = describe(program)
+    cost_tables = tables or shipped()
+    tf32: tuple[str, ...] = ("convolution",)
+    if torch.get_float32_matmul_precision() != "highest":
+        tf32 = ("convolution", "matmul", "bmm")
+    estimate = predict_in_step(description.distinct, kind, cost_tables, tf32=tf32)
+    estimate = estimate.take(description.same)
+    count, owner = len(program.ops), description.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(
         kernel, 1e-30
     )
-    view, floor = found.view, EAGER
+    view, floor = description.view, EAGER
     if compiled:
         groups, share = fused_groups(program)
         kernel = np.bincount(groups, kernel * share, count).astype(np.float64)
@@ -127,17 +131,16 @@ def estimated_times(
         floor = NOTHING
     if known_kind(kind) == "cpu":
         floor, view = NOTHING, np.zeros(count, dtype=np.bool_)
-    late = np.array(
-        [op.phase != FORWARD for op in program.ops], dtype=np.bool_
-    )  # no line calls it
+    # No line of the user's calls ops of backward passes and updates.
+    late = np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)
     seconds = with_floor(kernel, view, late, _layers(program), floor)
     return KindTimes(
         seconds,
         False,
         error,
-        _sources(found, estimate, count),
-        _shares(found, estimate, seconds),
-        tuple(owner[misaligned(found.distinct)[found.same]].tolist()),
+        _sources(description, estimate, count),
+        _shares(description, estimate, seconds),
+        tuple(owner[misaligned(description.distinct)[description.same]].tolist()),
     )
 
 
@@ -160,12 +163,14 @@ def _layers(program: Program) -> NDArray[np.intp]:
     return np.array(layers, dtype=np.intp)
 
 
-def _sources(found: Description, estimate: OpEstimates, count: int) -> tuple[str, ...]:
+def _sources(
+    description: Description, estimate: OpEstimates, count: int
+) -> tuple[str, ...]:
     """Return where each op's seconds are from; the longer kernel's source for an op of two."""
     order = np.argsort(estimate.seconds, kind="stable")
-    chosen = np.zeros(count, dtype=np.intp)
-    chosen[found.owner[order]] = order
-    named = np.where(found.view, VIEW_SOURCE, estimate.source[chosen])
+    longest_kernel = np.zeros(count, dtype=np.intp)
+    longest_kernel[description.owner[order]] = order
+    named = np.where(description.view, VIEW_SOURCE, estimate.source[longest_kernel])
     return tuple(named.tolist())
 
 
@@ -244,7 +249,9 @@ def op_flops(program: Program, op: ProgramOp) -> float:
     )
 
 
-def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> int:
+def _attention_flops(
+    query: torch.Tensor, key: torch.Tensor, *_: object, **__: object
+) -> int:
     """Return the operations of attention forward: two products.
 
     They are 4 * batch * heads * length of queries * length of keys * width.
@@ -254,7 +261,7 @@ def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any)
 
 
 def _attention_backward_flops(
-    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, *_: object, **__: object
 ) -> int:
     """Return the operations of attention backward: five products.
 

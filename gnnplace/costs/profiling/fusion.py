@@ -106,12 +106,17 @@ def _elements(program: Program, op: ProgramOp) -> int:
 
 
 def _share(
-    ops: list[ProgramOp], own: set[int], size: dict[str, float], homes: dict[str, str],
+    ops: list[ProgramOp],
+    group: set[int],
+    size: dict[str, float],
+    homes: dict[str, str],
     readers: dict[str, set[int]],
-) -> float:  # fmt: skip
+) -> float:
     """Return the share of its ops' bytes that go in and out of a group."""
-    made = {name for op in ops for name in op.results if name}
-    read = {homes.get(name, name) for op in ops for name in op.reads} - made
-    kept = [name for name in made if not readers.get(name) or readers[name] - own]
-    each = sum(size[x] for op in ops for x in (*op.reads, *filter(None, op.results)))
-    return min(1.0, sum(size[name] for name in (*read, *kept)) / max(each, 1.0))
+    produced = {name for op in ops for name in op.results if name}
+    inputs = {homes.get(name, name) for op in ops for name in op.reads} - produced
+    outputs = [
+        name for name in produced if not readers.get(name) or readers[name] - group
+    ]
+    total = sum(size[x] for op in ops for x in (*op.reads, *filter(None, op.results)))
+    return min(1.0, sum(size[name] for name in (*inputs, *outputs)) / max(total, 1.0))

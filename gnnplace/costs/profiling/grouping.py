@@ -93,13 +93,15 @@ def group_graph(
         if heads[g] < 0 or cost[i] > cost[heads[g]]:
             heads[g] = i
     order_only = np.array([not name for name in fine.values], dtype=np.bool_)
-    whole = fine.graph
+    fine_graph = fine.graph
     if not apart:
-        whole, order_only = _in_one_memory(fine, group)
+        fine_graph, order_only = _in_one_memory(fine, group)
     members: list[list[str]] = [[] for _ in range(count)]
     for i, op in enumerate(program.ops):
         members[group[i]].append(op.name)
-    graph = quotient(whole, group, [program.ops[i].name for i in heads], order_only)
+    graph = quotient(
+        fine_graph, group, [program.ops[i].name for i in heads], order_only
+    )
     if op_workspace is not None:
         needed = workspace_of_groups(program, fine, group, op_workspace)
         groups = np.flatnonzero(needed).astype(np.int32)
@@ -132,10 +134,10 @@ def _in_one_memory(
     The second result says which tensors are orders alone. [num_tensors]
     """
     graph = fine.graph
-    own = np.where(
+    memory = np.where(
         fine.root >= 0, fine.root, graph.num_tensors + np.arange(graph.num_tensors)
     )
-    key = own * (int(group.max()) + 1) + group[graph.producer]
+    key = memory * (int(group.max()) + 1) + group[graph.producer]
     _, first, label = np.unique(key, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[label]  # in the order of the first of each
     first = np.sort(first)
@@ -230,12 +232,12 @@ def find_units(program: Program, no_split: Iterable[str] = ()) -> Units:
     Raises:
         InputError: No module is of such a class; the message shows similar ones.
     """
-    whole = _leaves(program) | _holders(program) | _of_classes(program, no_split)
+    unsplit = _leaves(program) | _holders(program) | _of_classes(program, no_split)
     while True:
-        walk = _Walk(program, whole).walk()
+        walk = _Walk(program, unsplit).walk()
         if not walk.closed:
             return walk.units()
-        whole = whole | walk.closed
+        unsplit = unsplit | walk.closed
 
 
 def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None, ...]:
@@ -249,8 +251,8 @@ def whole_modules(program: Program, no_split: Iterable[str]) -> tuple[str | None
 
 
 def _modules(program: Program) -> list[str]:
-    known = program.modules or {op.module or "": "" for op in program.ops}
-    return list({"": None, **dict.fromkeys(known)})
+    names = program.modules or {op.module or "": "" for op in program.ops}
+    return list({"": None, **dict.fromkeys(names)})
 
 
 def _leaves(program: Program) -> set[str]:
@@ -266,22 +268,22 @@ def _holders(program: Program) -> set[str]:
 
 
 def _of_classes(program: Program, classes: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+    paths: set[str] = set()
     for name in classes:
-        own = {path for path, kind in program.modules.items() if kind == name}
-        if not own:
-            known = set(program.modules.values())
+        of_class = {path for path, kind in program.modules.items() if kind == name}
+        if not of_class:
+            class_names = set(program.modules.values())
             raise InputError(
-                f"no-split {name!r}: no module is of that class{_like(name, known)}"
+                f"no-split {name!r}: no module is of that class{_like(name, class_names)}"
             )
-        found |= own
-    return found
+        paths |= of_class
+    return paths
 
 
-def _like(name: str, known: set[str]) -> str:
+def _like(name: str, class_names: set[str]) -> str:
     return (
-        suggestion(name, sorted(known))
-        or f"; classes are {', '.join(sorted(known)[:8])}"
+        suggestion(name, sorted(class_names))
+        or f"; classes are {', '.join(sorted(class_names)[:8])}"
     )
 
 
@@ -290,15 +292,15 @@ class _Walk:
 
     Args:
         program: The captured model.
-        whole: Modules that are not split; the outermost are the units.
+        unsplit: Modules that are not split; the outermost are the units.
 
     Attributes:
         closed: Modules whose own code mixes its arguments with what their units make.
     """
 
-    def __init__(self, program: Program, whole: set[str]) -> None:
-        self.program, self._whole = program, whole
-        self._known: dict[str, str | None] = {}
+    def __init__(self, program: Program, unsplit: set[str]) -> None:
+        self.program, self._unsplit = program, unsplit
+        self._unit: dict[str, str | None] = {}
         self._home: dict[str, str | None] = {}  # of each value
         self.closed: set[str] = set()
         self._ties: dict[tuple[str, str, str], None] = {}
@@ -312,77 +314,76 @@ class _Walk:
     def walk(self) -> _Walk:
         """Walk through the program once, and find the unit of each op."""
         self._tie_shared()
-        self._of_op = [self._placed(op) for op in self.program.ops]
+        self._of_op = [self._place(op) for op in self.program.ops]
         return self
 
     def _tie_shared(self) -> None:
         """Tie units that hold one tensor under several names to one device."""
         for name, first in self.program.state.items():
-            mine, other = (
-                self.unit_of(each.rpartition(".")[0]) for each in (first, name)
-            )
-            if mine != other and mine is not None and other is not None:
-                self._ties[mine, other, f"both hold {first!r}"] = None
+            first_unit = self.unit_of(first.rpartition(".")[0])
+            unit = self.unit_of(name.rpartition(".")[0])
+            if first_unit != unit and first_unit is not None and unit is not None:
+                self._ties[first_unit, unit, f"both hold {first!r}"] = None
 
     def unit_of(self, module: str) -> str | None:
         """Return the outermost unit that a module is in, or None."""
-        if module not in self._known:
+        if module not in self._unit:
             parts = module.split(".") if module else []
             around = [".".join(parts[:k]) for k in range(len(parts) + 1)]
-            self._known[module] = next(
-                (name for name in around if name in self._whole), None
+            self._unit[module] = next(
+                (name for name in around if name in self._unsplit), None
             )
-        return self._known[module]
+        return self._unit[module]
 
-    def _placed(self, op: ProgramOp) -> str | None:
-        mine = self._mine(op)
-        unit = self.unit_of(op.module or "") if mine else None
+    def _place(self, op: ProgramOp) -> str | None:
+        in_model = self._is_model_code(op)
+        unit = self.unit_of(op.module or "") if in_model else None
         if unit is None:
-            homes = list(
-                dict.fromkeys(filter(_is_known, map(self._home.get, op.reads)))
-            )
+            read_homes = [self._home.get(value) for value in op.reads]
+            homes = list(dict.fromkeys(home for home in read_homes if home is not None))
             unit = homes[0] if homes else None
-            if mine and op.phase == FORWARD and len(homes) > 1:
-                unit = self._mixed(
-                    op.module or "", [home for home in homes if home is not None]
-                )
-            elif not mine and op.phase == FORWARD:
+            if in_model and op.phase == FORWARD and len(homes) > 1:
+                unit = self._close_or_tie(op.module or "", homes)
+            elif not in_model and op.phase == FORWARD:
                 unit = None  # of the loss
         self._home.update(dict.fromkeys(filter(None, op.results), unit))
         return unit
 
-    def _mine(self, op: ProgramOp) -> bool:
+    def _is_model_code(self, op: ProgramOp) -> bool:
         """Return whether an op is the model's code, not that of its loss."""
-        known = not self.program.modules or (op.module or "") in self.program.modules
-        return known and not op.beside
+        in_module = (
+            not self.program.modules or (op.module or "") in self.program.modules
+        )
+        return in_module and not op.beside
 
-    def _mixed(self, module: str, homes: Sequence[str]) -> str:
+    def _close_or_tie(self, module: str, homes: Sequence[str]) -> str:
         if module and any(not home.startswith(f"{module}.") for home in homes):
             self.closed.add(module)
             return module
-        first, *others = [home for home in homes if home != INPUTS]
+        first, *later_homes = [home for home in homes if home != INPUTS]
         around = f"module {module!r}" if module else "the model"
-        for other in others:
-            self._ties[
-                first, other, f"{around} itself brings together what both make"
-            ] = None
+        reason = f"{around} itself brings together what both make"
+        for later_home in later_homes:
+            self._ties[first, later_home, reason] = None
         return first
 
     def units(self) -> Units:
         """Return the units, once no module is left to be closed."""
-        names = filter(_is_known, map(self.unit_of, _modules(self.program)))
+        units = [self.unit_of(module) for module in _modules(self.program)]
         inside = [
-            self._mine(op) and self.unit_of(op.module or "") is not None
+            self._is_model_code(op) and self.unit_of(op.module or "") is not None
             for op in self.program.ops
         ]
-        found = tuple(dict.fromkeys(name for name in names if name is not None))
+        names = tuple(dict.fromkeys(unit for unit in units if unit is not None))
         of_op = [None if home == INPUTS else home for home in self._of_op]
         free = [
-            unit is None and op.phase == FORWARD and self._mine(op)
+            unit is None and op.phase == FORWARD and self._is_model_code(op)
             for unit, op in zip(of_op, self.program.ops, strict=True)
         ]
-        return Units(found, tuple(of_op), tuple(inside), tuple(free), tuple(self._ties))
-
-
-def _is_known(home: str | None) -> bool:
-    return home is not None
+        return Units(
+            names=names,
+            of_op=tuple(of_op),
+            inside=tuple(inside),
+            free=tuple(free),
+            ties=tuple(self._ties),
+        )

@@ -86,10 +86,12 @@ def _cpu_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:
 
     for _ in range(64):
         tick()
-    own = float(np.median(np.diff(stamps)))
+    tick_time = float(np.median(np.diff(stamps)))
     stamps.clear()
     step(tick)
-    return np.maximum(np.diff(np.array(stamps, dtype=np.float64)) - own, 0.0) * NANO
+    return (
+        np.maximum(np.diff(np.array(stamps, dtype=np.float64)) - tick_time, 0.0) * NANO
+    )
 
 
 def _cuda_step(step: Callable[[Callable[[], None]], None]) -> FloatArray:

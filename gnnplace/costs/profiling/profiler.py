@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,12 +31,21 @@ from gnnplace.costs.tables import CostTables, shipped
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsen
-from gnnplace.problem import PHASES, Cluster, Device, Problem, build_problem
-from gnnplace.problem.cluster.gpus import known_kind
-from gnnplace.problem.constraints import constrained
-from gnnplace.problem.constraints.applying import Resolved, limited, on_devices, resolve
-from gnnplace.problem.constraints.constraints import Constraints
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import (
+    PHASES,
+    Cluster,
+    Constraints,
+    Device,
+    Problem,
+    Resolved,
+    build_problem,
+    constrained,
+    known_kind,
+    limited,
+    on_devices,
+    resolve,
+    with_microbatches,
+)
 from gnnplace.tracing import (
     CaptureOptions,
     Program,
@@ -90,27 +98,28 @@ def profile(
         ExecutionError: An op failed while it was measured.
     """
     fine = program_graph(program)
-    asked = _resolved(program, fine, constraints or Constraints(), progress)
-    asked.devices(cluster)  # a wrong name shows before anything is measured
-    fine = replace(fine, colocate=asked.classes(fine.colocate))
+    resolved = _resolved(program, fine, constraints or Constraints(), progress)
+    resolved.devices(cluster)  # a wrong name shows before anything is measured
+    fine = replace(fine, colocate=resolved.classes(fine.colocate))
     cost = estimate_ops(program, ORIENTATION)
-    group = _grouped(fine, cost, asked, groups)
+    group = _grouped(fine, cost, resolved, groups)
     workspace = op_workspace(program, microbatches, on_cpu="cpu" in cluster.kinds)
     coarse = group_graph(program, fine, group, cost, op_workspace=workspace)
     count = coarse.graph.num_ops
     time, error, source, estimated = {}, {}, {}, np.zeros(count, dtype=bool)
-    whole = microbatched(
-        program, microbatches
-    )  # updates of M gradients cost more than of one
+    # Measured as it will run: updates of M gradients cost more than of one.
+    microbatched_program = microbatched(program, microbatches)
     for kind in cluster.kinds:
-        times = op_times(whole, kind, tables=tables, progress=progress)
-        seconds = mean_over_copies(whole, program, times.seconds)
+        times = op_times(microbatched_program, kind, tables=tables, progress=progress)
+        seconds = mean_over_copies(microbatched_program, program, times.seconds)
         time[kind] = np.bincount(group, seconds, count).astype(np.float64)
         estimated |= not times.measured
         if times.source:
-            at = whole.op_index  # of each op its first copy
+            index = microbatched_program.op_index
+            # The first copy of each op, where micro-batches have copied it.
             first = [
-                at[op.name if op.name in at else f"{op.name}#0"] for op in program.ops
+                index[op.name if op.name in index else f"{op.name}#0"]
+                for op in program.ops
             ]
             error[kind] = _mean_error(group, seconds, times.error[first], time[kind])
             source[kind] = _main_source(
@@ -130,8 +139,8 @@ def profile(
         error=error,
         source=source,
     )
-    if asked.pins or asked.forbids:
-        problem = on_devices(problem, asked.of_groups(group, count))
+    if resolved.pins or resolved.forbids:
+        problem = on_devices(problem, resolved.of_groups(group, count))
     turns = {(int(group[a]), int(group[b])) for a, b in buffer_turns(program)}
     return with_microbatches(problem, microbatches, profiled=True, turns=sorted(turns))
 
@@ -155,8 +164,8 @@ def group_ops(program: Program, groups: int | None) -> IntArray:
         groups: Number to aim at; None: only what must not be parted is grouped.
     """
     fine = program_graph(program)
-    asked = _resolved(program, fine, Constraints())
-    return _grouped(fine, estimate_ops(program, ORIENTATION), asked, groups)
+    resolved = _resolved(program, fine, Constraints())
+    return _grouped(fine, estimate_ops(program, ORIENTATION), resolved, groups)
 
 
 def _resolved(
@@ -205,12 +214,12 @@ def op_times(
         ExecutionError: An op failed while it was measured.
     """
     device = local_device(kind)
-    given = tables is not None and kind in tables.given
+    has_user_table = tables is not None and kind in tables.user_errors
     # A program without tensors cannot run here, and a table of the user's wins over measuring.
-    if kind == "cpu" and not program.initial and not given:
+    if kind == "cpu" and not program.initial and not has_user_table:
         seconds = estimate_ops(program, kind)
         return KindTimes(seconds, False, np.full(len(seconds), np.nan), ())
-    if device is None or not program.initial or given:
+    if device is None or not program.initial or has_user_table:
         return _estimated(program, kind, tables, progress)
     count = len(program.ops)
 
@@ -220,7 +229,7 @@ def op_times(
         seconds, noise = measure_ops(program, device)
         return seconds.tolist(), noise
 
-    found = disk.kept(
+    measured = disk.kept(
         "ops",
         disk.key("ops", kind, count, disk.program_digest(program)),
         measure,
@@ -228,7 +237,7 @@ def op_times(
         fits=lambda value: _are_seconds(value, count),
         progress=progress,
     )
-    return measured_times(np.array(found, dtype=np.float64))
+    return measured_times(np.array(measured, dtype=np.float64))
 
 
 def _estimated(
@@ -264,13 +273,13 @@ def _main_source(
     group: IntArray, seconds: FloatArray, source: list[str]
 ) -> tuple[str, ...]:
     """Return, for each group, the source of its longest op."""
-    chosen = np.zeros(int(group.max()) + 1, dtype=np.intp)
+    longest_op = np.zeros(int(group.max()) + 1, dtype=np.intp)
     order = np.argsort(seconds, kind="stable")
-    chosen[group[order]] = order
-    return tuple(source[i] for i in chosen)
+    longest_op[group[order]] = order
+    return tuple(source[i] for i in longest_op)
 
 
-def _are_seconds(value: Any, count: int) -> bool:
+def _are_seconds(value: object, count: int) -> bool:
     """Return whether plain data is a time for each of so many ops."""
     if not isinstance(value, list) or len(value) != count:
         return False
@@ -325,10 +334,11 @@ def profile_model(
             (progress or str)(note)
     tables = _tables(table)
     kinds = {known_kind(kind) or kind for kind in cluster.kinds}
-    if tables.given and not kinds.intersection(tables.given):
+    if tables.user_errors and not kinds.intersection(tables.user_errors):
         raise InputError(
-            f"table {table}: has ops of {', '.join(sorted(tables.given))}, and no device of the "
-            f"cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with one"
+            f"table {table}: has ops of {', '.join(sorted(tables.user_errors))}, and no device of "
+            f"the cluster is of that kind but of {', '.join(cluster.kinds)}; give a cluster with "
+            "one"
         )
     if isinstance(model, str):
         model = capture_for(model, cluster, options, progress)

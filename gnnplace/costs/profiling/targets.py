@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from gnnplace.errors import ExecutionError, InputError
-from gnnplace.problem import Problem, read_problem
-from gnnplace.problem.cluster import (
+from gnnplace.problem import (
     Cluster,
     Device,
     Link,
+    Problem,
     all_pairs,
     load_cluster,
     preset_names,
+    read_problem,
+    with_microbatches,
 )
-from gnnplace.problem.microbatching import with_microbatches
 
 if TYPE_CHECKING:
     import torch
@@ -94,15 +95,15 @@ def _cpu(count: int | None, spec: str) -> Cluster:
 
 
 def _cuda(count: int | None, spec: str) -> Cluster:
-    found = gpu_names()
-    if not found or (count or 0) > len(found):
+    gpus = gpu_names()
+    if not gpus or (count or 0) > len(gpus):
         raise InputError(
-            f"cluster {spec!r}: this machine has {len(found)} CUDA devices; use cpu:N or a preset"
+            f"cluster {spec!r}: this machine has {len(gpus)} CUDA devices; use cpu:N or a preset"
         )
-    chosen = found[: count or len(found)]
+    selected = gpus[: count or len(gpus)]
     devices = tuple(
         Device(name=f"cuda:{i}", kind=gpu_kind(name), memory=memory)
-        for i, (name, memory) in enumerate(chosen)
+        for i, (name, memory) in enumerate(selected)
     )
     return Cluster(devices, _gpu_links(devices), spec)
 
@@ -154,8 +155,8 @@ def _measured_links(
         """
         return measure_link(pair).model_dump(exclude={"source", "target"}), 0.0
 
-    what = "the links between workers"
-    entry = disk.kept("links", disk.key(*key), measure, what=what, fits=_is_link)
+    description = "the links between workers"
+    entry = disk.kept("links", disk.key(*key), measure, what=description, fits=_is_link)
     return all_pairs(names, **entry)
 
 

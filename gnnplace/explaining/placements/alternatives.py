@@ -25,7 +25,7 @@ class Alternative:
     Attributes:
         device: its index.
         step_time: seconds; inf where it cannot run so.
-        moved: ops that go there.
+        num_moved: ops that go there.
         fault: why it cannot be; empty if it can.
         placed: device of each op. [n]
         order: the order of all ops. [n]
@@ -33,7 +33,7 @@ class Alternative:
 
     device: int
     step_time: float
-    moved: int
+    num_moved: int
     fault: str
     placed: IntArray
     order: IntArray

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,7 +36,6 @@ from gnnplace.explaining.placements.modules import module_rows
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.policy import PlaceOptions, place
 from gnnplace.problem import (
-    ConstraintRule,
     Constraints,
     Given,
     Placement,
@@ -47,6 +47,7 @@ from gnnplace.problem import (
 from gnnplace.simulation import LowerBounds, Simulation, lower_bounds
 
 PLENTY = 1e18  # bytes
+T = TypeVar("T")
 Place = Callable[[Problem, int | None], Result]
 """Places a problem on at most so many devices."""
 
@@ -71,7 +72,7 @@ class Loosened:
 def loosened(
     problem: Problem,
     constraints: Constraints,
-    known: float,
+    known_step_time: float,
     place: Place,
 ) -> tuple[float, list[Loosened]]:
     """Price every constraint of a problem, the dearest first.
@@ -80,76 +81,83 @@ def loosened(
         problem: what is placed, its own pins, forbids and memory among the constraints.
         constraints: what the user asked for; ``problem`` may obey them already. Classes that it was
             captured with cannot be parted again, and have no price.
-        known: seconds of the placement at hand.
+        known_step_time: seconds of the placement at hand.
         place: the search; called once for each constraint and once with all.
 
     Returns:
         Seconds of the search with all constraints, if that is below what is known, and the prices.
     """
     free = _without_rules(problem, constraints)
-    with_all = min(
-        known, _seconds(place, constrained(free, constraints), constraints)[0]
-    )
+    searched, _ = _seconds(place, constrained(free, constraints), constraints)
+    with_all = min(known_step_time, searched)
     prices = []
-    for label, base, remaining in _each(problem, free, constraints):
+    for label, base, remaining in _without_each(problem, free, constraints):
         try:
             seconds, note = _seconds(place, constrained(base, remaining), remaining)
         except InfeasibleError as error:
             seconds, note = np.inf, str(error)
         seconds = min(seconds, with_all)
         prices.append(Loosened(label, seconds, with_all - seconds, note))
-    return with_all, sorted(prices, key=lambda one: -one.gain)
+    return with_all, sorted(prices, key=lambda price: -price.gain)
 
 
-def _seconds(place: Place, problem: Problem, asked: Constraints) -> tuple[float, str]:
+def _seconds(
+    place: Place, problem: Problem, constraints: Constraints
+) -> tuple[float, str]:
+    """Return the step time that a search finds, or inf and why it finds none."""
     try:
-        return place(problem, asked.max_devices).step_time, ""
+        return place(problem, constraints.max_devices).step_time, ""
     except GnnplaceError as error:
         return np.inf, str(error)
 
 
-def _each(
-    problem: Problem, free: Problem, asked: Constraints
+def _without_each(
+    problem: Problem, free: Problem, constraints: Constraints
 ) -> Iterator[tuple[str, Problem, Constraints]]:
-    """Each constraint in words, and the problem and constraints without it."""
-    for name in ("pin", "forbid"):
-        rules: tuple[ConstraintRule, ...] = getattr(asked, name)
-        for k, rule in enumerate(rules):
-            fewer: dict[str, Any] = {name: rules[:k] + rules[k + 1 :]}
-            yield f"{name} {rule}", free, replace(asked, **fewer)
-    for k, patterns in enumerate(asked.together):
-        if _parts(free, asked, k):
-            apart = replace(
-                asked, together=asked.together[:k] + asked.together[k + 1 :]
-            )
-            yield f"together {','.join(patterns)}", free, apart
-    if asked.max_devices is not None and asked.max_devices < problem.num_devices:
-        yield f"max-devices {asked.max_devices}", free, replace(asked, max_devices=None)
+    """Yield each constraint in words, and the problem and constraints without it."""
+    for k, rule in enumerate(constraints.pin):
+        fewer = replace(constraints, pin=_without(constraints.pin, k))
+        yield f"pin {rule}", free, fewer
+    for k, rule in enumerate(constraints.forbid):
+        fewer = replace(constraints, forbid=_without(constraints.forbid, k))
+        yield f"forbid {rule}", free, fewer
+    for k, patterns in enumerate(constraints.together):
+        if _is_open(free, constraints, k):
+            fewer = replace(constraints, together=_without(constraints.together, k))
+            yield f"together {','.join(patterns)}", free, fewer
+    max_devices = constraints.max_devices
+    if max_devices is not None and max_devices < problem.num_devices:
+        unlimited = replace(constraints, max_devices=None)
+        yield f"max-devices {max_devices}", free, unlimited
     if (free.pin >= 0).any():
-        nowhere = np.full(free.num_ops, -1, dtype=np.int32)
-        yield "the problem's own pins", replace(free, pin=nowhere), asked
+        unpinned = np.full(free.num_ops, -1, dtype=np.int32)
+        yield "the problem's own pins", replace(free, pin=unpinned), constraints
     if free.forbid is not None:
-        yield "the problem's own forbids", replace(free, forbid=None), asked
+        yield "the problem's own forbids", replace(free, forbid=None), constraints
     if any(device.reserve > 0 for device in problem.cluster.devices):
         unreserved = replace(free, cluster=free.cluster.each_device(reserve=0.0))
-        yield "headroom", unreserved, replace(asked, headroom=None)
+        yield "headroom", unreserved, replace(constraints, headroom=None)
     large = replace(free, cluster=free.cluster.each_device(memory=PLENTY))
-    yield "memory of the devices", large, asked
+    yield "memory of the devices", large, constraints
 
 
-def _parts(problem: Problem, asked: Constraints, number: int) -> bool:
-    """Whether the problem's own classes leave open what a rule keeps together.
+def _without(rules: tuple[T, ...], index: int) -> tuple[T, ...]:
+    return rules[:index] + rules[index + 1 :]
+
+
+def _is_open(problem: Problem, constraints: Constraints, index: int) -> bool:
+    """Return whether the problem's own classes leave open what a rule keeps together.
 
     A model that was captured under the rule has groups that are one class already.
     """
-    rule = Constraints(together=(asked.together[number],))
+    rule = Constraints(together=(constraints.together[index],))
     matched = resolve(rule, problem.module, problem.graph.names).together[0].ops
     return len(np.unique(problem.unit_of[matched])) > 1
 
 
-def _without_rules(problem: Problem, asked: Constraints) -> Problem:
+def _without_rules(problem: Problem, constraints: Constraints) -> Problem:
     """Return the problem without pins and forbids, if these are what the constraints ask for."""
-    rules = Constraints(pin=asked.pin, forbid=asked.forbid)
+    rules = Constraints(pin=constraints.pin, forbid=constraints.forbid)
     if not rules:
         return problem
     resolved = resolve(rules, problem.module, problem.graph.names)
@@ -223,7 +231,7 @@ def explain(
     constraints: Given | None = None,
     loosen: PlaceOptions | None = None,
 ) -> Explanation:
-    """Says what bounds the step of a placement.
+    """Return what bounds the step of a placement.
 
     Args:
         problem: what was placed, with or without the constraints.
@@ -248,44 +256,42 @@ def explain(
             f"explain: the placement cannot run: {simulation.faults[0]}"
         )
     causes = Causes(problem, simulation)
-    subject, device_names, elsewhere = "", (), ()  # type: tuple[str, tuple[str, ...], tuple[Alternative, ...]]
+    explanation = Explanation(
+        problem=problem,
+        simulation=simulation,
+        pieces=critical_path(causes),
+        devices=tuple(device_times(causes)),
+        bounds=lower_bounds(problem),
+        searched=simulation.step_time,
+    )
+
     if op is not None or module is not None:
         ops = ops_named(space, op=op, module=module)
-        subject = f"op {op}" if op is not None else f"module {module}"
-        names = [
-            problem.cluster.devices[d].name for d in np.unique(simulation.device[ops])
-        ]
-        device_names, elsewhere = (
-            tuple(names),
-            tuple(alternatives(space, simulation.device, order, ops)),
+        devices = np.unique(simulation.device[ops])
+        explanation = replace(
+            explanation,
+            asked=f"op {op}" if op is not None else f"module {module}",
+            where=tuple(problem.cluster.devices[d].name for d in devices),
+            others=tuple(alternatives(space, simulation.device, order, ops)),
         )
+
     # What a constraint costs is the gain of a search without it.
-    prices, searched = None, simulation.step_time
     if loosen is not None:
+        # From the problem without the rules: a problem that obeys them cannot be loosened.
+        searched, prices = loosened(
+            base, rules, simulation.step_time, partial(_search, loosen)
+        )
+        explanation = replace(explanation, searched=searched, prices=tuple(prices))
+    return explanation
 
-        def search(changed: Problem, most: int | None) -> Result:
-            limit = Constraints(max_devices=most)
-            return place(
-                changed,
-                placer=loosen.placer,
-                budget=loosen.budget,
-                seed=loosen.seed,
-                constraints=limit,
-            )
 
-        searched, prices_found = loosened(base, rules, simulation.step_time, search)
-        prices = tuple(prices_found)
-    return Explanation(
+def _search(options: PlaceOptions, problem: Problem, max_devices: int | None) -> Result:
+    return place(
         problem,
-        simulation,
-        critical_path(causes),
-        tuple(device_times(causes)),
-        lower_bounds(problem),
-        subject,
-        device_names,
-        elsewhere,
-        prices,
-        searched,
+        placer=options.placer,
+        budget=options.budget,
+        seed=options.seed,
+        constraints=Constraints(max_devices=max_devices),
     )
 
 

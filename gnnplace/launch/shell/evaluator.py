@@ -271,14 +271,20 @@ class _Evaluator(Expander):
         return items if is_mapping else words
 
     def _appended(self, name: str, value: Value) -> Value:
-        before = self.state.variables.get(name, ())
-        if isinstance(before, dict) and isinstance(value, dict):
-            return {**before, **value}
+        previous = self.state.variables.get(name, ())
+        if isinstance(previous, dict) and isinstance(value, dict):
+            return {**previous, **value}
         if isinstance(value, list):
-            return [*(before if isinstance(before, list) else as_words(before)), *value]
-        if isinstance(before, list):
-            return [*before[:-1], (*(before[-1] if before else ()), *as_text(value))]
-        return (*as_text(before), *as_text(value))
+            return [
+                *(previous if isinstance(previous, list) else as_words(previous)),
+                *value,
+            ]
+        if isinstance(previous, list):
+            return [
+                *previous[:-1],
+                (*(previous[-1] if previous else ()), *as_text(value)),
+            ]
+        return (*as_text(previous), *as_text(value))
 
     def _set_item(self, target: Node, value: Value, *, appends: bool) -> None:
         name_node, index_node = (
@@ -501,11 +507,11 @@ class _Evaluator(Expander):
         body = node.child_by_field_name("body")
         heredoc = next((c for c in node.children if c.type == "heredoc_redirect"), None)
         target = self._redirect_target(node, heredoc)
-        here = None if heredoc is None else self.heredoc(heredoc)
+        document = None if heredoc is None else self.heredoc(heredoc)
         if body is None:
             return
         if body.type == "command":
-            self._run_command(body, here=here, target=target)
+            self._run_command(body, here=document, target=target)
             for child in heredoc.children if heredoc is not None else ():
                 if child.type == "pipeline":
                     self.run(child)
@@ -765,11 +771,11 @@ class _Evaluator(Expander):
     def _list_status(self, node: Node, *, in_condition: bool) -> Condition:
         """Return whether `A && B` or `A || B` succeeds; B is followed where it may run."""
         first, operator, second = node.children[0], node.children[1], node.children[-1]
-        left = self._status(first, in_condition=in_condition)
+        first_status = self._status(first, in_condition=in_condition)
         is_and = operator.type == "&&"
-        if left.holds is (not is_and):
-            return left
-        if left.holds is not None:
+        if first_status.holds is (not is_and):
+            return first_status
+        if first_status.holds is not None:
             return self._status(second, in_condition=in_condition)
         right = Condition(True)
 
@@ -777,8 +783,8 @@ class _Evaluator(Expander):
             nonlocal right
             right = self._status(second, in_condition=in_condition)
 
-        self._fork(left.names, run_second, lambda: None)
-        return left.joined(right, is_and=is_and)
+        self._fork(first_status.names, run_second, lambda: None)
+        return first_status.joined(right, is_and=is_and)
 
     def _test(self, node: Node) -> Condition:
         """Return whether `[ ... ]` or `[[ ... ]]` holds."""
@@ -819,8 +825,8 @@ class _Evaluator(Expander):
         """Return whether a value is a variable that nothing sets, and note that."""
         if len(text) != 1 or text[0].unknown is None or text[0].unknown.options:
             return False
-        (name, *more) = text[0].unknown.names
-        unset = not more and re.fullmatch(r"[A-Za-z_]\w*", name) is not None
+        (name, *further_names) = text[0].unknown.names
+        unset = not further_names and re.fullmatch(r"[A-Za-z_]\w*", name) is not None
         if unset and name not in self.state.variables and name not in self.values:
             self.defaults.setdefault(name, "(empty)")
             return True

@@ -617,7 +617,7 @@ class Expander:
             return join(arguments[1:])
         letters = [plain(word) for word in arguments]
         if name is None or any(text is None for text in letters):
-            known = name in (
+            is_known = name in (
                 "dirname",
                 "basename",
                 "realpath",
@@ -625,7 +625,7 @@ class Expander:
                 "expr",
                 "seq",
             )
-            return unknown_text(names_in(join(arguments)), line) if known else None
+            return unknown_text(names_in(join(arguments)), line) if is_known else None
         return printed_by(
             name, [text or "" for text in letters], line, self.compute_text
         )

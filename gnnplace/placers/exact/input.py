@@ -36,7 +36,7 @@ class Scale:
     horizon: float
     exact: bool = False
 
-    def down(self, seconds: Any) -> Any:
+    def down(self, seconds: object) -> Any:
         """Return seconds as integer multiples of the unit, rounded down; arrays too."""
         units = np.floor(
             np.asarray(seconds, dtype=np.float64) / self.unit * (1 + ROUNDING)

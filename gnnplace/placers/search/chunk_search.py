@@ -232,11 +232,13 @@ class ChunkSearch:
         self.lap = 0
         self.fresh = 0
         best = starts[0]
+        # A kind of move that the graph leaves nothing to do for is never drawn.
         prior = np.array(PRIOR)
         if len(narrow.loose) == 0:
             prior[ALONE] = 0.0
         if len(narrow.line) == 0:
             prior[:] = np.arange(len(prior)) == ALONE
+        # All members write to the same best state, and learn together which moves are useful.
         shared = (
             best.unit_device.copy(),
             best.priority.copy(),

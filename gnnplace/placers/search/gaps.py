@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gnnplace.arrays import FloatArray, IntArray, LongArray
+from gnnplace.arrays import FloatArray, IntArray, IntLike, LongArray
 from gnnplace.graph import (
     empty_table,
     inner,
@@ -83,19 +83,19 @@ def empty_gaps(num_devices: int, slots: int) -> Gaps:
 
 
 @inner(_nrt=False)
-def end_before(gaps: Gaps, d: int, place: int) -> float:
+def end_before(gaps: Gaps, d: IntLike, place: int) -> float:
     """Return the seconds at which the slots before a chunk end; 0 where there are none."""
     return gaps.until[d, place - 1] if place > 0 else 0.0
 
 
 @inner(_nrt=False)
-def end_of_all(gaps: Gaps, d: int) -> float:
+def end_of_all(gaps: Gaps, d: IntLike) -> float:
     """Return the seconds at which the last slot of a device ends; 0 where there is none."""
     return gaps.until[d, gaps.places[d] - 1]
 
 
 @inner(_nrt=False)
-def least_start(gaps: Gaps, d: int, ready: float, cost: float) -> float:
+def least_start(gaps: Gaps, d: IntLike, ready: float, cost: float) -> float:
     """Return the seconds before which no gap begins that holds a job of at least ``cost``; no
     search.
     """
@@ -117,13 +117,13 @@ def ended(ends: FloatArray, count: int, ready: float) -> int:
 
 
 @inner(_nrt=False)
-def place_of(gaps: Gaps, d: int, ready: float) -> int:
+def place_of(gaps: Gaps, d: IntLike, ready: float) -> int:
     """Place of the first chunk of a device whose last slot ends after ``ready``, or the last."""
     return ended(gaps.until[d], gaps.places[d] - 1, ready)
 
 
 @inner(_nrt=False)
-def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
+def wide_place(gaps: Gaps, d: IntLike, place: int, cost: float) -> int:
     """Return the first place from ``place`` on with a gap of ``cost`` seconds; the number of places
     or more if there is none.
     """
@@ -139,7 +139,7 @@ def wide_place(gaps: Gaps, d: int, place: int, cost: float) -> int:
 
 @inner(_nrt=False)
 def earliest_gap(
-    gaps: Gaps, d: int, ready: float, cost: float
+    gaps: Gaps, d: IntLike, ready: float, cost: float
 ) -> tuple[float, int, int]:
     """Start of the earliest gap of ``cost`` seconds from ``ready`` on, its chunk's place, its slot.
 
@@ -175,7 +175,7 @@ def widened(begin: float, before: float) -> float:
 
 
 @inner(_nrt=False)
-def measured(gaps: Gaps, d: int, place: int) -> float:
+def measured(gaps: Gaps, d: IntLike, place: int) -> float:
     """Return the widest gap of a chunk, measured anew."""
     row = gaps.chunk[d, place]
     widest = 0.0
@@ -187,7 +187,7 @@ def measured(gaps: Gaps, d: int, place: int) -> float:
 
 
 @inner(_nrt=False)
-def measure_block(gaps: Gaps, d: int, block: int) -> None:
+def measure_block(gaps: Gaps, d: IntLike, block: int) -> None:
     """Measure the widest gap of ``BLOCK`` chunks anew."""
     widest = 0.0
     for place in range(block * BLOCK, min((block + 1) * BLOCK, gaps.places[d])):
@@ -196,7 +196,7 @@ def measure_block(gaps: Gaps, d: int, block: int) -> None:
 
 
 @inner(_nrt=False)
-def measure_all(gaps: Gaps, d: int) -> None:
+def measure_all(gaps: Gaps, d: IntLike) -> None:
     """Measure the widest gap of a device anew."""
     widest = 0.0
     for block in range((gaps.places[d] - 1) // BLOCK + 1):
@@ -205,7 +205,7 @@ def measure_all(gaps: Gaps, d: int) -> None:
 
 
 @inner(_nrt=False)
-def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
+def note(gaps: Gaps, d: IntLike, place: int, widest: float) -> None:
     """Note that a chunk's widest gap is now another; blocks follow where it was theirs."""
     block = place // BLOCK
     former = gaps.widest[d, place]
@@ -222,7 +222,7 @@ def note(gaps: Gaps, d: int, place: int, widest: float) -> None:
 
 
 @inner(_nrt=False)
-def split(gaps: Gaps, d: int, place: int) -> None:
+def split(gaps: Gaps, d: IntLike, place: int) -> None:
     """Give the upper half of a full chunk to a new one behind it."""
     row = gaps.chunk[d, place]
     new = gaps.used[0]
@@ -252,7 +252,9 @@ def split(gaps: Gaps, d: int, place: int) -> None:
 
 
 @inner(_nrt=False)
-def take(gaps: Gaps, d: int, place: int, slot: int, begin: float, end: float) -> None:
+def take(
+    gaps: Gaps, d: IntLike, place: int, slot: int, begin: float, end: float
+) -> None:
     """Put a slot where ``earliest_gap`` says; what it said of this device before is void."""
     row = gaps.chunk[d, place]
     widest = gaps.widest[d, place]

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 
@@ -311,7 +310,7 @@ SEARCHES: tuple[tuple[str, type[Throughput]], ...] = (
 )
 
 
-def make_throughput_placer(name: str, **options: Any) -> Placer:
+def make_throughput_placer(name: str, **options: object) -> Placer:
     """Return a placer for throughput: ``contiguous`` splits alone, or the ``best`` that is found.
 
     Raises:

@@ -28,6 +28,7 @@ from gnnplace.plans.decoders.layer import (
 from gnnplace.plans.decoders.setting import PricingSetting
 from gnnplace.plans.segments.chain import (
     FASTEST,
+    Basis,
     Chain,
     Degrees,
     Segment,
@@ -65,6 +66,7 @@ class DecoderCosts:
     """
 
     is_captured: ClassVar[bool] = False
+    basis: ClassVar[Basis] = "sizes"
 
     setting: PricingSetting
     _on_kind: dict[str, PricingSetting] = field(init=False, default_factory=dict)
@@ -111,10 +113,10 @@ class DecoderCosts:
 def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
     """Return whether a mesh's degrees of parallelism divide a decoder."""
     num_experts = sizes.experts.count if sizes.experts else 1
-    few, more = sorted((sizes.kv_heads, degrees.tp))
+    fewer_heads, divided = sorted((sizes.kv_heads, degrees.tp))
     return not (
         sizes.heads % degrees.tp
-        or more % few
+        or divided % fewer_heads
         or sizes.length % degrees.cp
         or examples % degrees.replicas
         or num_experts % degrees.ep
@@ -212,7 +214,7 @@ def _layer_costs(
     )
     if sizes.adapters is not None:  # frozen matrices have no gradients
         weights = adapter_passes(setting, tokens, tp, has_experts=has_experts).weights
-    kept = kept_bytes(setting, tokens, tp, split, has_experts)
+    layer_kept = kept_bytes(setting, tokens, tp, split, has_experts)
     experts, matrices = 0.0, float(sizes.layer_matrices)
     if has_experts:
         experts = sizes.expert_parameters / degrees.ep / degrees.expert_tp
@@ -240,9 +242,9 @@ def _layer_costs(
         "weights": weights,
         "recomputed": passes.again,
         "attention": passes.selective,
-        "saved": kept.everything,
-        "scores": kept.everything - kept.selective,
-        "entering": kept.entering,
+        "saved": layer_kept.everything,
+        "scores": layer_kept.everything - layer_kept.selective,
+        "entering": layer_kept.entering,
         "update": update,
     }
 
@@ -347,7 +349,7 @@ def _host_of_layer(setting: PricingSetting, tp: int) -> float:
     host = constants["host_layer"] if tp == 1 else constants["host_layer_shards"]
     if checks is not None and tp > 1:
         host += EXCHANGES * checks["check"] * tp
-        if tp > network.each:
+        if tp > network.per_server:
             host += EXCHANGES * (tp - 1) * network.rates["ring_latency"]
     return host
 
@@ -407,13 +409,13 @@ def kept_bytes(
         lean_inside = (lean_inside + 4 * sizes.heads) / tp
     experts = 0.0
     if has_experts and sizes.experts:
-        own = sizes.experts
-        experts = constants["gated_kept"] * (own.shared - sizes.feed_forward) / tp
+        mixture = sizes.experts
+        experts = constants["gated_kept"] * (mixture.shared - sizes.feed_forward) / tp
         row = (
-            constants["chosen_inside"] * own.width
+            constants["chosen_inside"] * mixture.width
             + constants["chosen_kept"] * sizes.hidden
         )
-        experts += own.active * row / tp
+        experts += mixture.active * row / tp
     return KeptBytes(
         tokens * (stream + inside + experts + adapters + scores),
         tokens * (lean_stream + lean_inside + experts + adapters),

@@ -183,8 +183,8 @@ class DecoderSizes:
         if self.latent is not None:
             return "deepseek_v3" if self.latent.queries else "deepseek_v2"
         if self.experts is not None:
-            own = self.head_norms or self.experts.width != self.feed_forward
-            return "qwen3_moe" if own else "mixtral"
+            is_qwen = self.head_norms or self.experts.width != self.feed_forward
+            return "qwen3_moe" if is_qwen else "mixtral"
         if not self.gated:
             return "gpt2" if self.biases else "nemotron"
         return "qwen3" if self.head_norms else "llama"
@@ -304,17 +304,18 @@ class DecoderSizes:
     @property
     def attention_matrices(self) -> int:
         """Return the parameters of a layer's attention that tensor parallelism shards."""
-        own = self.latent
-        if own is None:
+        latent = self.latent
+        if latent is None:
             return self.hidden * (2 * self.queries + 2 * self.keys)
         queries = (
-            self.queries * (own.queries or self.hidden) + self.hidden * own.queries
+            self.queries * (latent.queries or self.hidden)
+            + self.hidden * latent.queries
         )
-        wide = self.heads * (self.head_size - own.rotary) + self.values
+        wide = self.heads * (self.head_size - latent.rotary) + self.values
         return (
             queries
-            + self.hidden * (own.keys + own.rotary + self.values)
-            + own.keys * wide
+            + self.hidden * (latent.keys + latent.rotary + self.values)
+            + latent.keys * wide
         )
 
     @property
@@ -469,10 +470,12 @@ class DecoderSizes:
 
         These are attention's, the router's and those of the feed-forward of every token.
         """
-        own = self.experts
-        if own is None:
+        experts = self.experts
+        if experts is None:
             return 0
-        return self.attention_matrices + self.hidden * (own.count + 3 * own.shared)
+        return self.attention_matrices + self.hidden * (
+            experts.count + 3 * experts.shared
+        )
 
     @property
     def embedding(self) -> int:
@@ -620,9 +623,9 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     }
     missing = [name for name in adapters.targets if name not in products]
     if missing:
-        beside = "; its experts have no adapters" if sizes.experts else ""
+        remark = "; its experts have no adapters" if sizes.experts else ""
         raise InputError(
-            f"--lora {words}: no layer of the model has a product {missing[0]!r}{beside}"
+            f"--lora {words}: no layer of the model has a product {missing[0]!r}{remark}"
         )
     return adapted
 

@@ -94,29 +94,34 @@ def layer_passes(
         tokens, attended, (d.queries + d.values) / 2 / shards, d.head_size
     )
     passed = _bytes(setting, tokens, shards, split, groups > 0)
-    own, kind = setting.framework.constants, "gated" if d.gated else "plain"
-    gap = kernels.rates["launch"] * own["gap"]
+    constants, kind = setting.framework.constants, "gated" if d.gated else "plain"
+    gap = kernels.rates["launch"] * constants["gap"]
     front = sum(forward) + attend + kernels.stream(passed[0])
-    front += gap * own[f"{kind}_launches_forward"] + adapters.forward
-    back = sum(inner) + sum(weights) + own["attention_backward"] * attend
-    back += kernels.stream(passed[1]) + gap * own[f"{kind}_launches_backward"]
+    front += gap * constants[f"{kind}_launches_forward"] + adapters.forward
+    back = sum(inner) + sum(weights) + constants["attention_backward"] * attend
+    back += kernels.stream(passed[1]) + gap * constants[f"{kind}_launches_backward"]
     back += adapters.backward + adapters.weights
     sends = _exchanges(setting, tokens, shards, split, (forward, inner, weights))
     around = _around(setting, tokens, shards, context, attend)
-    chosen = (
+    expert_passes = (
         _chosen(setting, tokens, shards, groups, expert_shards)
         if groups
         else PassSeconds(0.0, 0.0)
     )
-    early = own["early_stop"] * (forward[-1] + kernels.stream(6 * tokens * d.hidden))
-    kept = attend
-    if own[
+    early = constants["early_stop"] * (
+        forward[-1] + kernels.stream(6 * tokens * d.hidden)
+    )
+    selective = attend
+    if constants[
         "selective_products"
     ]:  # every other product: the output's, and half of what widens
-        kept = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
-    front += sends[0] + around[0] + chosen.forward
+        selective = front - attend - sum(forward) + forward[1] + sum(forward[2:3]) / 2
+    front += sends[0] + around[0] + expert_passes.forward
     return PassSeconds(
-        front, back + sends[1] + around[1] + chosen.backward, front - early, kept
+        front,
+        back + sends[1] + around[1] + expert_passes.backward,
+        front - early,
+        selective,
     )
 
 
@@ -188,20 +193,24 @@ def layer_products(
     """
     d = setting.decoder
     parts = [d.queries + 2 * d.keys, d.values]
-    more: list[Shape] = []
+    latent_shapes: list[Shape] = []
     if d.latent is not None:
-        own, shared = d.latent, d.heads * (d.head_size - d.latent.rotary) + d.values
-        parts[0] = (own.queries or d.queries) + own.keys + own.rotary
-        more = [(tokens, -(-shared // shards), own.keys)]
-        more += [(tokens, -(-d.queries // shards), own.queries)] if own.queries else []
+        latent, shared = d.latent, d.heads * (d.head_size - d.latent.rotary) + d.values
+        parts[0] = (latent.queries or d.queries) + latent.keys + latent.rotary
+        latent_shapes = [(tokens, -(-shared // shards), latent.keys)]
+        latent_shapes += (
+            [(tokens, -(-d.queries // shards), latent.queries)]
+            if latent.queries
+            else []
+        )
     inner = d.experts.shared if chosen and d.experts else d.feed_forward
     joined, own_width, inside = (-(-size // shards) for size in (*parts, inner))
     up = (2 if d.gated else 1) * inside
     wide: list[Shape] = [(tokens, joined, d.hidden), (tokens, d.hidden, own_width)]
     wide += [(tokens, up, d.hidden), (tokens, d.hidden, inside)] if inside else []
     if chosen and d.experts:
-        more.append((tokens, d.experts.count, d.hidden))
-    return wide + more
+        latent_shapes.append((tokens, d.experts.count, d.hidden))
+    return wide + latent_shapes
 
 
 def of_passes(shapes: Sequence[Shape]) -> list[Shape]:
@@ -227,27 +236,39 @@ def _bytes(
     Returns:
         Bytes of the forward and of the backward pass.
     """
-    d, own = setting.decoder, setting.framework.constants
+    d, constants = setting.decoder, setting.framework.constants
     stream = d.hidden / shards if split else float(d.hidden)
     if not d.gated:
         apart = (
             d.feed_forward / shards - 4.0 * stream
         )  # GELU's bytes, where 4 h would have them
-        forward = own["plain_forward"] * stream + GELU[0] * apart
+        forward = constants["plain_forward"] * stream + GELU[0] * apart
         return tokens * forward, tokens * (
-            own["plain_backward"] * stream + GELU[1] * apart
+            constants["plain_backward"] * stream + GELU[1] * apart
         )
     queries, keys = d.queries / shards, d.keys / shards
     inside = (d.experts.shared if chosen and d.experts else d.feed_forward) / shards
-    shared = own["gated_queries"] * queries + own["gated_keys"] * keys
-    forward = own["gated_forward"] * stream + shared + own["inside_forward"] * inside
-    backward = own["gated_backward"] * stream + shared + own["inside_backward"] * inside
+    shared = constants["gated_queries"] * queries + constants["gated_keys"] * keys
+    forward = (
+        constants["gated_forward"] * stream
+        + shared
+        + constants["inside_forward"] * inside
+    )
+    backward = (
+        constants["gated_backward"] * stream
+        + shared
+        + constants["inside_backward"] * inside
+    )
     if (
         chosen and d.experts
     ):  # rows that are sorted, gated, and added up again, never compiled
         rows = d.experts.active / shards
-        forward += rows * (12 * d.hidden + own["chosen_forward"] * d.experts.width)
-        backward += rows * (16 * d.hidden + own["chosen_backward"] * d.experts.width)
+        forward += rows * (
+            12 * d.hidden + constants["chosen_forward"] * d.experts.width
+        )
+        backward += rows * (
+            16 * d.hidden + constants["chosen_backward"] * d.experts.width
+        )
     return tokens * forward, tokens * backward
 
 
@@ -272,23 +293,23 @@ def _chosen(
     )
     experts = d.experts
     assert experts is not None
-    each, width = experts.count // groups, -(-experts.width // expert_shards)
-    rows = max(1, tokens * expert_shards // shards * experts.active // each)
+    local_experts, width = experts.count // groups, -(-experts.width // expert_shards)
+    rows = max(1, tokens * expert_shards // shards * experts.active // local_experts)
     shapes = [(rows, 2 * width, d.hidden), (rows, d.hidden, width)]
     kernels.predict(of_passes(shapes))
-    forward = each * kernels.products(shapes)
-    backward = each * kernels.products([(m, k, n) for m, n, k in shapes])
+    forward = local_experts * kernels.products(shapes)
+    backward = local_experts * kernels.products([(m, k, n) for m, n, k in shapes])
     if d.adapters is None:  # else experts are frozen
-        backward += each * kernels.products([(n, k, m) for m, n, k in shapes])
+        backward += local_experts * kernels.products([(n, k, m) for m, n, k in shapes])
     elif d.adapters.quantizes_experts:  # all experts of the device are unpacked
         element_bytes = d.adapters.expert_bytes + HALF_BYTES
-        unpacking = kernels.stream(element_bytes * each * 3 * width * d.hidden)
+        unpacking = kernels.stream(element_bytes * local_experts * 3 * width * d.hidden)
         forward += unpacking
         backward += unpacking
     size = 2.0 * tokens * experts.active * d.hidden / shards
     sent = 2 * _dispatch(setting, size, groups, expert_shards)
     if expert_shards > 1:
-        members = min(expert_shards, network.each)
+        members = min(expert_shards, network.per_server)
         gathered = size * expert_shards
         sent += network.exchange(ALL_GATHER, expert_shards, gathered, members)
         sent += network.exchange(REDUCE_SCATTER, expert_shards, gathered, members)
@@ -309,7 +330,7 @@ def _dispatch(
     framework = setting.framework
     network, experts = framework.network, setting.decoder.experts
     assert experts is not None
-    members = max(1, min(groups, network.each // expert_shards))
+    members = max(1, min(groups, network.per_server // expert_shards))
     if groups <= members or not framework.constants["dispatch_once"]:
         return network.exchange(ALL_TO_ALL, groups, size, members)
     # A row goes once to each server that has any of its experts, which are chosen alike.
@@ -347,7 +368,7 @@ def _exchanges(
         return 0.0, 0.0
     framework, size = setting.framework, 2.0 * tokens * setting.decoder.hidden
     network, constants = framework.network, framework.constants
-    members = min(shards, network.each)
+    members = min(shards, network.per_server)
     forward, inner, weights = products
     # Attention, and the feed-forward that every token passes, if the layer has one.
     halves = min(2, len(forward) // 2)
@@ -402,11 +423,11 @@ def _around(
         return 0.0, 0.0
     network = setting.framework.network
     size = 2.0 * 2 * tokens * context * setting.decoder.keys / shards
-    members = max(1, min(context, network.each // shards))
-    once = network.exchange(ALL_GATHER, context, size, members)
+    members = max(1, min(context, network.per_server // shards))
+    gather_seconds = network.exchange(ALL_GATHER, context, size, members)
     return setting.framework.hidden_seconds(
-        once, attend
-    ), setting.framework.hidden_seconds(2 * once, 2.5 * attend)
+        gather_seconds, attend
+    ), setting.framework.hidden_seconds(2 * gather_seconds, 2.5 * attend)
 
 
 @lru_cache(maxsize=4096)
@@ -414,7 +435,7 @@ def head_passes(
     setting: PricingSetting, tokens: int, shards: int, split: bool
 ) -> PassSeconds:
     """Return the seconds of the head and the loss. Arguments are those of `layer_passes`."""
-    d, kernels, own = (
+    d, kernels, constants = (
         setting.decoder,
         setting.framework.kernels,
         setting.framework.constants,
@@ -427,11 +448,11 @@ def head_passes(
         0.0 if d.adapters is not None else kernels.products([(rows, d.hidden, tokens)])
     )
     logits = tokens * d.vocabulary / shards
-    front = product + kernels.stream(own["logit_forward"] * logits)
-    back = inner + weights + kernels.stream(own["logit_backward"] * logits)
+    front = product + kernels.stream(constants["logit_forward"] * logits)
+    back = inner + weights + kernels.stream(constants["logit_backward"] * logits)
     if shards > 1:
         network, size = setting.framework.network, 2.0 * tokens * d.hidden
-        members = min(shards, network.each)
+        members = min(shards, network.per_server)
         front += 3 * network.reduce(shards, 4.0 * tokens, members)
         if split:
             gather = network.exchange(ALL_GATHER, shards, size, members)
@@ -441,7 +462,7 @@ def head_passes(
             if framework.hides_shards:
                 front -= gather
                 front += framework.hidden_seconds(
-                    gather, product, own["overlap_shards"]
+                    gather, product, constants["overlap_shards"]
                 )
             back += framework.hidden_seconds(gather, inner)
             back += framework.hidden_seconds(scatter, weights)

@@ -60,14 +60,18 @@ class PricingSetting:
 
 @dataclass(frozen=True)
 class FrameworkOptions:
-    """Options of a framework. The fields are arguments of `setting_of`."""
+    """Options of a framework. The fields are arguments of `setting_of`, and this one.
 
-    name: str
-    environment: str | None
-    precision: str | None
-    optimizer: str
-    memory_limit: float | None
-    factored: tuple[float, float]
+    Attributes:
+        factored: Sums of rows and columns for each parameter, of matrices of layers and beside.
+    """
+
+    name: str = DEFAULT_FRAMEWORK
+    environment: str | None = None
+    precision: str | None = None
+    optimizer: str = "adamw"
+    memory_limit: float | None = None
+    factored: tuple[float, float] = (0.0, 0.0)
 
 
 def setting_of(
@@ -95,14 +99,30 @@ def setting_of(
     Raises:
         InputError: If a word is unknown, or there are no constants for a kind of device.
     """
-    options = FrameworkOptions(
-        name=framework_name or DEFAULT_FRAMEWORK,
-        environment=environment_name,
-        precision=precision,
-        optimizer=optimizer or "adamw",
-        memory_limit=memory_limit,
-        factored=_factored_means(decoder),
+    framework = framework_on(
+        cluster,
+        FrameworkOptions(
+            name=framework_name or DEFAULT_FRAMEWORK,
+            environment=environment_name,
+            precision=precision,
+            optimizer=optimizer or "adamw",
+            memory_limit=memory_limit,
+            factored=_factored_means(decoder),
+        ),
     )
+    return PricingSetting(decoder, cluster, framework)
+
+
+def framework_on(cluster: Cluster, options: FrameworkOptions) -> Framework:
+    """Return a framework with the kernels and the network of a cluster.
+
+    Args:
+        cluster: Devices in topology order.
+        options: What is asked of the framework.
+
+    Raises:
+        InputError: As `setting_of` does.
+    """
     kinds = {kind: _framework_on(cluster, kind, options) for kind in cluster.kinds}
     slowest = max(kinds.values(), key=lambda one: one.kernels.products([LARGE]))
     if len(kinds) > 1:
@@ -112,7 +132,7 @@ def setting_of(
             memory=min(one.memory for one in kinds.values()),
             kinds=kinds,
         )
-    return PricingSetting(decoder, cluster, slowest)
+    return slowest
 
 
 def _factored_means(decoder: DecoderSizes) -> tuple[float, float]:

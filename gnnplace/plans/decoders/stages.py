@@ -41,8 +41,8 @@ def layers_of(
         layers = decoder.layers  # Megatron-DeepSpeed's cut
         if layers % stages and (layers + 2) % stages == 0:
             return _with_ends(layers, stages)
-        each, more = divmod(layers, stages)
-        return tuple(each + (k < more) for k in range(stages))
+        least_layers, remainder = divmod(layers, stages)
+        return tuple(least_layers + (k < remainder) for k in range(stages))
     if rule == "least":
         return _least(decoder, stages)
     return count_layers(rule, decoder.layers, stages)  # type: ignore[arg-type]
@@ -77,8 +77,8 @@ def _with_ends(layers: int, stages: int) -> tuple[int, ...]:
     """
     if stages == 1:
         return (layers,)
-    each, more = divmod(layers + 2, stages)
-    counts = [each + (k < more) for k in range(stages)]
+    least_layers, remainder = divmod(layers + 2, stages)
+    counts = [least_layers + (k < remainder) for k in range(stages)]
     counts[0] -= 1
     counts[-1] -= 1
     if min(counts) < 0:
@@ -101,8 +101,8 @@ def _least(decoder: DecoderSizes, stages: int) -> tuple[int, ...]:
         return max(-(-(decoder.layers - last) // (stages - 1)), last + head)
 
     last = min(range(decoder.layers // stages, -1, -1), key=largest)
-    whole, more = divmod(decoder.layers - last, stages - 1)
-    return (*(whole + (k < more) for k in range(stages - 1)), last)
+    least_layers, remainder = divmod(decoder.layers - last, stages - 1)
+    return (*(least_layers + (k < remainder) for k in range(stages - 1)), last)
 
 
 def head_layers(decoder: DecoderSizes) -> float:

@@ -39,10 +39,14 @@ class ReplicaAdvice:
 
 def advise(rows: Sequence[SplitRow]) -> ReplicaAdvice:
     """Choose the fastest row and compare it with data parallelism on the most devices."""
-    most = max(row.total_devices for row in rows)
-    known = [row for row in rows if math.isfinite(row.seconds)]
-    best = min(known, key=lambda row: (row.seconds, row.total_devices), default=None)
-    alone = next((r for r in rows if r.total_devices == most and r.devices == 1), None)
+    num_devices = max(row.total_devices for row in rows)
+    finite_rows = [row for row in rows if math.isfinite(row.seconds)]
+    best = min(
+        finite_rows, key=lambda row: (row.seconds, row.total_devices), default=None
+    )
+    alone = next(
+        (r for r in rows if r.total_devices == num_devices and r.devices == 1), None
+    )
     return ReplicaAdvice(best, alone, crossover(rows))
 
 
@@ -52,15 +56,19 @@ def crossover(rows: Sequence[SplitRow]) -> int | None:
     It is compared with data parallelism alone, at all larger numbers among the rows. None if there
     is no such number.
     """
-    found: int | None = None
+    first_count: int | None = None
     for count in sorted({row.total_devices for row in rows}, reverse=True):
-        own = [row for row in rows if row.total_devices == count]
-        alone = min((row.seconds for row in own if row.devices == 1), default=math.inf)
-        hybrid = min((row.seconds for row in own if row.devices > 1), default=math.inf)
+        rows_of_count = [row for row in rows if row.total_devices == count]
+        alone = min(
+            (row.seconds for row in rows_of_count if row.devices == 1), default=math.inf
+        )
+        hybrid = min(
+            (row.seconds for row in rows_of_count if row.devices > 1), default=math.inf
+        )
         if not hybrid < alone:
             break
-        found = count
-    return found
+        first_count = count
+    return first_count
 
 
 def best_data_parallel(rows: Sequence[SplitRow]) -> SplitRow | None:
@@ -110,13 +118,13 @@ def sentence(advice: ReplicaAdvice, most: int) -> str:
 
 def _alone(best: SplitRow, alone: SplitRow | None, most: int) -> str:
     """Return the recommendation for a model that is fastest on one of `most` devices."""
-    told = (
+    line = (
         f"With {most} devices, use one of them alone: {hours(best.seconds)} to converge"
     )
     if alone is None or not math.isfinite(alone.seconds):
-        return f"{told}; data parallelism on all of them is not possible."
+        return f"{line}; data parallelism on all of them is not possible."
     ratio = alone.seconds / best.seconds
-    return f"{told}; data parallelism on all {most} takes {ratio:.2f} times as long."
+    return f"{line}; data parallelism on all {most} takes {ratio:.2f} times as long."
 
 
 def hours(seconds: float) -> str:

@@ -149,9 +149,9 @@ def read_epochs(path: str | Path) -> EpochTable:
     try:
         return EpochTable(tuple(sorted(read())), str(path))
     except (csv.Error, KeyError, TypeError, ValueError, OverflowError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise FormatError(
-            f"{path}: must have rows of batch and epochs: {said}"
+            f"{path}: must have rows of batch and epochs: {reason}"
         ) from None
 
 
@@ -356,12 +356,12 @@ def training_of(preset: Preset, options: ConvergenceOptions, batch: int) -> Trai
     if options.epochs_table is not None:
         convergence = read_epochs(options.epochs_table)
     else:
-        asked = {
+        by_name = {
             name: getattr(options, name) for name in ("least_epochs", "critical_batch")
         }
-        given = {name: value for name, value in asked.items() if value is not None}
-        if given:
-            told = "the command line's, the rest assumed"
-            convergence = replace(preset.convergence, source=told, **given)
+        named = {name: value for name, value in by_name.items() if value is not None}
+        if named:
+            origin = "the command line's, the rest assumed"
+            convergence = replace(preset.convergence, source=origin, **named)
     examples = preset.examples if options.examples is None else options.examples
     return Training(batch, examples, convergence)

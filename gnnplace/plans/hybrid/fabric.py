@@ -98,16 +98,16 @@ class ClusterCopies:
     def origin(self, most: int) -> str:
         """Return where the seconds come from if up to `most` devices are used."""
         group = self.mesh.group(range(self.cluster.num_devices))
-        told = "predicted from the cluster's links"
+        origin = "predicted from the cluster's links"
         if group is not None:
-            known = collective(ALL_REDUCE, BUCKET, group, self.table)
-            told = (
-                f"{known.provenance} (expected error {known.error:.0%} over all devices of the "
-                f"cluster): {known.source}"
+            measured = collective(ALL_REDUCE, BUCKET, group, self.table)
+            origin = (
+                f"{measured.provenance} (expected error {measured.error:.0%} over all devices of "
+                f"the cluster): {measured.source}"
             )
         copied = most > self.cluster.num_devices
         return (
-            f"{told}, between copies of it from --network-* (assumed)"
+            f"{origin}, between copies of it from --network-* (assumed)"
             if copied
-            else told
+            else origin
         )

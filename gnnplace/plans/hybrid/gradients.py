@@ -102,14 +102,14 @@ def without_updates(problem: Problem, simulation: Simulation) -> FloatArray:
     update = problem.phase == UPDATE
     finish = simulation.finish.copy()
     for d in range(problem.num_devices):
-        own = np.flatnonzero(update & (simulation.device == d))
-        own = own[np.argsort(simulation.finish[own], kind="stable")]
-        spent = np.cumsum(simulation.finish[own] - simulation.start[own])
-        here = np.flatnonzero(simulation.device == d)
-        before = np.searchsorted(
-            simulation.finish[own], simulation.finish[here], side="right"
+        updates = np.flatnonzero(update & (simulation.device == d))
+        updates = updates[np.argsort(simulation.finish[updates], kind="stable")]
+        spent = np.cumsum(simulation.finish[updates] - simulation.start[updates])
+        device_ops = np.flatnonzero(simulation.device == d)
+        num_before = np.searchsorted(
+            simulation.finish[updates], simulation.finish[device_ops], side="right"
         )
-        finish[here] -= np.concatenate(([0.0], spent))[before]
+        finish[device_ops] -= np.concatenate(([0.0], spent))[num_before]
     return finish
 
 
@@ -127,7 +127,7 @@ def _gradients(
         scale: Bytes of a gradient over those of its tensor.
     """
     graph = problem.graph
-    found: dict[tuple[int, str, int], tuple[float, float]] = {}
+    of_buckets: dict[tuple[int, str, int], tuple[float, float]] = {}
     ordinal: dict[tuple[str, int], int] = {}
     for k, producer in enumerate(graph.producer.tolist()):
         readers = graph.consumers(k)
@@ -138,13 +138,16 @@ def _gradients(
         if problem.microbatches > 1:
             name = name.removesuffix(f"#{copy}")
         number = ordinal[name, copy] = ordinal.get((name, copy), -1) + 1
-        where = int(device[updates[0]])
-        ready, size = found.get((where, name, number), (0.0, 0.0))
+        update_device = int(device[updates[0]])
+        ready, size = of_buckets.get((update_device, name, number), (0.0, 0.0))
         latest = max(ready, float(finish[producer]))
-        found[where, name, number] = (latest, max(size, scale * float(graph.size[k])))
+        of_buckets[update_device, name, number] = (
+            latest,
+            max(size, scale * float(graph.size[k])),
+        )
     rows: list[list[tuple[float, float]]] = [[] for _ in range(problem.num_devices)]
-    for (where, _, _), row in found.items():
-        rows[where].append(row)
+    for (update_device, _, _), row in of_buckets.items():
+        rows[update_device].append(row)
     return tuple(np.array(sorted(r), dtype=np.float64).reshape(-1, 2) for r in rows)
 
 
@@ -162,9 +165,11 @@ def with_all_reduce(
     end, reducing = step.step_time, 0.0
     for d, rows in enumerate(step.gradients):
         backward = float(step.backward_end[d])
-        done, spent = reduced(rows, partial(seconds, d), 0.0 if overlap else backward)
+        last_end, spent = reduced(
+            rows, partial(seconds, d), 0.0 if overlap else backward
+        )
         reducing = max(reducing, spent)
-        end = max(end, max(backward, done) + float(step.updates[d]))
+        end = max(end, max(backward, last_end) + float(step.updates[d]))
     return StepParts(step.step_time, reducing, end - step.step_time)
 
 
@@ -180,10 +185,10 @@ def reduced(
         seconds: Returns the seconds of an all-reduce of so many bytes.
         floor: Seconds before which no all-reduce may begin.
     """
-    done = spent = size = 0.0
-    for k, (ready, own) in enumerate(gradients.tolist()):
-        size += own
+    end = spent = size = 0.0
+    for k, (ready, elements) in enumerate(gradients.tolist()):
+        size += elements
         if size >= BUCKET or k == len(gradients) - 1:
             took, size = seconds(size), 0.0
-            done, spent = max(ready, floor, done) + took, spent + took
-    return done, spent
+            end, spent = max(ready, floor, end) + took, spent + took
+    return end, spent

@@ -68,21 +68,26 @@ def grouped_plan(
     Raises:
         InputError: If there are too few devices, or the batch cannot be cut.
     """
-    found, devices = with_slack(cluster), running.groups * running.devices
-    if found.num_devices < devices:
+    free_cluster, devices = with_slack(cluster), running.groups * running.devices
+    if free_cluster.num_devices < devices:
         raise InputError(
-            f"--replicas x --group-devices: {devices} devices; the cluster has {found.num_devices}"
+            f"--replicas x --group-devices: {devices} devices; the cluster has "
+            f"{free_cluster.num_devices}"
         )
-    chain = chain_of(TrainingJob(model, accept_other_loss=accept_other_loss), found)
-    size, rest = divmod(chain.batch, running.groups * running.microbatches)
-    if rest:
+    chain = chain_of(
+        TrainingJob(model, accept_other_loss=accept_other_loss), free_cluster
+    )
+    size, remainder = divmod(chain.batch, running.groups * running.microbatches)
+    if remainder:
         shares = running.groups * running.microbatches
         raise InputError(
             f"{model}: {chain.batch} examples cannot be cut into {shares} equal shares"
         )
-    plans = priced_groups(chain, found, running.groups, running.devices, size)
+    plans = priced_groups(chain, free_cluster, running.groups, running.devices, size)
     return plan_of(
-        chain, found, min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time))
+        chain,
+        free_cluster,
+        min(plans, key=lambda one: (one.lacking[1] > 0, one.step_time)),
     )
 
 
@@ -148,27 +153,27 @@ class PlannedSteps:
             InfeasibleError: If none does.
         """
         cluster = with_slack(cluster)
-        chain, told = (
+        chain, reason = (
             on_cluster(self.chain, cluster),
             "no plan of a group fits its memory",
         )
-        found = list[ReplicaStep]()
+        steps = list[ReplicaStep]()
         for size in (
             chain.batch // m for m in self.microbatches if chain.batch % m == 0
         ):
             try:
                 plans = priced_groups(chain, cluster, 1, cluster.num_devices, size)
             except InputError as error:
-                told = str(error)
+                reason = str(error)
                 continue
-            found += [
+            steps += [
                 replica_step(chain, cluster, one)
                 for one in plans
                 if one.lacking[1] <= 0
             ]
-        if not found:
-            raise InfeasibleError(told)
-        return found
+        if not steps:
+            raise InfeasibleError(reason)
+        return steps
 
 
 def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
@@ -182,10 +187,10 @@ def replica_step(chain: Chain, cluster: Cluster, priced: Priced) -> ReplicaStep:
         for name, rank, start, _ in priced.timing.spans
         if name == f"end {rank}"
     }
-    held, ends, updates = np.zeros((3, cluster.num_devices))
+    peaks, ends, updates = np.zeros((3, cluster.num_devices))
     for rank, stage in zip(priced.draft.ranks, priced.draft.stages, strict=True):
-        here = list(stage.mesh.devices)
-        held[here] += PARAMETER[chain.precision][1] * pricer.trained(stage)
-        ends[here], updates[here] = begun[rank], priced.ends[rank]
-    rows = tuple(np.array([[end, size]]) for end, size in zip(ends, held, strict=True))
+        stage_devices = list(stage.mesh.devices)
+        peaks[stage_devices] += PARAMETER[chain.precision][1] * pricer.trained(stage)
+        ends[stage_devices], updates[stage_devices] = begun[rank], priced.ends[rank]
+    rows = tuple(np.array([[end, size]]) for end, size in zip(ends, peaks, strict=True))
     return ReplicaStep(priced.step_time, rows, ends, updates, priced.draft.microbatches)

@@ -102,14 +102,14 @@ class Splitter:
             counts: Numbers of devices.
             sizes: Numbers of devices in a group.
         """
-        most = self.fabric.cluster.num_devices
+        num_devices = self.fabric.cluster.num_devices
         return [
             self.row(count // size, size)
             for count in counts
             for size in sizes
             if count % size == 0
-            and size <= most
-            and (most % size == 0 or count <= most)
+            and size <= num_devices
+            and (num_devices % size == 0 or count <= num_devices)
         ]
 
     def row(self, groups: int, devices: int) -> SplitRow:
@@ -117,10 +117,10 @@ class Splitter:
         training = self.training
         batch = groups * training.batch
         steps, epochs = training.steps(batch), training.convergence.epochs(batch)
-        found = self._step(groups, devices)
-        if isinstance(found, InfeasibleError):
-            return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(found))
-        parts, microbatches = found
+        step = self._step(groups, devices)
+        if isinstance(step, InfeasibleError):
+            return SplitRow(groups, devices, 1, None, batch, steps, epochs, str(step))
+        parts, microbatches = step
         note = (
             "" if epochs is not None else f"no epochs are given for a batch of {batch}"
         )

@@ -115,23 +115,23 @@ def study_hybrid(
         raise InputError("--forward-only: hybrid is about training")
     problem = read_problem(what) if is_problem_file(what) else None
     if cluster is not None:
-        own = resolve_cluster(cluster)
+        machine = resolve_cluster(cluster)
     elif problem is not None:
-        own = problem.cluster
+        machine = problem.cluster
     else:
         raise InputError("hybrid: a model needs --cluster")
     # Measured links replace the cluster's own before anything is priced.
     table: LinkTable | None = None
     if options.links is not None:
-        measured = with_measurements(own, options.links)
-        own, table = measured.cluster, measured.table
+        measured = with_measurements(machine, options.links)
+        machine, table = measured.cluster, measured.table
         for note in measured.notes:
             progress(note)
     fabric = ClusterCopies(
-        own, options.network_latency, options.network_bandwidth, table
+        machine, options.network_latency, options.network_bandwidth, table
     )
-    most = own.num_devices if options.devices is None else options.devices
-    counts = device_counts(most)
+    num_devices = machine.num_devices if options.devices is None else options.devices
+    counts = device_counts(num_devices)
     name = what if problem is None else problem.name
     preset = preset_of(name)
     training = training_of(preset, options, _batch(what, options.batch))
@@ -140,27 +140,33 @@ def study_hybrid(
     if search.placer == PLAN:
         from gnnplace.plans.hybrid.groups import PlannedSteps
 
-        place_on = PlannedSteps(what, own, search, progress)
+        place_on = PlannedSteps(what, machine, search, progress)
     else:
-        place_on = Placing(what, own if cluster is not None else None, search, progress)
+        place_on = Placing(
+            what, machine if cluster is not None else None, search, progress
+        )
     splitter = Splitter(fabric, training, place_on, overlap=options.overlap)
-    rows = splitter.rows(counts, group_sizes(most, min(options.most, own.num_devices)))
+    rows = splitter.rows(
+        counts, group_sizes(num_devices, min(options.most, machine.num_devices))
+    )
     if not any(row.parts is not None for row in rows):
         raise InfeasibleError(
-            f"hybrid: no split of {most} devices fits; {rows[0].note}"
+            f"hybrid: no split of {num_devices} devices fits; {rows[0].note}"
         )
     # Say where every kind of figure comes from.
-    told, convergence = (
+    convergence_origin, convergence = (
         f"preset {preset.name!r}: {preset.examples_source}",
         training.convergence,
     )
     origin = {
         "step": place_on.origin,
-        "all_reduce": fabric.origin(most) if place_on.has_gradients else NOT_COUNTED,
-        "examples": told if options.examples is None else "given",
+        "all_reduce": fabric.origin(num_devices)
+        if place_on.has_gradients
+        else NOT_COUNTED,
+        "examples": convergence_origin if options.examples is None else "given",
         "epochs": f"{convergence.origin}: {convergence.source}",
     }
-    return HybridStudy(what, name, most, rows, advise(rows), origin)
+    return HybridStudy(what, name, num_devices, rows, advise(rows), origin)
 
 
 def _batch(what: str, batch: int | None) -> int:
@@ -235,8 +241,8 @@ class Placing:
                 if count == 1 or not self.problems:
                     raise
                 progress(f"not with {count} micro-batches: {error}")
-        most = max(problem.num_ops for problem in self.problems.values())
-        warm([search.placer], progress=progress, num_ops=most)
+        most_ops = max(problem.num_ops for problem in self.problems.values())
+        warm([search.placer], progress=progress, num_ops=most_ops)
 
     @property
     def has_gradients(self) -> bool:
@@ -263,21 +269,21 @@ class Placing:
         Raises:
             InfeasibleError: If it fits with no number of micro-batches.
         """
-        found, error, search = [], None, self.search
+        results, error, search = [], None, self.search
         for count, problem in self.problems.items():
             self.progress(
                 f"placing {count} micro-batch{'es' if count > 1 else ''} on "
                 f"{cluster.num_devices} device{'s' if cluster.num_devices > 1 else ''}"
             )
             try:
-                own = on_cluster(problem, cluster)
+                part = on_cluster(problem, cluster)
                 result = place(
-                    own, placer=search.placer, budget=search.budget, seed=search.seed
+                    part, placer=search.placer, budget=search.budget, seed=search.seed
                 )
                 scale = count if is_problem_file(self.what) else 1
-                found.append(placed_step(own, result, scale=scale))
+                results.append(placed_step(part, result, scale=scale))
             except InfeasibleError as reason:
                 error = reason
-        if not found:
+        if not results:
             raise error or InfeasibleError("nothing was placed")
-        return found
+        return results

@@ -100,8 +100,8 @@ def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> Format
     places = [
         (p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action
     ]
-    where = "[{}][{}]".format(*places[-1]) if places else ""
-    return FormatError(f"{source}: actions{where}: {action} {why}")
+    position = "[{}][{}]".format(*places[-1]) if places else ""
+    return FormatError(f"{source}: actions{position}: {action} {why}")
 
 
 def _places(rows: Sequence[Row], ranks: Sequence[int], count: int, source: str) -> None:
@@ -142,13 +142,13 @@ def _complete(
     Raises:
         FormatError: A pass is missing, is repeated, or B stands beside I or W.
     """
-    found = Counter(a for row in rows for a in row if a.kind in PASSES)
-    for action, times in found.items():
+    counts = Counter(a for row in rows for a in row if a.kind in PASSES)
+    for action, times in counts.items():
         if times > 1:
             raise _fault(source, rows, action, f"is there {times} times; once is right")
     for stage in range(len(ranks)):
         for m in range(count):
-            kinds = {k for k in PASSES if Action(stage, k, m) in found}
+            kinds = {k for k in PASSES if Action(stage, k, m) in counts}
             if FORWARD not in kinds:
                 why = f"is missing: batch over microbatch_size and replicas is {count}"
                 raise _fault(source, rows, Action(stage, FORWARD, m), why)
@@ -170,11 +170,11 @@ def _in_order(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
         FormatError: A forward pass comes after one of a later micro-batch.
     """
     for stage, rank in enumerate(ranks):
-        made = [a for a in rows[rank] if a.chunk == stage and a.kind == FORWARD]
-        for before, after in pairwise(made):
-            if after.microbatch < before.microbatch:
-                why = f"comes after {before}; forward passes go in the order of micro-batches"
-                raise _fault(source, rows, after, why)
+        forwards = [a for a in rows[rank] if a.chunk == stage and a.kind == FORWARD]
+        for action, following in pairwise(forwards):
+            if following.microbatch < action.microbatch:
+                why = f"comes after {action}; forward passes go in the order of micro-batches"
+                raise _fault(source, rows, following, why)
 
 
 def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
@@ -183,16 +183,16 @@ def _matched(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     Raises:
         FormatError: A message is missing, is repeated, or is needed by no stage.
     """
-    found = Counter(a for row in rows for a in row if a.kind in MESSAGES)
+    counts = Counter(a for row in rows for a in row if a.kind in MESSAGES)
     wanted = set[Action]()
     for row in rows:
         for action in row:
             message = message_after(action, ranks) if action.kind in PASSES else None
             wanted.update(message or ())
     for action in sorted(wanted):
-        if not found[action]:
+        if not counts[action]:
             raise _fault(source, rows, action, "is missing")
-    for action, times in found.items():
+    for action, times in counts.items():
         if action not in wanted:
             raise _fault(source, rows, action, "is of a message that no stage needs")
         if times > 1:
@@ -214,10 +214,10 @@ def _first_in_first_out(rows: Sequence[Row], ranks: Sequence[int], source: str) 
     for target, row in enumerate(rows):
         received = [a for a in row if a.kind in SENT]
         for origin in {ranks[sender(a).chunk] for a in received}:
-            mine = [a for a in received if ranks[sender(a).chunk] == origin]
-            awaited = {sender(a) for a in mine}
+            from_origin = [a for a in received if ranks[sender(a).chunk] == origin]
+            awaited = {sender(a) for a in from_origin}
             sent = [a for a in rows[origin] if a in awaited]
-            for got, send in zip(mine, sent, strict=True):
+            for got, send in zip(from_origin, sent, strict=True):
                 if sender(got) != send:
                     way = f"from rank {origin} to rank {target}"
                     why = f"receives what is sent as {send}: messages {way} keep their order"
@@ -230,21 +230,23 @@ def _runs(rows: Sequence[Row], ranks: Sequence[int], source: str) -> None:
     Raises:
         FormatError: There is a deadlock; the message says where each rank waits and for what.
     """
-    place, done = [0] * len(rows), set[Action]()
+    place, finished = [0] * len(rows), set[Action]()
     moving = True
     while moving:
         moving = False
         for p, row in enumerate(rows):
-            while place[p] < len(row) and _lacks(row[place[p]], ranks, done) is None:
-                done.add(row[place[p]])
+            while (
+                place[p] < len(row) and _lacks(row[place[p]], ranks, finished) is None
+            ):
+                finished.add(row[place[p]])
                 place[p] += 1
                 moving = True
     stuck = [(p, rows[p][k]) for p, k in enumerate(place) if k < len(rows[p])]
     if stuck:
-        told = ", ".join(
-            f"rank {p} at {a} for {_lacks(a, ranks, done)}" for p, a in stuck
+        blocked = ", ".join(
+            f"rank {p} at {a} for {_lacks(a, ranks, finished)}" for p, a in stuck
         )
-        raise FormatError(f"{source}: actions: a deadlock; waiting for ever: {told}")
+        raise FormatError(f"{source}: actions: a deadlock; waiting for ever: {blocked}")
 
 
 def _lacks(action: Action, ranks: Sequence[int], done: set[Action]) -> Action | None:
@@ -264,13 +266,13 @@ def _before(action: Action, ranks: Sequence[int]) -> list[Action]:
         return [Action(stage, FORWARD, m)]
     if kind == SEND_B:
         return [Action(stage, INPUT, m)]
-    found = []
+    preceding = []
     for needed in needed_by(action, len(ranks)):
         if ranks[needed.chunk] == ranks[stage]:
-            found.append(needed)
+            preceding.append(needed)
         else:
-            found.append(Action(stage, RECV_F if kind == FORWARD else RECV_B, m))
-    return found
+            preceding.append(Action(stage, RECV_F if kind == FORWARD else RECV_B, m))
+    return preceding
 
 
 def live_bytes(row: Row, saved: Sequence[float]) -> float:
@@ -280,11 +282,11 @@ def live_bytes(row: Row, saved: Sequence[float]) -> float:
         row: The actions of the rank, in order.
         saved: Bytes that each stage keeps for a micro-batch, from F to B or W. [stages]
     """
-    held = most = 0.0
+    live = largest = 0.0
     for action in row:
         if action.kind == FORWARD:
-            held += saved[action.chunk]
-            most = max(most, held)
+            live += saved[action.chunk]
+            largest = max(largest, live)
         elif action.kind in (FULL, WEIGHT):
-            held -= saved[action.chunk]
-    return most
+            live -= saved[action.chunk]
+    return largest

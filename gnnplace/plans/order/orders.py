@@ -129,8 +129,8 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
         InputError: There is no schedule of that name.
     """
     if SCHEDULE.fullmatch(schedule) is None:
-        known = "1f1b, gpipe, zero-bubble, interleaved:2, v"
-        raise InputError(f"schedule {schedule!r}: unknown; use one of {known}")
+        schedules = "1f1b, gpipe, zero-bubble, interleaved:2, v"
+        raise InputError(f"schedule {schedule!r}: unknown; use one of {schedules}")
     name, _, count = schedule.partition(":")
     if name == "interleaved":
         return tuple(c % ranks for c in range(int(count or 2) * ranks))
@@ -141,10 +141,10 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
 
 def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
     """Return the rank of each of `stages` chunks under a schedule; see `chunk_ranks`. [C]"""
-    each = len(chunk_ranks(schedule, 1))
+    num_chunks = len(chunk_ranks(schedule, 1))
     if schedule.startswith("v") and stages > 1:
-        each = 2
-    return chunk_ranks(schedule, stages // each)
+        num_chunks = 2
+    return chunk_ranks(schedule, stages // num_chunks)
 
 
 def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
@@ -157,9 +157,11 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     chunks = len(chunk_ranks(schedule, ranks))
     if schedule == "gpipe":
         return (microbatches,) * chunks
-    each = chunks // ranks
-    found = [-(-(chunks - c) // each) + (each > 1) for c in range(chunks)]
-    return tuple(min(limit, microbatches) for limit in found)
+    num_chunks = chunks // ranks
+    in_flight = [
+        -(-(chunks - c) // num_chunks) + (num_chunks > 1) for c in range(chunks)
+    ]
+    return tuple(min(limit, microbatches) for limit in in_flight)
 
 
 def as_arrays(line: Pipeline) -> Line:
@@ -188,8 +190,8 @@ def listed_by(
     limit = np.array(rules.limit, dtype=np.int64)
     late = np.array(rules.late, dtype=np.bool_)
     weights = np.array(rules.weights, dtype=np.bool_)
-    seconds, made = listed(as_arrays(line), limit, late, weights, np.array(ends))
-    return float(seconds), made
+    seconds, table = listed(as_arrays(line), limit, late, weights, np.array(ends))
+    return float(seconds), table
 
 
 class ActionRows(NamedTuple):
@@ -270,13 +272,13 @@ def fixed_rows(
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
-    each = chunks // ranks
-    if each > 1 and group is None and microbatches % ranks:
+    num_chunks = chunks // ranks
+    if num_chunks > 1 and group is None and microbatches % ranks:
         raise InputError(
             f"schedule {schedule}: {microbatches} micro-batches are no multiple of "
             f"{ranks} stages; take another number of micro-batches, or 1f1b"
         )
-    rows = turned(ranks, each, microbatches, group or ranks, schedule == "gpipe")
+    rows = turned(ranks, num_chunks, microbatches, group or ranks, schedule == "gpipe")
     return ActionRows(rows, np.full(ranks, rows.shape[1]), False)
 
 
@@ -326,14 +328,14 @@ def seconds_of_rows(
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
     """Return the most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
-    held, most = [0] * chunks, [0] * chunks
+    live, largest = [0] * chunks, [0] * chunks
     for action in actions:
         if action.kind == FORWARD:
-            held[action.chunk] += 1
-            most[action.chunk] = max(most[action.chunk], held[action.chunk])
+            live[action.chunk] += 1
+            largest[action.chunk] = max(largest[action.chunk], live[action.chunk])
         elif action.kind in (WEIGHT, FULL):
-            held[action.chunk] -= 1
-    return most
+            live[action.chunk] -= 1
+    return largest
 
 
 F, I, W = range(3)  # noqa: E741 (the names of the passes)
@@ -379,27 +381,28 @@ def listed(
     kinds = 3 if line.apart else 2
     arrival = np.full((chunks, 3, count), np.inf)
     arrival[0, F, :] = 0.0
-    after = np.zeros((chunks, 3), dtype=np.int64)  # the next micro-batch of each kind
+    # The next micro-batch of each kind of pass.
+    following = np.zeros((chunks, 3), dtype=np.int64)
     flying = np.zeros(chunks, dtype=np.int64)
-    queue = RankQueue(arrival, after, flying, limit, late, weights)
+    queue = RankQueue(arrival, following, flying, limit, late, weights)
     free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
-    made = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
+    table = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
     # An event is a time at which a rank may have something to run.
     events = [(0.0, np.int64(line.rank[0]))]
-    done = 0
+    num_done = 0
     while len(events) > 0:
-        now, p = heapq.heappop(events)
-        if free[p] > now:
+        instant, p = heapq.heappop(events)
+        if free[p] > instant:
             continue
-        c, k = _next_pass(line, p, now, queue)
+        c, k = _next_pass(line, p, instant, queue)
         if c < 0:
             continue
         # Run the pass, and count what it begins or ends as in flight.
-        m = after[c, k]
-        after[c, k] += 1
-        made[done, 0], made[done, 1], made[done, 2] = c, k, m
-        done += 1
-        end = now + line.seconds[c, k]
+        m = following[c, k]
+        following[c, k] += 1
+        table[num_done, 0], table[num_done, 1], table[num_done, 2] = c, k, m
+        num_done += 1
+        end = instant + line.seconds[c, k]
         free[p] = end
         heapq.heappush(events, (end, np.int64(p)))
         if k == F:
@@ -410,7 +413,7 @@ def listed(
         to = _announced(line, arrival, channel, c, k, m, end)
         if to >= 0:
             heapq.heappush(events, (arrival[to, k, m], np.int64(line.rank[to])))
-    return (free + ends).max(), made[:done]
+    return (free + ends).max(), table[:num_done]
 
 
 class RankQueue(NamedTuple):
@@ -418,7 +421,7 @@ class RankQueue(NamedTuple):
 
     Attributes:
         arrival: Seconds from which each pass may begin; inf if that is not known yet. [C, 3, M]
-        after: The next micro-batch of each kind of pass. [C, 3]
+        following: The next micro-batch of each kind of pass. [C, 3]
         flying: Micro-batches in flight on each chunk. [C]
         limit: The most micro-batches in flight on each chunk. [C]
         late: Whether each chunk's forward passes come before backward ones. [C]
@@ -426,7 +429,7 @@ class RankQueue(NamedTuple):
     """
 
     arrival: FloatArray
-    after: LongArray
+    following: LongArray
     flying: LongArray
     limit: LongArray
     late: BoolArray
@@ -443,14 +446,14 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
         now: Seconds since the step began.
         queue: What is ready, and what is preferred.
     """
-    arrival, after, flying = queue.arrival, queue.after, queue.flying
+    arrival, following, flying = queue.arrival, queue.following, queue.flying
     limit, late, weights = queue.limit, queue.late, queue.weights
     best_c, best_k, best_u, best_m = -1, -1, 9, 0
     for c in range(len(line.rank) - 1, -1, -1):
         if line.rank[c] != p:
             continue
         for k in range(3):
-            m = after[c, k]
+            m = following[c, k]
             if m >= line.microbatches or arrival[c, k, m] > now:
                 continue
             if k == F and flying[c] >= limit[c]:
@@ -493,11 +496,11 @@ def _announced(
     to = c + 1 if k == F else c - 1
     if k == W or to < 0 or to > last:
         return -1
-    p, q, there = line.rank[c], line.rank[to], end
+    p, q, instant = line.rank[c], line.rank[to], end
     if p != q:
-        there = max(end, channel[p, q]) + line.sent[min(c, to)]
-        channel[p, q] = there
-    arrival[to, k, m] = there
+        instant = max(end, channel[p, q]) + line.sent[min(c, to)]
+        channel[p, q] = instant
+    arrival[to, k, m] = instant
     return to
 
 
@@ -519,12 +522,12 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
     """
     if each == 1:
         return 0, number
-    whole = microbatches // group * group
-    if number < whole * each:
+    full_groups = microbatches // group * group
+    if number < full_groups * each:
         round_index, within = number // (group * each), number % (group * each)
         return within // group, round_index * group + within % group
-    within, size = number - whole * each, microbatches - whole
-    return within // size, whole + within % size
+    within, size = number - full_groups * each, microbatches - full_groups
+    return within // size, full_groups + within % size
 
 
 @numba.njit(cache=True)
@@ -584,16 +587,16 @@ def most_in_flight(
         chunks: C, the number of chunks.
     """
     flying = np.zeros(chunks, dtype=np.int64)
-    most = np.zeros(chunks, dtype=np.int64)
+    largest = np.zeros(chunks, dtype=np.int64)
     for p in range(len(rows)):
         for k in range(length[p]):
             chunk, kind = rows[p, k, 0], rows[p, k, 1]
             if kind == F:
                 flying[chunk] += 1
-                most[chunk] = max(most[chunk], flying[chunk])
+                largest[chunk] = max(largest[chunk], flying[chunk])
             elif kind == W or not apart:
                 flying[chunk] -= 1
-    return most
+    return largest
 
 
 @numba.njit(cache=True)
@@ -608,17 +611,17 @@ def peak_saved(
         apart: Whether I and W are apart.
         saved: Bytes that a micro-batch in flight keeps on each chunk. [C]
     """
-    most = np.zeros(len(rows))
+    largest = np.zeros(len(rows))
     for p in range(len(rows)):
-        now = 0.0
+        live = 0.0
         for k in range(length[p]):
             chunk, kind = rows[p, k, 0], rows[p, k, 1]
             if kind == F:
-                now += saved[chunk]
-                most[p] = max(most[p], now)
+                live += saved[chunk]
+                largest[p] = max(largest[p], live)
             elif kind == W or not apart:
-                now -= saved[chunk]
-    return most
+                live -= saved[chunk]
+    return largest
 
 
 @numba.njit(cache=True)
@@ -636,16 +639,16 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
     arrival[0, F, :] = 0.0
     free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
     place = np.zeros(ranks, dtype=np.int64)
-    moved = True
-    while moved:
-        moved = False
+    has_progress = True
+    while has_progress:
+        has_progress = False
         for p in range(ranks):
             while place[p] < length[p]:
                 c, k, m = rows[p, place[p]]
                 if arrival[c, k, m] == np.inf:
                     break
                 end = max(free[p], arrival[c, k, m]) + line.seconds[c, k]
-                free[p], moved = end, True
+                free[p], has_progress = end, True
                 place[p] += 1
                 _announced(line, arrival, channel, c, k, m, end)
     return (free + ends).max() if (place == length).all() else np.inf

@@ -60,21 +60,21 @@ def parsed(rows: Sequence[Sequence[str]], source: str) -> tuple[Row, ...]:
 
 
 def _action(word: str, where: str) -> Action:
-    found = WORD.fullmatch(word)
-    if found is None:
+    match = WORD.fullmatch(word)
+    if match is None:
         raise FormatError(
             f"{where}: {word[:40]!r} is no action; write the stage, one of "
             f"{', '.join((*PASSES, *MESSAGES))}, and the micro-batch, as in 0F0"
         )
-    return Action(int(found[1]), found[2], int(found[3]))
+    return Action(int(match[1]), match[2], int(match[3]))
 
 
 def passes_in(row: Sequence[str]) -> Iterator[Action]:
     """Return an iterator over the passes among a row's words; messages are left out."""
-    found = (WORD.fullmatch(word) for word in row)
+    matches = (WORD.fullmatch(word) for word in row)
     return (
         Action(int(x[1]), x[2], int(x[3]))
-        for x in found
+        for x in matches
         if x is not None and x[2] in PASSES
     )
 
@@ -104,8 +104,8 @@ def needed_by(action: Action, stages: int) -> tuple[Action, ...]:
         return (Action(stage - 1, FORWARD, m),) if stage else ()
     if kind == WEIGHT:
         return (Action(stage, INPUT, m),)
-    own = Action(stage, FORWARD, m)
-    return (own, Action(stage + 1, INPUT, m)) if stage + 1 < stages else (own,)
+    forward = Action(stage, FORWARD, m)
+    return (forward, Action(stage + 1, INPUT, m)) if stage + 1 < stages else (forward,)
 
 
 def is_done(action: Action, done: set[Action]) -> bool:
@@ -129,23 +129,23 @@ def with_messages(
     """
     if any(action.kind in MESSAGES for row in rows for action in row):
         return tuple(tuple(row) for row in rows)
-    made: list[list[Action]] = [[] for _ in rows]
+    messages: list[list[Action]] = [[] for _ in rows]
     place = [0] * len(rows)
     for going in instants(rows, len(ranks)):
         for rank, action in going.items():
             place[rank] += 1
-            made[rank].append(action)
+            messages[rank].append(action)
         for (
             rank,
             action,
         ) in going.items():  # what was made in one instant is sent at its end
             message = message_after(action, ranks)
             if message is not None:
-                made[rank].append(message.send)
-                made[ranks[message.receive.chunk]].append(message.receive)
+                messages[rank].append(message.send)
+                messages[ranks[message.receive.chunk]].append(message.receive)
     for rank, row in enumerate(rows):
-        made[rank] += row[place[rank] :]
-    return tuple(tuple(row) for row in made)
+        messages[rank] += row[place[rank] :]
+    return tuple(tuple(row) for row in messages)
 
 
 def instants(
@@ -155,16 +155,16 @@ def instants(
 
     In an instant every rank runs the next pass of its row, if all that this needs is done.
     """
-    place, done = [0] * len(rows), set[Action]()
+    place, finished = [0] * len(rows), set[Action]()
     while going := {
         rank: action
         for rank, row in enumerate(rows)
-        if (action := _next(row, place[rank], done, stages)) is not None
+        if (action := _next(row, place[rank], finished, stages)) is not None
     }:
         yield going
         for rank in going:
             place[rank] += 1
-        done.update(going.values())
+        finished.update(going.values())
 
 
 def as_csv(rows: Sequence[Sequence[Action]], stages: int) -> str:

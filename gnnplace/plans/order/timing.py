@@ -48,10 +48,10 @@ class Timing:
     @cached_property
     def spans(self) -> list[tuple[str, int, float, float]]:
         """Return the name, the rank, and the start and end in seconds, of every op."""
-        found = self.simulation
+        simulation = self.simulation
         rank = {n: p for p, names in enumerate(_names(self.orders)) for n in names}
         return [
-            (name, rank[name], float(found.start[i]), float(found.finish[i]))
+            (name, rank[name], float(simulation.start[i]), float(simulation.finish[i]))
             for i, name in enumerate(self.problem.graph.names)
         ]
 
@@ -94,10 +94,10 @@ def _problem(
     for rank, actions in enumerate(orders):
         seconds[index[f"end {rank}"]] = ends[rank]
         for action in actions:
-            here = index[str(action)]
-            seconds[here] = _taken(line, action)
+            op = index[str(action)]
+            seconds[op] = _taken(line, action)
             for reader, size in _readers(line, action, rank):
-                tensors.append((here, size, [index[reader]]))
+                tensors.append((op, size, [index[reader]]))
     graph = ComputationGraph.from_tensors(names, tensors)
     return build_problem("pipeline", graph, _cluster(line, blocking), {KIND: seconds})
 
@@ -115,20 +115,20 @@ def _readers(line: Pipeline, action: Action, rank: int) -> list[tuple[str, float
     last = chunk + 1 == len(line.rank)
     if kind == FORWARD:
         # What it saved is read by its own backward pass, and its result by the next chunk.
-        own = (str(Action(chunk, back, m)), 0.0)
+        gradient = (str(Action(chunk, back, m)), 0.0)
         return (
-            [own]
+            [gradient]
             if last
-            else [own, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
+            else [gradient, (str(Action(chunk + 1, FORWARD, m)), line.between(chunk))]
         )
-    found = (
+    readers = (
         [(f"end {rank}", 0.0)]
         if kind != INPUT
         else [(str(Action(chunk, WEIGHT, m)), 0.0)]
     )
     if kind != WEIGHT and chunk > 0:
-        found.append((str(Action(chunk - 1, back, m)), line.between(chunk - 1)))
-    return found
+        readers.append((str(Action(chunk - 1, back, m)), line.between(chunk - 1)))
+    return readers
 
 
 def _cluster(line: Pipeline, blocking: bool) -> Cluster:

@@ -73,14 +73,14 @@ def bounds_of(spaces: Sequence[Space], high: float) -> tuple[float, float]:
 
 def _work(space: Space) -> float:
     """Return the seconds that all devices need for the work of a step if they are never idle."""
-    fabric, many = space.pricer.fabric, space.microbatches
-    found = [
+    fabric, microbatches = space.pricer.fabric, space.microbatches
+    shapes = [
         shape.devices * float((sums.forward + sums.backward + sums.weights)[-1])
         for shape in dict.fromkeys(shape._replace(zero=0) for shape in space.shapes)
         for kind in fabric.cluster.kinds
         if (sums := space.pricer.sums(shape.mesh(0), (kind,), shape.choice)) is not None
     ]
-    return many * min(found, default=np.inf) / fabric.cluster.num_devices
+    return microbatches * min(shapes, default=np.inf) / fabric.cluster.num_devices
 
 
 def _alike(space: Space) -> dict[MeshKind, Relaxed]:
@@ -88,15 +88,15 @@ def _alike(space: Space) -> dict[MeshKind, Relaxed]:
 
     Kinds with ZeRO 1 are there with ZeRO 0 as well. The kinds with the least work come first.
     """
-    found: dict[MeshKind, Relaxed] = {}
-    for own in space.shapes:
-        for zero in (0, 1) if own.zero == 1 else (own.zero,):
-            shape = own._replace(zero=zero)
+    tables: dict[MeshKind, Relaxed] = {}
+    for candidate in space.shapes:
+        for zero in (0, 1) if candidate.zero == 1 else (candidate.zero,):
+            shape = candidate._replace(zero=zero)
             table = relaxed(space.pricer, _places(space, shape), shape)
             if table is not None:
-                found[shape] = stacked([table])
+                tables[shape] = stacked([table])
     return dict(
-        sorted(found.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1])
+        sorted(tables.items(), key=lambda x: x[0].devices * x[1].sums[0, ALL, -1])
     )
 
 
@@ -117,13 +117,15 @@ def _with_several(
     """Return a lower bound on the step with two chunks or more a rank, `high` at most."""
     cluster, segments = space.pricer.fabric.cluster, len(space.pricer.chain)
     for shape, table in alike.items():
-        each = shape.devices
-        ranks = min(cluster.num_devices // each, segments // 2)
+        num_devices = shape.devices
+        ranks = min(cluster.num_devices // num_devices, segments // 2)
         if ranks < 2:
             continue
-        speed = sorted(_speeds(space, shape, table), reverse=True)[: ranks * each]
-        told = (ranks, sum(speed) / each, speed[-1])
-        hold = partial(_several_hold, table, *told, space.microbatches)
+        speed = sorted(_speeds(space, shape, table), reverse=True)[
+            : ranks * num_devices
+        ]
+        entry = (ranks, sum(speed) / num_devices, speed[-1])
+        hold = partial(_several_hold, table, *entry, space.microbatches)
         high = _bisected(hold, high)
     return high
 
@@ -133,14 +135,14 @@ def _speeds(space: Space, shape: MeshKind, table: Relaxed) -> list[float]:
     pricer = space.pricer
     if len(pricer.fabric.cluster.kinds) == 1:
         return [1.0] * pricer.fabric.cluster.num_devices
-    least, speed = np.diff(table.sums[0]), {}
+    least_seconds, speed = np.diff(table.sums[0]), {}
     for kind in pricer.fabric.cluster.kinds:
-        own = [m for m in _places(space, shape) if pricer.fabric.kinds(m) == (kind,)]
-        rows = rows_of(pricer, own[0], shape) if own else None
+        meshes = [m for m in _places(space, shape) if pricer.fabric.kinds(m) == (kind,)]
+        rows = rows_of(pricer, meshes[0], shape) if meshes else None
         speed[kind] = 1.0
         if rows is not None:
             seconds = rows[0][[ALL, AGAIN]]
-            ratio = least[[ALL, AGAIN]] / np.maximum(seconds, 1e-300)
+            ratio = least_seconds[[ALL, AGAIN]] / np.maximum(seconds, 1e-300)
             speed[kind] = float(np.where(seconds > 0, ratio, 0.0).max())
     return [speed[device.kind] for device in pricer.fabric.cluster.devices]
 
@@ -152,17 +154,17 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
         holds: Whether stages can be cut that hold a step of so many seconds; monotone.
         high: Seconds of a step that is known to hold.
     """
-    most = int(np.ceil(np.log(high) / GRAIN)) - 1
-    if not holds(float(np.exp(GRAIN * most))):
+    steps = int(np.ceil(np.log(high) / GRAIN)) - 1
+    if not holds(float(np.exp(GRAIN * steps))):
         return high
-    least, below = most, 1
-    while holds(float(np.exp(GRAIN * (most - below)))):
-        least, below = most - below, 2 * below
-    fails = most - below
-    while fails + 1 < least:
-        middle = (fails + least) // 2
+    largest, below = steps, 1
+    while holds(float(np.exp(GRAIN * (steps - below)))):
+        largest, below = steps - below, 2 * below
+    fails = steps - below
+    while fails + 1 < largest:
+        middle = (fails + largest) // 2
         if holds(float(np.exp(GRAIN * middle))):
-            least = middle
+            largest = middle
         else:
             fails = middle
     return float(np.exp(GRAIN * fails))
@@ -170,13 +172,13 @@ def _bisected(holds: Callable[[float], bool], high: float) -> float:
 
 def _places(space: Space, shape: MeshKind) -> list[Mesh]:
     """Return one mesh for every place that differs from the others; see `_kind`."""
-    fabric, each = space.pricer.fabric, shape.devices
-    known: dict[object, Mesh] = {}
-    step = 1 if fabric.cluster.num_devices <= MIXED else each
-    for first in range(0, fabric.cluster.num_devices - each + 1, step):
+    fabric, num_devices = space.pricer.fabric, shape.devices
+    meshes: dict[object, Mesh] = {}
+    step = 1 if fabric.cluster.num_devices <= MIXED else num_devices
+    for first in range(0, fabric.cluster.num_devices - num_devices + 1, step):
         mesh = shape.mesh(first)
-        known.setdefault(_kind(space, mesh), mesh)
-    return list(known.values())
+        meshes.setdefault(_kind(space, mesh), mesh)
+    return list(meshes.values())
 
 
 def _kind(space: Space, mesh: Mesh) -> object:
@@ -202,12 +204,14 @@ def _even_holds(table: Relaxed, ranks: int, microbatches: int, step: float) -> b
     sums = table.sums[0]
     last = sums.shape[1] - 1
     for _ in range(ranks):
-        after = sums[BOTH, -1] - sums[BOTH, last]
+        seconds_after = sums[BOTH, -1] - sums[BOTH, last]
         first, working = last, 0.0
         while first > 0:
             working = max(working, table.working[0, first - 1])
-            before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
-            surroundings = StageSurroundings(working, before, lead, after)
+            seconds_before, lead = sums[BOTH, first - 1], sums[LEAD, first - 1]
+            surroundings = StageSurroundings(
+                working, seconds_before, lead, seconds_after
+            )
             if not stage_holds(
                 table, 0, first - 1, last, surroundings, microbatches, step
             ):
@@ -249,8 +253,8 @@ def _several_hold(
     lack = sums[STATE, count] - ranks * (table.memory[0] - table.working[0].min())
     flying, freed = np.ones(count), 0.0
     for s in range(count):
-        after = sums[BOTH, count] - sums[BOTH, s]
-        flying[s] = max(1.0, microbatches * after / step)
+        seconds_after = sums[BOTH, count] - sums[BOTH, s]
+        flying[s] = max(1.0, microbatches * seconds_after / step)
         lack += flying[s] * (sums[KEPT, s + 1] - sums[KEPT, s])
         freed += flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
     if lack <= 0.0:
@@ -258,18 +262,18 @@ def _several_hold(
     if lack > freed * (1 + 1e-12):
         return False
     # Every price of a byte bounds the seconds of recomputation from below; take the best bound.
-    again = 0.0
+    recomputed = 0.0
     for k in range(table.prices.shape[1] * SCALES):
         price = table.prices[0, k // SCALES] * 0.5 ** (k % SCALES)
         saved = 0.0
         for s in range(count):
-            own = flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
+            saved_here = flying[s] * (sums[FREED, s + 1] - sums[FREED, s])
             scores = flying[s] * (sums[SCORES, s + 1] - sums[SCORES, s])
             attention = sums[ATTENTION, s + 1] - sums[ATTENTION, s]
-            gained = price * own - (sums[AGAIN, s + 1] - sums[AGAIN, s])
+            gained = price * saved_here - (sums[AGAIN, s + 1] - sums[AGAIN, s])
             saved += max(0.0, gained, price * scores - attention)
-        again = max(again, price * lack - saved)
-    return bool(microbatches * (total + again) + end <= speed * step)
+        recomputed = max(recomputed, price * lack - saved)
+    return bool(microbatches * (total + recomputed) + end <= speed * step)
 
 
 def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
@@ -278,22 +282,24 @@ def _mixed(space: Space, alike: Sequence[MeshKind], high: float) -> float:
     tables: list[Relaxed] = []
     number = np.full((len(alike), count), -1, dtype=np.int64)
     for k, shape in enumerate(alike):
-        known: dict[object, int] = {}
+        numbers: dict[object, int] = {}
         for first in range(count - shape.devices + 1):
             mesh = shape.mesh(first)
             kind = _kind(space, mesh)
-            if kind not in known:
-                made = relaxed(space.pricer, [mesh], shape)
-                if made is None:
+            if kind not in numbers:
+                relaxation = relaxed(space.pricer, [mesh], shape)
+                if relaxation is None:
                     continue
-                known[kind] = len(tables)
-                tables.append(made)
-            number[k, first] = known[kind]
+                numbers[kind] = len(tables)
+                tables.append(relaxation)
+            number[k, first] = numbers[kind]
     size = np.array([shape.devices for shape in alike], dtype=np.int64)
     table = stacked(tables)
     lead = np.concatenate([[0.0], np.cumsum(np.diff(table.sums[:, LEAD]).min(axis=0))])
-    many = space.microbatches
-    return _bisected(partial(_mixed_hold, table, number, size, lead, many), high)
+    microbatches = space.microbatches
+    return _bisected(
+        partial(_mixed_hold, table, number, size, lead, microbatches), high
+    )
 
 
 @numba.njit(cache=True)
@@ -316,17 +322,17 @@ def _mixed_hold(
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
-    before = _before(table, number, size, lead, microbatches, step)
-    count, devices = before.shape[0] - 1, before.shape[1] - 1
-    if before[count, devices] == np.inf:
+    prefix = _before(table, number, size, lead, microbatches, step)
+    count, devices = prefix.shape[0] - 1, prefix.shape[1] - 1
+    if prefix[count, devices] == np.inf:
         return False
     # Least seconds of F + I by first segment and first device; devices may stay idle.
-    after = np.full((count + 1, devices + 1), np.inf)
-    after[count, :] = 0.0
+    suffix = np.full((count + 1, devices + 1), np.inf)
+    suffix[count, :] = 0.0
     for begin in range(devices - 1, -1, -1):
-        after[:, begin] = after[:, begin + 1]
+        suffix[:, begin] = suffix[:, begin + 1]
         for first in range(count - 1, -1, -1):
-            past = before[first, begin]
+            past = prefix[first, begin]
             if past == np.inf:
                 continue
             for mesh in range(len(size)):
@@ -334,7 +340,7 @@ def _mixed_hold(
                 if kind < 0:
                     continue
                 sums, working = table.sums[kind], 0.0
-                rest = after[:, begin + size[mesh]]
+                remaining = suffix[:, begin + size[mesh]]
                 for last in range(first + 1, count + 1):
                     working = max(working, table.working[kind, last - 1])
                     # Longer stages only take more.
@@ -343,17 +349,17 @@ def _mixed_hold(
                         > step - past
                     ):
                         break
-                    total = rest[last] + sums[BOTH, last] - sums[BOTH, first]
-                    if total >= after[first, begin]:
+                    total = remaining[last] + sums[BOTH, last] - sums[BOTH, first]
+                    if total >= suffix[first, begin]:
                         continue
                     surroundings = StageSurroundings(
-                        working, past, lead[first], rest[last]
+                        working, past, lead[first], remaining[last]
                     )
                     if stage_holds(
                         table, kind, first, last, surroundings, microbatches, step
                     ):
-                        after[first, begin] = total
-    return bool(after[0, 0] < np.inf)
+                        suffix[first, begin] = total
+    return bool(suffix[0, 0] < np.inf)
 
 
 @numba.njit(cache=True)
@@ -371,13 +377,15 @@ def _before(
     [segments + 1, devices + 1]
     """
     count, devices = len(lead) - 1, number.shape[1]
-    least = np.full((count + 1, devices + 1), np.inf)
-    least[0, :] = 0.0
+    least_busy = np.full((count + 1, devices + 1), np.inf)
+    least_busy[0, :] = 0.0
     for begin in range(devices):
         if begin > 0:
-            least[:, begin] = np.minimum(least[:, begin], least[:, begin - 1])
+            least_busy[:, begin] = np.minimum(
+                least_busy[:, begin], least_busy[:, begin - 1]
+            )
         for first in range(count):
-            past = least[first, begin]
+            past = least_busy[first, begin]
             if past == np.inf:
                 continue
             for mesh in range(len(size)):
@@ -386,12 +394,14 @@ def _before(
                     continue
                 sums, to = table.sums[kind], begin + size[mesh]
                 for last in range(first + 1, count + 1):
-                    own = microbatches * (sums[ALL, last] - sums[ALL, first])
+                    stage_seconds = microbatches * (sums[ALL, last] - sums[ALL, first])
                     end = sums[END, last] - sums[END, first]
-                    if own > min(step - past, step - lead[first] - end):
+                    if stage_seconds > min(step - past, step - lead[first] - end):
                         break
                     total = past + sums[BOTH, last] - sums[BOTH, first]
-                    least[last, to] = min(least[last, to], total)
+                    least_busy[last, to] = min(least_busy[last, to], total)
     for begin in range(1, devices + 1):
-        least[:, begin] = np.minimum(least[:, begin], least[:, begin - 1])
-    return least
+        least_busy[:, begin] = np.minimum(
+            least_busy[:, begin], least_busy[:, begin - 1]
+        )
+    return least_busy

@@ -62,9 +62,9 @@ class Draft:
         Args:
             bounds: First segment of every stage, and the one after the last. [C + 1]
         """
-        again = frozenset[int]().union(*(s.recompute for s in self.stages))
+        recomputed = frozenset[int]().union(*(s.recompute for s in self.stages))
         stages = (
-            replace(s, first=a, last=b, recompute=again & frozenset(range(a, b)))
+            replace(s, first=a, last=b, recompute=recomputed & frozenset(range(a, b)))
             for s, a, b in zip(self.stages, bounds, bounds[1:], strict=False)
         )
         return replace(self, stages=tuple(stages))
@@ -126,10 +126,10 @@ class Priced:
     def saved(self) -> tuple[float, ...]:
         """Return the bytes that each rank keeps for backward passes at its fullest instant. [P]"""
         rows, length, apart = self.actions
-        each = np.zeros(len(self.costs))
+        bytes_of_stages = np.zeros(len(self.costs))
         for chunk, cost in enumerate(self.costs):
-            each[chunk] = cost.saved
-        return tuple(peak_saved(rows, length, apart, each).tolist())
+            bytes_of_stages[chunk] = cost.saved
+        return tuple(peak_saved(rows, length, apart, bytes_of_stages).tolist())
 
     @cached_property
     def chunks(self) -> list[list[int]]:
@@ -156,14 +156,14 @@ def lack_of(pricer: Pricer, draft: Draft) -> float:
 
     They are inf where the model cannot be cut as the draft says.
     """
-    found = []
+    lacks = []
     for rank, mesh in enumerate(meshes_of(draft)):
-        own = [c for c, r in enumerate(draft.ranks) if r == rank]
-        held = pricer.held(
-            [draft.stages[c] for c in own], [draft.limit[c] for c in own]
+        chunks = [c for c, r in enumerate(draft.ranks) if r == rank]
+        used = pricer.held(
+            [draft.stages[c] for c in chunks], [draft.limit[c] for c in chunks]
         )
-        found.append(held - pricer.usable_memory(mesh))
-    return max(found)
+        lacks.append(used - pricer.usable_memory(mesh))
+    return max(lacks)
 
 
 def meshes_of(draft: Draft) -> list[Mesh]:
@@ -194,19 +194,19 @@ def fitted(pricer: Pricer, draft: Draft, *, zero: bool = True) -> Draft | None:
         zero: Whether ZeRO is chosen too; otherwise the draft's is kept.
     """
     limit, ranks = draft.limit, draft.ranks
-    chosen = list(draft.stages)
+    stages = list(draft.stages)
     for rank, mesh in enumerate(meshes_of(draft)):
-        own = [c for c, r in enumerate(ranks) if r == rank]
+        chunks = [c for c, r in enumerate(ranks) if r == rank]
         memory = pricer.usable_memory(mesh)
-        zeros = (1, 2, 3) if zero else (draft.stages[own[0]].zero,)
-        found = pricer.fitted(
-            [draft.stages[c] for c in own], [limit[c] for c in own], memory, zeros
+        zeros = (1, 2, 3) if zero else (draft.stages[chunks[0]].zero,)
+        fitting = pricer.fitted(
+            [draft.stages[c] for c in chunks], [limit[c] for c in chunks], memory, zeros
         )
-        if found is None:
+        if fitting is None:
             return None
-        for c, stage in zip(own, found, strict=True):
-            chosen[c] = stage
-    return replace(draft, stages=tuple(chosen))
+        for c, stage in zip(chunks, fitting, strict=True):
+            stages[c] = stage
+    return replace(draft, stages=tuple(stages))
 
 
 def fullest_parts(priced: Priced) -> MemoryParts:
@@ -249,9 +249,9 @@ def realized(
         draft: A draft with recomputation and ZeRO chosen.
         orders: Actions of every rank; by default those of the schedule or of the draft's rules.
     """
-    found = [pricer.cost(stage) for stage in draft.stages]
-    costs = tuple(cost for cost in found if cost is not None)
-    if len(costs) < len(found):
+    stage_costs = [pricer.cost(stage) for stage in draft.stages]
+    costs = tuple(cost for cost in stage_costs if cost is not None)
+    if len(costs) < len(stage_costs):
         return None
     line = pipeline(pricer, draft, costs)
     ends = ends_of(pricer, draft, costs)
@@ -304,7 +304,7 @@ def pipeline(pricer: Pricer, draft: Draft, costs: Sequence[StageCost]) -> Pipeli
 
 def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
     """Return each rank's seconds to add up the gradients of parameters that several ranks have."""
-    found: dict[int, float] = {}
+    reductions: dict[int, float] = {}
     for tied in pricer.chain.tied:
         stages = [
             c
@@ -320,5 +320,5 @@ def _tied(pricer: Pricer, draft: Draft) -> dict[int, float]:
         num_devices = meshes[0].count * len(meshes)
         seconds = pricer.tied_reduction(tied, holding, shards, num_devices)
         for rank in ranks:
-            found[rank] = found.get(rank, 0.0) + seconds
-    return found
+            reductions[rank] = reductions.get(rank, 0.0) + seconds
+    return reductions

@@ -77,17 +77,17 @@ def drafts_of(space: Space, *, runnable: bool = False) -> list[Timed]:
         space: The meshes, and what segments take on each.
         runnable: Whether all stages must have the same number of replicas, as a run needs it.
     """
-    found = list(even_drafts(space))
+    drafts = list(even_drafts(space))
     count = space.pricer.fabric.cluster.num_devices
     if not 1 < count <= MIXED:
-        return found
-    best = min((seconds for seconds, _ in found), default=np.inf)
+        return drafts
+    best = min((seconds for seconds, _ in drafts), default=np.inf)
     if not runnable:
-        return [*found, *unlike_drafts(space, best)]
+        return [*drafts, *unlike_drafts(space, best)]
     for replicas in dict.fromkeys(shape.replicas for shape in space.shapes):
-        own = tuple(shape for shape in space.shapes if shape.replicas == replicas)
-        found += unlike_drafts(replace(space, shapes=own, tables={}), best)
-    return found
+        shapes = tuple(shape for shape in space.shapes if shape.replicas == replicas)
+        drafts += unlike_drafts(replace(space, shapes=shapes, tables={}), best)
+    return drafts
 
 
 def has_like_replicas(draft: Draft) -> bool:
@@ -107,14 +107,14 @@ def even_drafts(space: Space) -> Iterator[Timed]:
         table = space.plain_table(shape)
         if table is None or len(cluster.kinds) > 1:
             continue
-        each = shape.devices
-        deepest = min(count // each, len(space.pricer.chain), DEEPEST)
+        num_devices = shape.devices
+        deepest = min(count // num_devices, len(space.pricer.chain), DEEPEST)
         for stages in range(1, deepest + 1):
-            if 2 * stages * each <= count and count > MIXED:
+            if 2 * stages * num_devices <= count and count > MIXED:
                 continue
-            made = even_draft(space, shape, stages)
-            if made is not None:
-                yield made
+            draft = even_draft(space, shape, stages)
+            if draft is not None:
+                yield draft
 
 
 def even_draft(space: Space, shape: MeshKind, stages: int) -> Timed | None:
@@ -370,16 +370,16 @@ def draft_of(space: Space, meshes: Row) -> Timed:
 
 def baselines_of(space: Space) -> dict[str, list[Timed]]:
     """Return every baseline's drafts for one size of micro-batches, with the formula's seconds."""
-    made = {
+    baselines = {
         name: list(_replicas(space, zero)) for zero, name in enumerate(BASELINES[:4])
     }
-    made["megatron"] = list(_uniform(space))
-    made["chain"] = list(_chain(space))
-    made["pipedream"] = list(_pipedream(space))
-    made["alpa"], count = [], space.pricer.fabric.cluster.num_devices
+    baselines["megatron"] = list(_uniform(space))
+    baselines["chain"] = list(_chain(space))
+    baselines["pipedream"] = list(_pipedream(space))
+    baselines["alpa"], count = [], space.pricer.fabric.cluster.num_devices
     if 1 < count <= MIXED:
-        made["alpa"] += _alpa(space)
-    return made
+        baselines["alpa"] += _alpa(space)
+    return baselines
 
 
 def _replicas(space: Space, zero: int) -> Iterator[Timed]:
@@ -391,13 +391,16 @@ def _replicas(space: Space, zero: int) -> Iterator[Timed]:
 
 def _uniform(space: Space) -> Iterator[Timed]:
     count = space.pricer.fabric.cluster.num_devices
-    segments, most = len(space.pricer.chain), devices_of_server(space.pricer.fabric)
-    for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
+    segments, server_devices = (
+        len(space.pricer.chain),
+        devices_of_server(space.pricer.fabric),
+    )
+    for shards in (2**k for k in range(count.bit_length()) if 2**k <= server_devices):
         for stages in range(1, min(count // shards, segments) + 1):
-            replicas, rest = divmod(count, shards * stages)
+            replicas, remainder = divmod(count, shards * stages)
             split = FASTEST if shards == 1 else MEGATRON
             shape = MeshKind(replicas, shards, 0, split)
-            if rest or space.pricer.size % replicas or space.table(shape) is None:
+            if remainder or space.pricer.size % replicas or space.table(shape) is None:
                 continue
             cuts = [round(k * segments / stages) for k in range(stages)]
             yield draft_of(
@@ -407,9 +410,9 @@ def _uniform(space: Space) -> Iterator[Timed]:
 
 def _chain(space: Space) -> Iterator[Timed]:
     stages = min(space.pricer.fabric.cluster.num_devices, len(space.pricer.chain))
-    made = even_draft(space, MeshKind(1, 1, 0), stages)
-    if made is not None:
-        yield made
+    draft = even_draft(space, MeshKind(1, 1, 0), stages)
+    if draft is not None:
+        yield draft
 
 
 def _alpa(space: Space) -> Iterator[Timed]:

@@ -189,10 +189,10 @@ class FrameworkPricer(Pricer):
         # What is computed again: attention alone, or everything of the recomputed segments.
         is_recomputed = np.zeros(len(costs.forward))
         is_recomputed[sorted(stage.recompute)] = 1.0
-        again = (
+        recomputed = (
             costs.attention if stage.attention else costs.recomputed
         ) * is_recomputed
-        passes = self._passes(setting, again[run])
+        passes = self._passes(setting, recomputed[run])
 
         forward, backward = self.floored(
             passes.forward, passes.backward, self._host(setting)
@@ -219,7 +219,7 @@ class FrameworkPricer(Pricer):
             forward=forward,
             backward=backward - weights,
             weights=weights,
-            recomputed=float(again[run].sum()),
+            recomputed=float(recomputed[run].sum()),
             gathered=passes.exposed,
             reduction=reduction,
             update=framework.update(setting.parameters, setting.group)
@@ -518,23 +518,23 @@ class FrameworkPricer(Pricer):
         between_layers = float(border[later[0]] if len(later) else border.max())
         return max(1.0, examples * between_layers / 2.0 // degrees.cp)
 
-    def _passes(self, setting: StageSetting, again: FloatArray) -> StagePasses:
+    def _passes(self, setting: StageSetting, recomputed: FloatArray) -> StagePasses:
         """Return the seconds of both passes: kernels and exchanges, without the host's launches.
 
         Args:
             setting: The stage.
-            again: Seconds of what is computed again in each of its segments.
+            recomputed: Seconds of what is computed again in each of its segments.
         """
         costs, run, framework = setting.costs, setting.run, setting.framework
         stage, parameters = setting.stage, setting.parameters
         forward = costs.forward[run]
         backward = costs.backward[run] + costs.weights[run]
-        work = float((forward + backward + again).sum())
+        work = float((forward + backward + recomputed).sum())
         if self.zero_as_run(stage.zero, is_whole=setting.is_whole) < SHARDED:
             accumulation = framework.accumulation(parameters.count)
             return StagePasses(
                 float(forward.sum()),
-                float((backward + again).sum()) + accumulation,
+                float((backward + recomputed).sum()) + accumulation,
                 0.0,
             )
 
@@ -544,7 +544,7 @@ class FrameworkPricer(Pricer):
         late = scatter + gather if stage.zero == 3 else scatter
         into, back = sums_by(order, forward), sums_by(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
-        under = back if stage.attention else back + sums_by(order, again)
+        under = back if stage.attention else back + sums_by(order, recomputed)
         is_layer = sums_by(order, self._is_layer[run]) > 0
         hidden_gather = np.where(is_layer, framework.hidden_seconds(gather, into), 0.0)
         hidden_late = np.where(is_layer, framework.hidden_seconds(late, under), 0.0)
@@ -558,7 +558,9 @@ class FrameworkPricer(Pricer):
         if stage.first == 0 and not is_layer[0]:  # the embedding
             bare += (gather[0], scatter[0])
         forward_seconds = float(forward.sum() + hidden_gather.sum()) + bare[0]
-        backward_seconds = float((backward + again).sum() + hidden_late.sum()) + bare[1]
+        backward_seconds = (
+            float((backward + recomputed).sum() + hidden_late.sum()) + bare[1]
+        )
         exposed = max(
             forward_seconds + backward_seconds - work, 0.0
         )  # rounding may be below
@@ -697,34 +699,36 @@ class FrameworkPricer(Pricer):
         framework = self.framework
         group = self._group(mesh, self._degrees(mesh, choice), zero=zero, shards=None)
         everything = slice(0, len(parameters))
-        whole = self._parameters(costs, everything, float(parameters.sum()))
+        replicated = self._parameters(costs, everything, float(parameters.sum()))
         none = np.zeros(len(parameters))
-        part = parameters / max(whole.count, 1e-30)
-        end = framework.update(whole, group) * part + costs.update / group.shards
-        again = np.where(self._is_layer, costs.recomputed, costs.forward)
+        part = parameters / max(replicated.count, 1e-30)
+        end = framework.update(replicated, group) * part + costs.update / group.shards
+        recomputed = np.where(self._is_layer, costs.recomputed, costs.forward)
         if zero >= SHARDED:
             gather, late = self.exposed(zero, costs, group)
-            state = framework.sharded_state(whole, group).trained * part
+            state = framework.sharded_state(replicated, group).trained * part
             state = state + (costs.frozen_bytes - costs.frozen_experts) / group.shards
             state = state + costs.frozen_experts / group.expert_shards
             # Work that is added under an exchange costs what hiding costs.
-            again = again * framework.network.rates["overlap"]
-            return SegmentRates(gather, none, late, end, state, again, costs.loss)
+            recomputed = recomputed * framework.network.rates["overlap"]
+            return SegmentRates(gather, none, late, end, state, recomputed, costs.loss)
         accumulation = framework.accumulation(1.0) * parameters
         backward = float((costs.backward + costs.weights).sum())
         if least:
-            end = end + framework.least_reduction(zero, whole, group) * part
+            end = end + framework.least_reduction(zero, replicated, group) * part
         else:
             forward = float(costs.forward.sum())
             window = framework.constants["hides_reduce"]
-            exchanges = framework.replica_exchanges(zero, whole, group)
+            exchanges = framework.replica_exchanges(zero, replicated, group)
             seconds = framework.reduction(
                 zero, exchanges, window * forward, window * backward
             )
             end = end + seconds * part
-        state = framework.replicated_state(zero, whole, group)[0].trained * part
+        state = framework.replicated_state(zero, replicated, group)[0].trained * part
         state = state + costs.frozen_bytes
-        return SegmentRates(none, none, accumulation, end, state, again, costs.working)
+        return SegmentRates(
+            none, none, accumulation, end, state, recomputed, costs.working
+        )
 
     def exposed(
         self, zero: int, costs: SegmentCosts, group: ReplicaGroup
@@ -779,8 +783,8 @@ class FrameworkPricer(Pricer):
         reserved = (
             state + max(moving + loose, updating) + constants["context"] * GIBIBYTE
         )
-        beside = 0.0 if is_sharded else self.framework.workspace
-        return RankBytes(terms, allocated + beside, reserved)
+        workspace = 0.0 if is_sharded else self.framework.workspace
+        return RankBytes(terms, allocated + workspace, reserved)
 
     def usable_memory(self, mesh: Mesh) -> float:
         """Return the bytes that a device of a mesh has for what `rank_bytes` reserves."""
@@ -829,7 +833,7 @@ class FrameworkPricer(Pricer):
     def message(self, size: int, before: Stage, after: Stage) -> float:
         """Return the seconds to send what crosses a cut; arguments as of `Pricer.message`."""
         mesh = before.mesh
-        across = mesh.count >= self.framework.network.each
+        across = mesh.count >= self.framework.network.per_server
         kind = self.fabric.kinds(mesh)[0]
         border = float(self.chain.border[before.last])
         key = size, kind, mesh.axes, mesh.replicas, before.choice, border, across
@@ -863,7 +867,7 @@ class FrameworkPricer(Pricer):
         """Return the seconds to add up a tied parameter's gradients; see `Pricer`."""
         network = self.framework.network
         # Stages of a schedule that folds share devices: a single server may count twice.
-        is_across = num_devices > network.each and network.card > 0
+        is_across = num_devices > network.per_server and network.card > 0
         members = 1 if is_across else 2
         tp = meshes[0].axes[-1]
         return network.reduce(2, 4.0 * tied.elements / tp, members)

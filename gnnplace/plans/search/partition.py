@@ -83,9 +83,9 @@ def stage_seconds(
         flying: Micro-batches in flight.
     """
     seconds = sums[SECONDS, last] - sums[SECONDS, first]
-    kept = sums[KEPT, last] - sums[KEPT, first]
+    kept_bytes = sums[KEPT, last] - sums[KEPT, first]
     state = sums[STATE, last] - sums[STATE, first]
-    lack = state + _at_work(sums, first, last) + flying * kept - memory
+    lack = state + _at_work(sums, first, last) + flying * kept_bytes - memory
     if lack <= 0.0:
         return seconds
     lack /= max(flying, 1)
@@ -113,24 +113,24 @@ def even_cuts(
     stages, count = len(flying), sums.shape[1] - 1
     cuts, best = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     total = sums[SECONDS, count] + sums[AGAIN, count]
-    low, high, found = sums[SECONDS, count] / stages, total * (1 + least), np.inf
+    low, high, shortest = sums[SECONDS, count] / stages, total * (1 + least), np.inf
     if not _filled(sums, memory, flying, high, cuts):
         return np.inf, best
     while True:
         best[:] = cuts
-        found = 0.0
+        shortest = 0.0
         for s in range(stages):
             end = cuts[s + 1] if s + 1 < stages else count
             taken = stage_seconds(sums, memory, cuts[s], end, flying[s])
-            found = max(found, taken)
-        high = min(high, found)
+            shortest = max(shortest, taken)
+        high = min(high, shortest)
         while high - low > least * high:
             middle = 0.5 * (low + high)
             if _filled(sums, memory, flying, middle, cuts):
                 break
             low = middle
         else:
-            return found, best
+            return shortest, best
 
 
 @numba.njit(cache=True)
@@ -208,9 +208,9 @@ def best_meshes(
                     kind = table[mesh, begin]
                     if kind < 0:
                         continue
-                    own = (sums[kind], memory[kind])
-                    rest = value[stages - 1, :, begin + size[mesh]]
-                    total, last = _longest(own, rest, first, flying, most)
+                    own_table = (sums[kind], memory[kind])
+                    remaining = value[stages - 1, :, begin + size[mesh]]
+                    total, last = _longest(own_table, remaining, first, flying, most)
                     if total < value[stages, first, begin]:
                         value[stages, first, begin] = total
                         cut[stages, first, begin, 0] = last
@@ -220,13 +220,13 @@ def best_meshes(
     for stages in range(1, deepest + 1):
         if value[stages, 0, 0] < best:
             best, depth = value[stages, 0, 0], stages
-    found = np.zeros((depth, 2), dtype=np.int64)
+    choices = np.zeros((depth, 2), dtype=np.int64)
     first, begin = 0, 0
     for k in range(depth):
         last, mesh = cut[depth - k, first, begin]
-        found[k, 0], found[k, 1] = first, mesh
+        choices[k, 0], choices[k, 1] = first, mesh
         first, begin = last, begin + size[mesh]
-    return best, found
+    return best, choices
 
 
 @numba.njit(cache=True)

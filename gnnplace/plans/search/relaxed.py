@@ -81,20 +81,22 @@ def relaxed(pricer: Pricer, meshes: Sequence[Mesh], shape: MeshKind) -> Relaxed 
     Returns:
         The sums; None if the model cannot be cut so.
     """
-    found = [
+    tables = [
         rows for mesh in meshes if (rows := rows_of(pricer, mesh, shape)) is not None
     ]
-    if not found:
+    if not tables:
         return None
-    rows = np.min([x for x, _ in found], axis=0)
-    working = np.min([x for _, x in found], axis=0)
+    rows = np.min([x for x, _ in tables], axis=0)
+    working = np.min([x for _, x in tables], axis=0)
     forward, freed = rows[[AGAIN, ATTENTION]], rows[[FREED, SCORES]]
-    known = np.unique(forward[freed > 0] / freed[freed > 0])
+    rates_of_bytes = np.unique(forward[freed > 0] / freed[freed > 0])
     prices = np.zeros(
         PRICES
     )  # seconds a byte at which one more segment is worth recomputing
-    if len(known):
-        prices = np.quantile(known, np.linspace(0.0, 1.0, PRICES), method="nearest")
+    if len(rates_of_bytes):
+        prices = np.quantile(
+            rates_of_bytes, np.linspace(0.0, 1.0, PRICES), method="nearest"
+        )
     gains = prices[:, None, None] * rows[[FREED, SCORES]] - rows[[AGAIN, ATTENTION]]
     dual = np.maximum(gains, 0.0).max(axis=1)
     memory = np.array(max(pricer.usable_memory(mesh) for mesh in meshes))
@@ -109,13 +111,13 @@ def rows_of(
     The rows are those of `Relaxed.sums`, not summed up: [10, segments], and [segments]. None if
     the model cannot be cut so.
     """
-    found = pricer.sums(mesh, choice=shape.choice)
-    if found is None:
+    sums = pricer.sums(mesh, choice=shape.choice)
+    if sums is None:
         return None
-    chain, costs = pricer.chain, found.costs
+    chain, costs = pricer.chain, sums.costs
     parameters = costs.parameters.copy()
-    for tied, own in zip(chain.tied, chain.tied_in(costs), strict=True):
-        parameters[list(tied.segments[1:])] -= own[list(tied.segments[1:])]
+    for tied, elements in zip(chain.tied, chain.tied_in(costs), strict=True):
+        parameters[list(tied.segments[1:])] -= elements[list(tied.segments[1:])]
     parameters = np.maximum(parameters, 0.0)
     rates = pricer.of_segments(
         shape.zero, costs, parameters, mesh, shape.choice, least=True
@@ -177,23 +179,25 @@ def stage_holds(
         microbatches: M, the number of micro-batches of a step.
         step: T, seconds that a step may take.
     """
-    working, before, lead, after = surroundings
+    working, seconds_before, lead, seconds_after = surroundings
     sums = table.sums[kind]
-    own = sums[ALL, last] - sums[ALL, first]
+    seconds = sums[ALL, last] - sums[ALL, first]
     end = sums[END, last] - sums[END, first]
-    window = step - before
-    if own + after > window or microbatches * own > min(window, step - lead - end):
+    window = step - seconds_before
+    if seconds + seconds_after > window or microbatches * seconds > min(
+        window, step - lead - end
+    ):
         return False
-    flying = max(np.ceil(microbatches * (own + after) / window - 1e-9), 1.0)
-    kept = sums[KEPT, last] - sums[KEPT, first]
+    flying = max(np.ceil(microbatches * (seconds + seconds_after) / window - 1e-9), 1.0)
+    kept_bytes = sums[KEPT, last] - sums[KEPT, first]
     state = sums[STATE, last] - sums[STATE, first]
-    lack = (state + working + flying * kept - table.memory[kind]) / flying
+    lack = (state + working + flying * kept_bytes - table.memory[kind]) / flying
     if lack <= 0.0:
         return True
     if lack > (sums[FREED, last] - sums[FREED, first]) * (1 + 1e-12):
         return False
-    again = 0.0
+    recomputed = 0.0
     for k in range(table.prices.shape[1]):
         saved = table.dual[kind, k, last] - table.dual[kind, k, first]
-        again = max(again, table.prices[kind, k] * lack - saved)
-    return microbatches * (own + again) <= min(window, step - lead - end)
+        recomputed = max(recomputed, table.prices[kind, k] * lack - saved)
+    return microbatches * (seconds + recomputed) <= min(window, step - lead - end)

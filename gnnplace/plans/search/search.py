@@ -115,7 +115,7 @@ def search(
     fabric = MeshFabric(cluster)
     drafts: list[Timed] = []
     spaces: list[Space] = []
-    known: defaultdict[str, list[Timed]] = defaultdict(list)
+    drafts_by_name: defaultdict[str, list[Timed]] = defaultdict(list)
     # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
     every = _micro_batch_sizes(chain, ()) if all_baselines else searched
@@ -125,13 +125,18 @@ def search(
         space = space_of(pricer_of(chain, fabric, size), chain.batch // size)
         if size in searched:
             drafts += drafts_of(space, runnable=options.runnable)
-        for name, own in baselines_of(space).items():
-            known[name] += [
-                x for x in own if not options.runnable or has_like_replicas(x[1])
+        for name, named_drafts in baselines_of(space).items():
+            drafts_by_name[name] += [
+                x
+                for x in named_drafts
+                if not options.runnable or has_like_replicas(x[1])
             ]
         spaces.append(space)
     # Time the best of them.
-    timed = {name: fastest(own, EACH) for name, own in known.items()}
+    timed = {
+        name: fastest(named_drafts, EACH)
+        for name, named_drafts in drafts_by_name.items()
+    }
     timed[GIVEN] = list(seeds)
     best, baselines = shortlisted(
         chain, fabric, drafts, timed, started + options.budget
@@ -140,9 +145,9 @@ def search(
     bounds = (np.inf, np.inf)
     if best:
         # Seconds that every step takes are in no segment.
-        once = best[0].pricer.step_seconds(best[0].draft)
-        bound, bound_of_one = bounds_of(spaces, best[0].step_time - once)
-        bounds = bound + once, bound_of_one + once
+        step_seconds = best[0].pricer.step_seconds(best[0].draft)
+        bound, bound_of_one = bounds_of(spaces, best[0].step_time - step_seconds)
+        bounds = bound + step_seconds, bound_of_one + step_seconds
     seconds = time.monotonic() - started
     return FoundPlans(tuple(best), *bounds, len(drafts), seconds, baselines)
 
@@ -201,8 +206,8 @@ class Shortlist:
         """Fit a draft to memory and time it; return None if it does not fit or may not be."""
         if not obeys(draft, self.chain):
             return None
-        made = fitted(self.pricer(draft.size), draft)
-        return None if made is None else self.keep(made)
+        priced = fitted(self.pricer(draft.size), draft)
+        return None if priced is None else self.keep(priced)
 
     def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
         """Time drafts with the ZeRO that they have, and return the fastest that fits."""
@@ -210,8 +215,8 @@ class Shortlist:
         for draft in drafts:
             if not obeys(draft, self.chain):
                 continue
-            made = fitted(self.pricer(draft.size), draft, zero=False)
-            priced = None if made is None else self.keep(made)
+            fitting = fitted(self.pricer(draft.size), draft, zero=False)
+            priced = None if fitting is None else self.keep(fitting)
             if priced is not None and (
                 best is None or priced.step_time < best.step_time
             ):
@@ -257,26 +262,26 @@ def shortlisted(
         seeds: Drafts of baselines, which are timed whatever the formula says.
         deadline: When to stop, by `time.monotonic`. What comes first is done in any case.
     """
-    made = Shortlist(chain, fabric)
-    known: dict[str, Priced] = {}
+    shortlist = Shortlist(chain, fabric)
+    baselines: dict[str, Priced] = {}
     for name, starts in seeds.items():
-        priced = made.seeded(starts)
+        priced = shortlist.seeded(starts)
         if priced is not None:
-            known[name] = priced
+            baselines[name] = priced
     queue = iter([draft for _, draft in sorted(drafts, key=itemgetter(0))][:LONG_LIST])
     for draft in queue:
-        made.add(draft)
-        if len(made.found) >= SHORT_LIST:
+        shortlist.add(draft)
+        if len(shortlist.found) >= SHORT_LIST:
             break
-    for priced in made.pipelines(("1f1b",)):
+    for priced in shortlist.pipelines(("1f1b",)):
         for schedule in OTHERS:
-            other = under(chain, priced.draft, schedule)
-            if other is not None:
-                made.add(other)
-    for _ in _more(made, queue):
+            scheduled = under(chain, priced.draft, schedule)
+            if scheduled is not None:
+                shortlist.add(scheduled)
+    for _ in _more(shortlist, queue):
         if time.monotonic() > deadline:
             break
-    return made.best, known
+    return shortlist.best, baselines
 
 
 def _more(made: Shortlist, queue: Iterator[Draft]) -> Iterator[None]:
@@ -350,10 +355,10 @@ def improved(
 def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
     """Try orders of several depths, then change the best of them, yielding in between."""
     starts = [priced] if is_apart(priced.draft.schedule) else []
-    for more in (0, *FEWER):
-        draft = _deeper(priced.draft, more)
-        made = None if draft is None else fitted(pricer, draft)
-        start = None if made is None else keep(made)
+    for fewer in (0, *FEWER):
+        draft = _deeper(priced.draft, fewer)
+        fitting = None if draft is None else fitted(pricer, draft)
+        start = None if fitting is None else keep(fitting)
         starts += [start] if start is not None else []
         yield
     if not starts:
@@ -393,22 +398,26 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         no = (False,) * len(draft.stages)
         draft = replace(draft, rules=Rules(draft.limit, no, no))
     assert draft.rules is not None
-    rules, least = draft.rules, best.step_time
+    rules, shortest = draft.rules, best.step_time
     room = []  # micro-batches that each chunk may have in flight, by what memory its rank has left
     for c, rank in enumerate(best.draft.ranks):
-        left = best.memory[rank] - best.held(rank)
-        more = left / max(best.costs[c].saved, 1e-9)
-        room.append(best.flying[c] + int(min(max(more, 0.0), best.draft.microbatches)))
+        free = best.memory[rank] - best.held(rank)
+        additional = free / max(best.costs[c].saved, 1e-9)
+        room.append(
+            best.flying[c] + int(min(max(additional, 0.0), best.draft.microbatches))
+        )
     for _ in range(TOGETHER):
-        other = _other(rules, room, draft.microbatches, rng)
-        seconds, _ = listed_by(best.line, other, best.ends)
-        if seconds <= least:
-            rules, least = other, seconds
-    if least >= best.step_time * (1 - 1e-9):
+        candidate = _other(rules, room, draft.microbatches, rng)
+        seconds, _ = listed_by(best.line, candidate, best.ends)
+        if seconds <= shortest:
+            rules, shortest = candidate, seconds
+    if shortest >= best.step_time * (1 - 1e-9):
         return best
     name = draft.schedule.partition(":")[0]
-    found = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
-    return found if found is not None and found.step_time < best.step_time else best
+    changed = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
+    return (
+        changed if changed is not None and changed.step_time < best.step_time else best
+    )
 
 
 def _other(

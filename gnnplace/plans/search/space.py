@@ -105,17 +105,17 @@ class Space:
 
         Segments that may not be there take `BARRED` seconds each.
         """
-        made = self.plain_table(shape, first)
+        table = self.plain_table(shape, first)
         allowed = self.pricer.chain.allowed
-        if made is None or allowed is None:
-            return made
+        if table is None or allowed is None:
+            return table
         mesh = shape.mesh(first)
         barred = ~allowed[:, mesh.devices.start : mesh.devices.stop].all(axis=1)
-        key = id(made), barred.tobytes()  # `tables` keeps them
+        key = id(table), barred.tobytes()  # `tables` keeps them
         if key not in self.barred:
-            sums = made.sums.copy()
+            sums = table.sums.copy()
             sums[partition.SECONDS, 1:] += BARRED * np.cumsum(barred)
-            self.barred[key] = made._replace(sums=sums)
+            self.barred[key] = table._replace(sums=sums)
         return self.barred[key]
 
     def plain_table(self, shape: MeshKind, first: int = 0) -> partition.Tables | None:
@@ -126,30 +126,30 @@ class Space:
         """
         mesh = shape.mesh(first)
         fabric = self.pricer.fabric
-        whole = (
+        whole_model = (
             shape.replicas > 1 and self.pricer.chain.mixes
         )  # no replica may have a share
-        if whole or mesh.devices.stop > fabric.cluster.num_devices:
+        if whole_model or mesh.devices.stop > fabric.cluster.num_devices:
             return None
         key = (shape, fabric.kinds(mesh))
         if key not in self.tables:
-            made = _table(self.pricer, mesh, shape)
-            if made is None:
+            table = _table(self.pricer, mesh, shape)
+            if table is None:
                 return None
-            self.tables[key] = made
+            self.tables[key] = table
         return self.tables[key]
 
 
 def _table(pricer: Pricer, mesh: Mesh, shape: MeshKind) -> partition.Tables | None:
-    found = pricer.sums(mesh, choice=shape.choice)
-    if found is None:
+    mesh_sums = pricer.sums(mesh, choice=shape.choice)
+    if mesh_sums is None:
         return None
-    costs = found.costs
+    costs = mesh_sums.costs
     freed = pricer.most_freed(costs)
     sums = np.zeros((partition.WIDTH, len(pricer.chain) + 1))
-    sums[partition.SECONDS] = found.forward + found.backward + found.weights
+    sums[partition.SECONDS] = mesh_sums.forward + mesh_sums.backward + mesh_sums.weights
     sums[partition.FREED, 1:] = np.cumsum(freed)
-    sums[partition.KEPT] = found.saved
+    sums[partition.KEPT] = mesh_sums.saved
     rates = pricer.of_segments(shape.zero, costs, costs.parameters, mesh, shape.choice)
     sums[partition.AGAIN, 1:] = np.cumsum(np.where(freed > 0, rates.again, 0.0))
     sums[partition.SECONDS, 1:] += np.cumsum(
@@ -169,11 +169,11 @@ def space_of(pricer: Pricer, microbatches: int) -> Space:
         microbatches: M, the number of micro-batches of a step.
     """
     count, size = pricer.fabric.cluster.num_devices, pricer.size
-    most, source = devices_of_server(pricer.fabric), pricer.chain.source
+    most_shards, source = devices_of_server(pricer.fabric), pricer.chain.source
     experts = source.experts if is_captured(source) else 0
-    most *= SERVERS if experts > 1 else 1
+    most_shards *= SERVERS if experts > 1 else 1
     shapes: list[MeshKind] = []
-    for shards in (2**k for k in range(count.bit_length()) if 2**k <= most):
+    for shards in (2**k for k in range(count.bit_length()) if 2**k <= most_shards):
         for replicas in range(1, count // shards + 1):
             if size % replicas or (pricer.chain.mixes and replicas > 1):
                 continue
@@ -215,7 +215,7 @@ def menu_of(
         Shards along the outer of two axes, the choice, and whether any gradient is a sum over
         shards.
     """
-    mesh, found = (
+    mesh, entries = (
         Mesh(0, replicas, shards),
         list[tuple[int, SplitChoice, bool, FloatArray]](),
     )
@@ -243,14 +243,14 @@ def menu_of(
             ]
         )
         cut = choice.border != "whole"
-        if not any(bool((other <= rows).all()) for _, _, _, other in found):
-            found = [
+        if not any(bool((entry_rows <= rows).all()) for _, _, _, entry_rows in entries):
+            entries = [
                 x
-                for x in found
+                for x in entries
                 if (x[1].border != "whole") > cut or not (rows <= x[3]).all()
             ]
-            found.append((outer, choice, bool(costs.summed.any()), rows))
-    return [(outer, choice, summed) for outer, choice, summed, _ in found]
+            entries.append((outer, choice, bool(costs.summed.any()), rows))
+    return [(outer, choice, summed) for outer, choice, summed, _ in entries]
 
 
 def _choices(
@@ -264,24 +264,31 @@ def _choices(
         plain: Prefix sums of a captured model on the mesh; None if free splits are not wanted.
         experts: Parts that the model's experts can be cut into; 0 if it has none.
     """
-    server, shards, once = devices_of_server(pricer.fabric), mesh.shards, 1.0 / MANY
+    server, shards, imbalance = (
+        devices_of_server(pricer.fabric),
+        mesh.shards,
+        1.0 / MANY,
+    )
     examples = pricer.size // mesh.replicas
-    whole: Iterable[SplitChoice] = ()
+    candidates: Iterable[SplitChoice] = ()
     if pricer.chain.framework is not None:
-        whole = _priced_choices(shards, server, experts)
+        candidates = _priced_choices(shards, server, experts)
     elif plain is not None:
-        whole = _free_choices(pricer, plain)
-    for choice in whole:
+        candidates = _free_choices(pricer, plain)
+    for choice in candidates:
         yield 1, choice
     if experts and experts % shards == examples % shards == 0:
-        yield 1, SplitChoice(EXAMPLES, "", "examples", once=once)
+        yield 1, SplitChoice(EXAMPLES, "", "examples", once=imbalance)
     for outer in (2**k for k in range(1, shards.bit_length() - 1)):
         if shards // outer > server:
             continue
         if shards <= server:
-            yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", once=once)
+            yield outer, SplitChoice(WEIGHTS, CONTEXT, "tokens", once=imbalance)
         if experts and experts % outer == examples % outer == 0:
-            yield outer, SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", once=once)
+            yield (
+                outer,
+                SplitChoice(WEIGHTS, EXAMPLES, "examples,tokens", once=imbalance),
+            )
 
 
 def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitChoice]:
@@ -292,13 +299,13 @@ def _priced_choices(shards: int, server: int, experts: int) -> Iterator[SplitCho
         server: Devices of a server.
         experts: Parts that the model's experts can be cut into, 0 without any.
     """
-    once = 1.0 / MANY
+    imbalance = 1.0 / MANY
     if shards <= server:
         yield replace(MEGATRON, border="tokens")
         yield replace(MEGATRON, border="whole")
-        yield SplitChoice(CONTEXT, "", "tokens", once=once)
+        yield SplitChoice(CONTEXT, "", "tokens", once=imbalance)
     if experts and experts % shards == 0:
-        yield SplitChoice(EXPERTS, "", "tokens", once=once)
+        yield SplitChoice(EXPERTS, "", "tokens", once=imbalance)
 
 
 def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
@@ -308,7 +315,7 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
         pricer: The pricer of a captured model.
         plain: Prefix sums of its segments on the mesh.
     """
-    once, chain = 1.0 / MANY, pricer.chain
+    imbalance, chain = 1.0 / MANY, pricer.chain
     seconds = float(plain.forward[-1] + plain.backward[-1] + plain.weights[-1])
     parameters = float(plain.parameters[-1])
     terms = state_terms(
@@ -319,15 +326,21 @@ def _free_choices(pricer: Pricer, plain: SegmentSums) -> Iterator[SplitChoice]:
         yield replace(MEGATRON, border=border)
         for price in PRICES:
             state, saved = price * unit, price * unit * FLYING
-            yield SplitChoice(FREE, "", border, state, saved, once)
+            yield SplitChoice(FREE, "", border, state, saved, imbalance)
             if price and border == "tokens":
-                yield SplitChoice(FREE, "", border, state, saved, once, regather=True)
+                yield SplitChoice(
+                    FREE, "", border, state, saved, imbalance, regather=True
+                )
 
 
 def devices_of_server(fabric: MeshFabric) -> int:
     """Return the devices of the smallest server, within which shards stay."""
-    held = np.bincount(np.array(fabric.server, dtype=np.int64))
-    return int(held[held > 0].min()) if held.max() > 1 else fabric.cluster.num_devices
+    counts = np.bincount(np.array(fabric.server, dtype=np.int64))
+    return (
+        int(counts[counts > 0].min())
+        if counts.max() > 1
+        else fabric.cluster.num_devices
+    )
 
 
 def micro_batch_sizes(batch: int) -> list[int]:

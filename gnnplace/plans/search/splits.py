@@ -38,32 +38,32 @@ def with_splits(
         choices: Styles of the splits and borders, each of which is tried.
         regather: Whether a draft that fits no other way may gather again what shards gathered.
     """
-    ranks, found = draft.ranks, []
+    ranks, split_stages = draft.ranks, []
     for number, choice in enumerate(choices):
         stages = list(draft.stages)
         for rank, mesh in enumerate(meshes_of(draft)):
-            own = [c for c, r in enumerate(ranks) if r == rank]
+            chunks = [c for c, r in enumerate(ranks) if r == rank]
             if mesh.shards == 1:
                 continue
             plain = replace(choice, once=1.0 / draft.microbatches)
-            made = _fitted(
+            fitting = _fitted(
                 pricer,
-                [draft.stages[c] for c in own],
-                [draft.limit[c] for c in own],
+                [draft.stages[c] for c in chunks],
+                [draft.limit[c] for c in chunks],
                 plain,
             )
-            for c, stage in zip(own, made, strict=True):
+            for c, stage in zip(chunks, fitting, strict=True):
                 stages[c] = stage
         made_draft = replace(draft, stages=tuple(stages))
         priced = realized(pricer, made_draft)
         if priced is not None:
-            found.append(
+            split_stages.append(
                 (max(priced.lacking[1], 0.0), priced.step_time, number, made_draft)
             )
-    if regather and not any(lack == 0.0 for lack, *_ in found):
+    if regather and not any(lack == 0.0 for lack, *_ in split_stages):
         lean = [replace(choice, regather=True) for choice in choices]
         return with_splits(pricer, draft, (*choices, *lean))
-    return min(found)[-1] if found else draft
+    return min(split_stages)[-1] if split_stages else draft
 
 
 def _fitted(
@@ -88,23 +88,23 @@ def _fitted(
                 choice=replace(
                     plain,
                     state=price,
-                    saved=price * many,
+                    saved=price * count,
                     zero=stage.zero,
                     replicas=stage.mesh.replicas,
                 ),
             )
-            for stage, many in zip(stages, flying, strict=True)
+            for stage, count in zip(stages, flying, strict=True)
         ]
 
     # Where bytes need no price, the fastest splits are the answer.
     fastest = [replace(stage, choice=plain) for stage in stages]
     costs = [pricer.cost(stage) for stage in fastest]
-    held = pricer.held(fastest, flying)
-    if held <= limit or not math.isfinite(held):
+    used = pricer.held(fastest, flying)
+    if used <= limit or not math.isfinite(used):
         return fastest
     # Else bisect on the price; one unit makes all bytes worth all seconds.
     seconds = sum(cost.microbatch for cost in costs if cost is not None)
-    unit = 2.0 ** round(math.log2(seconds / held))
+    unit = 2.0 ** round(math.log2(seconds / used))
     low, high = 0, len(STEPS)
     while low < high:
         middle = (low + high) // 2

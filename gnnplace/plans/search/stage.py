@@ -237,12 +237,12 @@ def owners_of(parameters: FloatArray, summed: FloatArray, mesh: Mesh) -> list[Ow
         summed: Elements whose gradients are sums over shards; see `SegmentCosts`. [sums, ...]
         mesh: The devices.
     """
-    kinds = product((False, True), repeat=len(mesh.axes))
+    sums_over_axes = product((False, True), repeat=len(mesh.axes))
     parts = [np.maximum(parameters - summed.sum(axis=0), 0.0), *summed]
     return [
-        (own, *mesh.summing(axes))
-        for own, axes in zip(parts, kinds, strict=True)
-        if own.any() or not any(axes)
+        (elements, *mesh.summing(axes))
+        for elements, axes in zip(parts, sums_over_axes, strict=True)
+        if elements.any() or not any(axes)
     ]
 
 
@@ -266,10 +266,10 @@ def exchanges(
         Seconds of gathering before each pass of a micro-batch, of scattering after it, and of all
         that comes at the end of the step.
     """
-    own, gradient, _ = PARAMETER[precision]
+    parameter, gradient, _ = PARAMETER[precision]
     if zero == 0:
         return 0.0, 0.0, seconds(ALL_REDUCE, gradient)
-    gather, scatter = seconds(ALL_GATHER, own), seconds(REDUCE_SCATTER, gradient)
+    gather, scatter = seconds(ALL_GATHER, parameter), seconds(REDUCE_SCATTER, gradient)
     if zero == 1:
         return 0.0, 0.0, gather + scatter
     return (0.0, scatter, gather) if zero == 2 else (gather, scatter, 0.0)
@@ -351,51 +351,52 @@ class Pricer:
 
     def cost(self, stage: Stage) -> StageCost | None:
         """Return the seconds and bytes of a stage; None if the model cannot be cut so."""
-        found = self.sums(stage.mesh, choice=stage.choice)
-        if found is None:
+        sums = self.sums(stage.mesh, choice=stage.choice)
+        if sums is None:
             return None
         forward, backward, weights, error, update, parameters, frozen = (
             float(total[stage.last] - total[stage.first])
             for total in (
-                found.forward,
-                found.backward,
-                found.weights,
-                found.error,
-                found.update,
-                found.parameters,
-                found.frozen,
+                sums.forward,
+                sums.backward,
+                sums.weights,
+                sums.error,
+                sums.update,
+                sums.parameters,
+                sums.frozen,
             )
         )
-        summed = found.summed[:, stage.last] - found.summed[:, stage.first]
+        summed = sums.summed[:, stage.last] - sums.summed[:, stage.first]
         seconds = max(forward + backward + weights, 1e-30)
-        costs = found.costs
+        costs = sums.costs
         # What is computed again, and what that frees.
-        again = costs.attention if stage.attention else costs.forward
-        recomputed = float(again[sorted(stage.recompute)].sum())
+        recomputed_seconds = costs.attention if stage.attention else costs.forward
+        recomputed = float(recomputed_seconds[sorted(stage.recompute)].sum())
         if not stage.attention:  # what is computed again keeps nothing that is gathered
             weights -= float(costs.gathered[sorted(stage.recompute)].sum())
-        freed, held = self._freed(stage, costs)
+        freed, recomputing = self._freed(stage, costs)
         # Elements of tied parameters count once for the update and the exchanges.
         update /= max(parameters, 1e-30)
-        parameters -= self._twice(stage, found)
+        parameters -= self._twice(stage, sums)
         owned = owners_of(
             np.array(parameters), np.minimum(summed, parameters), stage.mesh
         )
         exchanged = [
-            self.exchanged(stage.zero, float(own), group, alike)
-            for own, group, alike in owned
+            self.exchanged(stage.zero, float(elements), group, alike)
+            for elements, group, alike in owned
         ]
         gather, scatter, reduction, _ = (sum(x) for x in zip(*exchanged, strict=True))
         # Frozen parameters are gathered under ZeRO 3 and never exchanged otherwise.
-        before, kept = self.frozen(stage.zero, frozen, stage.mesh)
-        terms = StateTerms(frozen=kept)
-        for elements, group, _ in owned:
-            terms = terms.plus(self._terms(stage.zero, float(elements), len(group)))
-        gather += before
+        gather_frozen, frozen_bytes = self.frozen(stage.zero, frozen, stage.mesh)
+        terms = StateTerms(frozen=frozen_bytes)
+        for num_elements, group, _ in owned:
+            terms = terms.plus(self._terms(stage.zero, float(num_elements), len(group)))
+        gather += gather_frozen
         parted = sum(
-            float(own) / (len(group) if stage.zero else 1) for own, group, _ in owned
+            float(elements) / (len(group) if stage.zero else 1)
+            for elements, group, _ in owned
         )
-        saved = float(found.saved[stage.last] - found.saved[stage.first])
+        saved = float(sums.saved[stage.last] - sums.saved[stage.first])
         working = float(costs.working[stage.first : stage.last].max(initial=0.0))
         return StageCost(
             forward=forward + gather,
@@ -407,24 +408,26 @@ class Pricer:
             update=update * parted,
             terms=terms,
             saved=saved - freed,
-            working=working + held,
+            working=working + recomputing,
             error=error / seconds,
         )
 
     def trained(self, stage: Stage) -> float:
         """Return the elements that a device of a stage trains, each parameter once."""
-        found = self.sums(stage.mesh, choice=stage.choice)
-        if found is None:
+        sums = self.sums(stage.mesh, choice=stage.choice)
+        if sums is None:
             return 0.0
-        own = found.parameters[stage.last] - found.parameters[stage.first]
-        return float(own) - self._twice(stage, found)
+        parameters = sums.parameters[stage.last] - sums.parameters[stage.first]
+        return float(parameters) - self._twice(stage, sums)
 
-    def _twice(self, stage: Stage, found: SegmentSums) -> float:
+    def _twice(self, stage: Stage, sums: SegmentSums) -> float:
         """Return the elements of tied parameters that a stage's sums count more than once."""
         total = 0.0
-        for tied, elements in zip(self.chain.tied, found.tied, strict=True):
-            own = elements[[s for s in tied.segments if stage.first <= s < stage.last]]
-            total += float(own.sum() - own.max(initial=0.0))
+        for tied, elements in zip(self.chain.tied, sums.tied, strict=True):
+            repeated = elements[
+                [s for s in tied.segments if stage.first <= s < stage.last]
+            ]
+            total += float(repeated.sum() - repeated.max(initial=0.0))
         return total
 
     def exchanged(
@@ -500,8 +503,8 @@ class Pricer:
         if zero < 3 or mesh.replicas == 1 or not elements:
             return 0.0, width * elements
         group, alike = mesh.summing([False] * len(mesh.axes))
-        each = self.exchanged(3, elements, group, alike, least=least)[0]
-        return each, width * elements / mesh.replicas
+        seconds = self.exchanged(3, elements, group, alike, least=least)[0]
+        return seconds, width * elements / mesh.replicas
 
     def of_segments(
         self,
@@ -523,23 +526,25 @@ class Pricer:
             choice: How the split over the shards is chosen.
             least: See `exchanged`.
         """
-        found = np.zeros((4, len(parameters)))
-        for own, group, alike in owners_of(
+        rates = np.zeros((4, len(parameters)))
+        for elements, group, alike in owners_of(
             parameters, np.minimum(costs.summed, parameters), mesh
         ):
-            every = max(float(own.sum()), 1.0)
-            whole = self.exchanged(zero, every, group, alike, least=least)
-            found += np.multiply.outer(np.array(whole) / every, own)
-            part = own / np.maximum(costs.parameters, 1e-30)
-            found[2] += costs.update * part / (len(group) if zero else 1)
+            every = max(float(elements.sum()), 1.0)
+            seconds = self.exchanged(zero, every, group, alike, least=least)
+            rates += np.multiply.outer(np.array(seconds) / every, elements)
+            part = elements / np.maximum(costs.parameters, 1e-30)
+            rates[2] += costs.update * part / (len(group) if zero else 1)
         every = max(float(costs.frozen.sum()), 1.0)
-        before, kept = self.frozen(zero, every, mesh, least=least)
-        found[[0, 3]] += np.multiply.outer(
-            np.array([before, kept]) / every, costs.frozen
+        gather_frozen, frozen_bytes = self.frozen(zero, every, mesh, least=least)
+        rates[[0, 3]] += np.multiply.outer(
+            np.array([gather_frozen, frozen_bytes]) / every, costs.frozen
         )
-        gather, scatter, end, state = found
-        again = np.maximum(costs.forward - costs.gathered, 0.0)
-        return SegmentRates(gather, gather, scatter, end, state, again, costs.working)
+        gather, scatter, end, state = rates
+        recomputed = np.maximum(costs.forward - costs.gathered, 0.0)
+        return SegmentRates(
+            gather, gather, scatter, end, state, recomputed, costs.working
+        )
 
     def most_freed(self, costs: SegmentCosts) -> FloatArray:
         """Return the bytes that recomputing each segment and its neighbours frees. [segments]"""
@@ -551,19 +556,21 @@ class Pricer:
         """Return bytes that recomputation frees of a micro-batch, and bytes that it has at work."""
         if not stage.recompute:
             return 0.0, 0.0
-        again = sorted(stage.recompute)
+        recomputed = sorted(stage.recompute)
         if stage.attention:
-            return float(costs.scores[again].sum()), float(
-                costs.scores[again].max(initial=0.0)
+            return float(costs.scores[recomputed].sum()), float(
+                costs.scores[recomputed].max(initial=0.0)
             )
-        freed, made = float(costs.saved[again].sum()), costs.saved + costs.whole
+        freed, working = float(costs.saved[recomputed].sum()), costs.saved + costs.whole
         if not stage.together:
-            return freed - float(costs.entering[again].sum()), float(
-                made[again].max(initial=0.0)
+            return freed - float(costs.entering[recomputed].sum()), float(
+                working[recomputed].max(initial=0.0)
             )
-        starts = run_starts(self.chain.layers, np.array(again), stage.together)
-        entering = float(costs.entering[again][starts].sum())
-        return freed - entering, float(np.add.reduceat(made[again], starts).max())
+        starts = run_starts(self.chain.layers, np.array(recomputed), stage.together)
+        entering = float(costs.entering[recomputed][starts].sum())
+        return freed - entering, float(
+            np.add.reduceat(working[recomputed], starts).max()
+        )
 
     def fitted(
         self,
@@ -583,28 +590,34 @@ class Pricer:
             limit: Usable bytes of a device.
             zeros: ZeRO stages to choose from, if there are replicas.
         """
-        found: list[tuple[float, int, tuple[Stage, ...]]] = []
+        candidates: list[tuple[float, int, tuple[Stage, ...]]] = []
         sums = self.sums(stages[0].mesh, choice=stages[0].choice)
         several = stages[0].mesh.replicas > 1 or (
             sums is not None and bool(sums.summed.any())
         )
         for zero in zeros if several else (0,):
-            for chosen in self._recomputed(
+            for rank_stages in self._recomputed(
                 [replace(s, zero=zero) for s in stages], flying, limit
             ):
-                costs = [cost for s in chosen if (cost := self.cost(s)) is not None]
+                costs = [
+                    cost for s in rank_stages if (cost := self.cost(s)) is not None
+                ]
                 count = self.chain.batch / self.size
-                found.append(
-                    (sum(count * c.microbatch + c.end for c in costs), zero, chosen)
+                candidates.append(
+                    (
+                        sum(count * c.microbatch + c.end for c in costs),
+                        zero,
+                        rank_stages,
+                    )
                 )
             if (
                 self.has_cheap_zero
                 and zero == 1
-                and found
-                and not any(s.recompute for s in found[-1][2])
+                and candidates
+                and not any(s.recompute for s in candidates[-1][2])
             ):
                 break
-        return min(found, key=lambda one: one[:2])[2] if found else None
+        return min(candidates, key=lambda one: one[:2])[2] if candidates else None
 
     def held(self, stages: Sequence[Stage], flying: Sequence[int]) -> float:
         """Return the bytes of a device with all these stages; inf if the model cannot be cut so.
@@ -712,16 +725,19 @@ class Pricer:
             return
         for together in (1, 0):  # one input a layer frees more, and has more at work
             kind = [replace(s, together=together) for s in stages]
-            if (chosen := self._least(kind, flying, limit)) is not None:
-                yield chosen
+            if (fitting := self._least(kind, flying, limit)) is not None:
+                yield fitting
                 break
-        known = [
+        sums_of_stages = [
             s for stage in stages if (s := self.sums(stage.mesh, choice=stage.choice))
         ]
-        if any(s.costs.scores.sum() > WORTHWHILE * s.costs.saved.sum() for s in known):
+        if any(
+            s.costs.scores.sum() > WORTHWHILE * s.costs.saved.sum()
+            for s in sums_of_stages
+        ):
             kind = [replace(s, attention=True) for s in stages]
-            if (chosen := self._least(kind, flying, limit)) is not None:
-                yield chosen
+            if (fitting := self._least(kind, flying, limit)) is not None:
+                yield fitting
 
     def _least(
         self, stages: Sequence[Stage], flying: Sequence[int], limit: float
@@ -733,22 +749,22 @@ class Pricer:
         order = self.worth(stages, flying)
 
         def some(count: int) -> tuple[Stage, ...]:
-            again = [
+            recomputed = [
                 frozenset(s for c, s in order[:count] if c == k)
                 for k in range(len(stages))
             ]
             return tuple(
-                replace(s, recompute=a) for s, a in zip(stages, again, strict=True)
+                replace(s, recompute=a) for s, a in zip(stages, recomputed, strict=True)
             )
 
         if not order or self.held(some(len(order)), flying) > limit:
             return None
-        few, many = 0, len(order)
-        while few + 1 < many:  # fewer than `few` never fit, `many` do
-            middle = (few + many) // 2
+        too_few, enough = 0, len(order)
+        while too_few + 1 < enough:  # so few never fit, `enough` always do
+            middle = (too_few + enough) // 2
             fits = self.held(some(middle), flying) <= limit
-            few, many = (few, middle) if fits else (middle, many)
-        return some(many)
+            too_few, enough = (too_few, middle) if fits else (middle, enough)
+        return some(enough)
 
     def worth(
         self, stages: Sequence[Stage], flying: Sequence[int]
@@ -761,18 +777,18 @@ class Pricer:
             stages: The stages of one rank.
             flying: Micro-batches that each has in flight.
         """
-        found: list[tuple[float, int, int]] = []
-        for k, (stage, many) in enumerate(zip(stages, flying, strict=True)):
+        candidates: list[tuple[float, int, int]] = []
+        for k, (stage, count) in enumerate(zip(stages, flying, strict=True)):
             sums = self.sums(stage.mesh, choice=stage.choice)
             if sums is None:
                 return []
             run, costs = np.arange(stage.first, stage.last), sums.costs
             freed = costs.saved[run] - costs.entering[run]
-            again = costs.forward[run] - costs.gathered[run]
+            seconds = costs.forward[run] - costs.gathered[run]
             if stage.attention:
-                freed, again = costs.scores[run], costs.attention[run]
-            rate = many * freed / np.maximum(again, 1e-12)
-            found += [
+                freed, seconds = costs.scores[run], costs.attention[run]
+            rate = count * freed / np.maximum(seconds, 1e-12)
+            candidates += [
                 (-float(rate[i]), k, int(s)) for i, s in enumerate(run) if freed[i] > 0
             ]
-        return [(k, s) for _, k, s in sorted(found)]
+        return [(k, s) for _, k, s in sorted(candidates)]

@@ -24,8 +24,10 @@ from gnnplace.costs import Framework
 from gnnplace.plans.plan import layer_of
 
 if TYPE_CHECKING:
+    from gnnplace.plans.segments.block_costs import Recognition
     from gnnplace.plans.segments.pricing import ModelCosts
 
+Basis = Literal["captured", "blocks", "sizes"]
 Input = tuple[str | None, tuple[int, ...], str]
 """Name, shape and type of an input."""
 
@@ -355,9 +357,11 @@ class CostSource(Protocol):
 
     Attributes:
         is_captured: Whether it prices a captured model's calls: then it is a `ModelCosts`.
+        basis: What its prices are of: captured kernels, a model's blocks, or its sizes.
     """
 
     is_captured: ClassVar[bool]
+    basis: ClassVar[Basis]
 
     def degrees(
         self, kind: str, axes: tuple[int, ...], examples: int, choice: SplitChoice
@@ -415,6 +419,9 @@ class Chain:
             from names of modules. [segments]
         joined: Why layers that could be apart stay in one stage; empty if none do.
         parameters: Number of parameters; None if it is not known.
+        recognition: What of a captured model's step a framework's kernels price; None if none does.
+        alternative: The model at the other price of what has two: eager kernels as captured, and
+            one fused kernel each. Intervals span both. None if nothing has.
     """
 
     name: str
@@ -435,6 +442,8 @@ class Chain:
     layer: IntArray | None = None
     joined: str = ""
     parameters: int | None = None
+    recognition: Recognition | None = None
+    alternative: Chain | None = None
     _known: dict[tuple[str, tuple[int, ...], int, SplitChoice], SegmentCosts | None] = (
         field(default_factory=dict)
     )

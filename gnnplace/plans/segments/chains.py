@@ -36,13 +36,19 @@ from gnnplace.plans.decoders.setting import HALVES
 from gnnplace.plans.job import TrainingJob
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import PlanFile
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import Chain, Input
 from gnnplace.plans.segments.counts import counts_of
 from gnnplace.plans.segments.cuts import Cuts, cuts_of
 from gnnplace.plans.segments.pricing import ModelCosts
 from gnnplace.plans.segments.recognition import configured_sizes, recognised_sizes
 from gnnplace.plans.segments.recording import precision_of
-from gnnplace.plans.segments.sized import SizedModelCosts, with_decoder, with_sizes
+from gnnplace.plans.segments.sized import (
+    SizedModelCosts,
+    with_blocks,
+    with_decoder,
+    with_sizes,
+)
 from gnnplace.problem import Cluster
 from gnnplace.problem.cluster.gpus import known_kind
 from gnnplace.sharding import LayerGraph, record_calls, split_graph
@@ -71,7 +77,11 @@ TYPES = {
     "16-true": torch.float16,
     "16-master": torch.float16,
 }
-DROPPED = 4  # position of attention's dropout among its arguments
+DROPOUT_POSITIONS = {
+    "scaled_dot_product_attention": 4,
+    "multi_head_attention_forward": 10,
+}
+"""Position of the dropout among the arguments of calls of attention."""
 EXAMPLES, SHARES, ALIKE = 4, 2, 2
 BATCH = 1_000_000_000
 """Most examples of a step."""
@@ -219,7 +229,21 @@ def on_cluster(chain: Chain, cluster: Cluster) -> Chain:
         old.layers, old.cuts, fabric, old.batch, old.precision, old.optimizer
     )
     source.parts = old.parts
-    captured = replace(chain, source=source, framework=None, _known={})
+    notices = chain.notices
+    if chain.recognition is not None:
+        line = chain.recognition.line()
+        notices = tuple(notice for notice in notices if notice != line)
+    captured = replace(
+        chain,
+        source=source,
+        framework=None,
+        notices=notices,
+        recognition=None,
+        alternative=None,
+        _known={},
+    )
+    if isinstance(old, BlockCosts):
+        return with_blocks(captured, cluster)
     if not isinstance(old, SizedModelCosts):
         return captured
     return with_decoder(captured, old.sizes.setting.decoder, cluster)
@@ -368,16 +392,16 @@ def without_dropped_attention(graph: CallGraph) -> CallGraph:
     """
 
     def kept(call: LayerCall) -> LayerCall:
-        if call.kind != "scaled_dot_product_attention":
+        position = DROPOUT_POSITIONS.get(call.kind)
+        if position is None:
             return call
-        args = (*call.args[:DROPPED], *((0.0,) if len(call.args) > DROPPED else ()),
-                *call.args[DROPPED + 1 :])  # fmt: skip
+        args = call.args
+        if len(args) > position:
+            args = (*args[:position], 0.0, *args[position + 1 :])
         kwargs = {k: 0.0 if k == "dropout_p" else v for k, v in call.kwargs.items()}
         return replace(call, args=args, kwargs=kwargs)
 
-    attention = [
-        i for i, c in enumerate(graph.calls) if c.kind == "scaled_dot_product_attention"
-    ]
+    attention = [i for i, c in enumerate(graph.calls) if c.kind in DROPOUT_POSITIONS]
     return replace(
         graph,
         calls=tuple(kept(call) for call in graph.calls),

@@ -25,6 +25,7 @@ from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import (
     FASTEST,
+    Basis,
     Degrees,
     SegmentCosts,
     SplitChoice,
@@ -93,6 +94,7 @@ class ModelCosts:
     """
 
     is_captured: ClassVar[bool] = True
+    basis: ClassVar[Basis] = "captured"
 
     layers: LayerGraph
     cuts: Cuts

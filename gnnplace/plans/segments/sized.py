@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,17 +24,21 @@ from gnnplace.plans.decoders.costs import DecoderCosts
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.decoders.setting import (
     HALVES,
+    FrameworkOptions,
     PricingSetting,
+    framework_on,
     memory_limit_of,
     setting_of,
 )
 from gnnplace.plans.decoders.stages import layers_of
+from gnnplace.plans.segments.block_costs import BlockCosts, in_half_precision
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
     EXPERTS,
     FASTEST,
     WEIGHTS,
+    Basis,
     Chain,
     Degrees,
     SegmentCosts,
@@ -79,6 +84,8 @@ class SizedModelCosts(ModelCosts):
         layer: Number of every segment's layer: 0 for the embedding, 1 and on for the layers, the
             last for the head. [segments]
     """
+
+    basis: ClassVar[Basis] = "sizes"
 
     sizes: DecoderCosts
     layer: IntArray
@@ -247,12 +254,12 @@ def with_sizes(chain: Chain, workload: Workload, cluster: Cluster) -> Chain:
     assert isinstance(source, ModelCosts)
     recognised = recognised_sizes(source.layers, workload.model, chain.batch)
     if isinstance(recognised, str):
-        line = f"priced by captured kernels of eager PyTorch: {recognised}"
-        return replace(chain, notices=(*chain.notices, line))
+        line = f"no decoder that its sizes price: {recognised}"
+        return with_blocks(replace(chain, notices=(*chain.notices, line)), cluster)
     sized = with_decoder(chain, recognised, cluster)
     if sized is chain:
         return chain
-    return replace(sized, notices=(*chain.notices, recognition_line(recognised)))
+    return replace(sized, notices=(*sized.notices, recognition_line(recognised)))
 
 
 def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
@@ -274,7 +281,68 @@ def with_decoder(chain: Chain, sizes: DecoderSizes, cluster: Cluster) -> Chain:
         optimizer=chain.optimizer,
         memory_limit=memory_limit_of(cluster),
     )
-    return sized_chain(chain, setting, layer)
+    sized = sized_chain(chain, setting, layer)
+    # Sizes know fused kernels alone; what the model writes out takes longer.
+    by_blocks = with_blocks(chain, cluster)
+    recognition = by_blocks.recognition
+    if recognition is None or not recognition.has_two_prices:
+        return replace(sized, recognition=recognition)
+    return replace(
+        sized,
+        recognition=recognition,
+        alternative=by_blocks,
+        notices=(*chain.notices, recognition.line()),
+    )
+
+
+def with_blocks(chain: Chain, cluster: Cluster) -> Chain:
+    """Return a captured chain whose blocks PyTorch's framework prices (`segments.block_costs`).
+
+    A line says what share of a micro-batch is recognised, and which modules are not. The chain
+    itself is returned where no framework prices it, or no layer has a product or an attention that
+    is recognised.
+
+    Args:
+        chain: The captured model, priced by the kernels that were captured.
+        cluster: The devices that it is planned for.
+    """
+    source = chain.source
+    assert isinstance(source, ModelCosts)
+    has_tables = all((known_kind(kind) or kind) in GPUS for kind in cluster.kinds)
+    if not has_tables or chain.precision not in HALVES:
+        return chain
+    options = FrameworkOptions(
+        precision=chain.precision,
+        optimizer=chain.optimizer,
+        memory_limit=memory_limit_of(cluster),
+    )
+    costs = BlockCosts(
+        layers=in_half_precision(source.layers),
+        cuts=source.cuts,
+        fabric=source.fabric,
+        batch=source.batch,
+        precision=source.precision,
+        optimizer=source.optimizer,
+        framework=framework_on(cluster, options),
+    )
+    costs.parts = source.parts
+    if not costs.has_recognised_layers:
+        return chain
+    recognition = costs.recognition(cluster.kinds[0], 1)
+    by_blocks = replace(
+        chain,
+        source=costs,
+        border=costs.border_bytes,
+        framework=costs.framework,
+        recognition=recognition,
+        notices=(*chain.notices, recognition.line()),
+        _known={},
+    )
+    if not recognition.has_two_prices:
+        return by_blocks
+    # Intervals reach from what runs as it was captured down to one fused kernel a module.
+    fused = replace(by_blocks, source=costs.fused(), _known={})
+    return replace(by_blocks, alternative=fused)
 
 
 def sized_chain(chain: Chain, setting: PricingSetting, layer: IntArray) -> Chain:
@@ -334,13 +402,16 @@ def _layers(chain: Chain, num_layers: int) -> IntArray | None:
 
 
 def with_framework(chain: Chain, framework: Framework) -> Chain:
-    """Return a captured model that is priced by its sizes under another framework.
+    """Return a captured model that a framework prices under another framework.
 
     Args:
-        chain: The model, priced by its sizes.
+        chain: The model, priced by its sizes or its blocks.
         framework: The framework whose terms price it instead.
     """
     source = chain.source
+    if isinstance(source, BlockCosts):
+        costs = source.with_framework(framework)
+        return replace(chain, source=costs, framework=framework, _known={})
     assert isinstance(source, SizedModelCosts)
     setting = replace(source.sizes.setting, framework=framework)
     return sized_chain(chain, setting, source.layer)

@@ -182,6 +182,8 @@ def candidates(
     num_devices = len(state.load)
     unit = Index(unit)
     count = 0
+    # 4: all conditions; 3: any number of devices; 2: the state alone has to fit; 1: any memory;
+    # 0: kinds and pins alone.
     for strictness in range(4, -1, -1):
         for d in range(num_devices):
             good = np.isfinite(walk.unit_time[unit, d])
@@ -193,6 +195,7 @@ def candidates(
                     need += margin * (state.peak[d] + walk.unit_peak[unit])
                 good = need <= walk.memory[d]
             if good and strictness >= 1:
+                # Each placed neighbour needs a link in the directions that messages take.
                 for k in range(
                     Index(walk.flow_offset[unit]), Index(walk.flow_offset[unit + ONE])
                 ):

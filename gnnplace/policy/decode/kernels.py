@@ -291,12 +291,12 @@ def greatest_score(
     """Return the candidate of the greatest score; arguments as of ``decode``. ``features``:
     [D, F]
     """
-    best = -np.inf
+    best: float | np.floating = -np.inf
     choice = only(allowed)
     for d in range(len(allowed)):
         if allowed[d]:
-            value = score(weights, features, d)
-            value += noise[unit, d] if len(noise) > 0 else np.float32(0.0)
+            drawn = noise[unit, d] if len(noise) > 0 else np.float32(0.0)
+            value = score(weights, features, d) + drawn
             if value > best:
                 best = value
                 choice = d

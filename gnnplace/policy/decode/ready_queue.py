@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gnnplace.arrays import FloatArray, IntArray, LongArray
+from gnnplace.arrays import FloatArray, IntArray, IntLike, LongArray
 from gnnplace.graph import (
     ONE,
     Index,
@@ -110,6 +110,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
     zero = np.int64(0)
     for k in range(m):
         rank[order[k]] = k
+    # Consumers by producer, in one array: counted, added up, then filled in (a counting sort).
     for j in walk.before_op:
         offset[j + 1] += 1
     for i in range(m):
@@ -118,6 +119,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
     consumer = empty_ints(len(walk.before_op))
     for i in range(m):
         missing[i] = walk.before_offset[i + 1] - walk.before_offset[i]
+        # Ops without inputs are ready at once; the heap is by second, then by rank.
         if missing[i] == 0:
             heap_push(bound, waiting, zero, size[0], 0.0, rank[i])
             size[0] += 1
@@ -130,7 +132,7 @@ def start_queue(walk: Walk, order: IntArray, wanted: bool) -> ReadyQueue:
 
 
 @inner(_nrt=False)
-def put_back(queue: ReadyQueue, bound: float, rank: int) -> None:
+def put_back(queue: ReadyQueue, bound: float, rank: IntLike) -> None:
     """Add the op of that rank to the heap."""
     heap_push(queue.bound, queue.waiting, np.int64(0), queue.size[0], bound, rank)
     queue.size[0] += 1

@@ -134,7 +134,7 @@ def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     return functools.partial(encoder_class, **arguments)
 
 
-def _argument(value: Any, where: str) -> Any:
+def _argument(value: object, where: str) -> Any:
     if isinstance(value, dict) and "class_path" in value:
         return _factory(value, where)
     return value

@@ -62,6 +62,7 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
     source, target, _ = g.edges
     m = g.num_ops
     edge = graph.edge_cost
+    # The floors below keep a graph of free ops from being divided by 0.
     longest = max(float((graph.up + graph.down).max()), 1e-300)
     ahead = np.empty(m)
     by_start = np.lexsort((g.position, -graph.up, graph.down))
@@ -70,6 +71,7 @@ def _write_static(graph: WalkGraph, out: NamedRow) -> None:
     height = levels_from_sinks(g)
     memory = float(walk.memory.mean())
     unit = walk.unit
+    # Logs and shares, so that all are of the size of one whatever the machine and the model.
     out["log cost"] = np.log1p(graph.cost / walk.scale)
     out["log transfer of inputs"] = np.log1p(np.bincount(target, edge, m) / walk.scale)
     out["log transfer of outputs"] = np.log1p(np.bincount(source, edge, m) / walk.scale)

@@ -220,6 +220,7 @@ def walk_through(
     for k in range(len(order)):
         i = Index(order[k])
         u = Index(walk.unit[i])
+        # The first op of a unit decides for all: a unit shares one device.
         if state.device[u] < 0:
             choice = decoding.forced[u]
             number = look(walk, state, i, decoding, decision_room, record, count)
@@ -229,6 +230,7 @@ def walk_through(
                 copy_rows(record.features[count], room.features)
             if choice < 0:
                 choice = only(room.allowed)
+                # The network is asked only where there is something to decide.
                 if number > 1:
                     choice = choose(
                         network, i, room, noise[u] if len(noise) else noise[0:0, 0]

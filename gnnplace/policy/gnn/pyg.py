@@ -30,7 +30,7 @@ MOST_ATTENDED = 4096  # ops of a graph of full attention: 0.5 GB a head and laye
 class ProblemData(Data):  # type: ignore[misc]
     """A problem as a policy's encoder sees it; fields as of ``GraphBatch``, one graph."""
 
-    def __inc__(self, key: str, value: Any, *args: object, **kwargs: object) -> Any:
+    def __inc__(self, key: str, value: Any, *args: object, **kwargs: object) -> object:
         """Return what the numbers of ``key`` rise by from one graph of a batch to the next."""
         if key == "bucket":
             return NUM_BUCKETS
@@ -40,7 +40,7 @@ class ProblemData(Data):  # type: ignore[misc]
 
     def __cat_dim__(
         self, key: str, value: object, *args: object, **kwargs: object
-    ) -> Any:
+    ) -> object:
         """Return the dimension along which graphs of a batch are put together."""
         return (
             -1

@@ -35,7 +35,7 @@ from gnnplace.files import Bytes, Rate, Schema, Seconds
 Name = Annotated[str, Field(min_length=1)]
 
 
-def _channels(value: Any) -> Any:
+def _channels(value: object) -> object:
     """One name, or a tuple of several different ones, or None.
 
     Raises:
@@ -59,7 +59,7 @@ def _channels(value: Any) -> Any:
     return value[0] if len(value) == 1 else tuple(value)
 
 
-def _as_in_files(value: str | tuple[str, ...] | None) -> Any:
+def _as_in_files(value: str | tuple[str, ...] | None) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -70,7 +70,7 @@ Channel = Annotated[
 ]
 
 
-def _known(value: Any) -> Any:
+def _known(value: object) -> object:
     if isinstance(value, str):
         is_between(value)  # refuses names that it does not know
     return value

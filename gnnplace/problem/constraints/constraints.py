@@ -164,7 +164,7 @@ def read_constraints(path: str | Path) -> Constraints:
     return _from_data(read_yaml(path) or {}, str(path))
 
 
-def _from_data(data: Any, source: str) -> Constraints:
+def _from_data(data: object, source: str) -> Constraints:
     file = parse(ConstraintsFile, data, source)
     headroom = (
         file.headroom

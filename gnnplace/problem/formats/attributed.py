@@ -238,7 +238,7 @@ def read_node_link(path: str | Path, cluster: Cluster | None = None) -> Problem:
         return from_networkx(graph, cluster, Path(path).stem)
 
 
-def _node_link(data: Any) -> nx.MultiDiGraph:
+def _node_link(data: object) -> nx.MultiDiGraph:
     if not isinstance(data, dict) or data.get("directed") is not True:
         raise InputError("directed: must be true")
     key = "links" if "links" in data else "edges"

@@ -374,7 +374,7 @@ def _list(node: Node, key: str) -> list[Any]:
     return entries
 
 
-def _whole(value: Any, where: str) -> int:
+def _whole(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InputError(f"{where}: {value!r}: must be a whole number, not negative")
     return value

@@ -44,6 +44,8 @@ def read_doppler(path: str | Path, cluster: Cluster | None) -> Problem:
         raise FormatError(
             f"{source}: has {len(lines)} lines; is it a compute graph of DOPPLER's?"
         )
+    # Lines 1 to 4: nodes, inputs, where edges begin, where they end. Then a line a node that is
+    # no input.
     count = _numbers(lines[0], f"{source}: line 1")
     inputs = _numbers(lines[1], f"{source}: line 2")
     if len(count) != 1:

@@ -52,13 +52,13 @@ class Run:
     Attributes:
         op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all`` or ``p2p``.
         servers: the number of servers that took part.
-        each: GPUs of a server.
+        per_server: GPUs of a server.
         rows: bytes and seconds, by rising bytes.
     """
 
     op: str
     servers: int
-    each: int
+    per_server: int
     rows: list[tuple[float, float]]
 
 

@@ -88,12 +88,13 @@ def from_pyg(
     if edges.size and (edges.min() < 0 or edges.max() >= count):
         outside = int(edges.min()) if edges.min() < 0 else int(edges.max())
         raise InputError(f"edge_index: {outside} is outside of {count} ops")
+    # Edges of one tensor are one message a device. Without their numbers each is its own tensor.
     sizes = _array(fields, "edge_bytes", (edges.shape[1],))
-    which = np.arange(edges.shape[1])
+    edge_tensor = np.arange(edges.shape[1])
     if "edge_tensor" in fields:
-        which = _whole_numbers(fields, "edge_tensor", which.shape)
+        edge_tensor = _whole_numbers(fields, "edge_tensor", edge_tensor.shape)
     tensors: dict[int, tuple[int, float, list[int]]] = {}
-    for k, tensor in enumerate(which.tolist()):
+    for k, tensor in enumerate(edge_tensor.tolist()):
         source, target = (int(end) for end in edges[:, k])
         entry = tensors.setdefault(tensor, (source, float(sizes[k]), []))
         if entry[:2] != (source, float(sizes[k])):

@@ -32,8 +32,7 @@ from gnnplace.tracing import (
     value_info,
     workload_of,
 )
-from gnnplace.zoo import Workload
-from gnnplace.zoo.workload import Loss
+from gnnplace.zoo import Loss, Workload
 
 LABELS = ("labels",)  # what models of Hugging Face take for training alone
 Tree = TypeVar("Tree")

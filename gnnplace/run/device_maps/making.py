@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnplace.arrays import IntArray
-from gnnplace.costs.profiling.grouping import Units, find_units
+from gnnplace.costs import Units, find_units
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.problem import Device, Placement, Problem
 from gnnplace.tracing import Program

@@ -14,30 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnnplace.costs.profiling.profiler import local_device, profile_model
+from gnnplace.costs import local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
-from gnnplace.measurements import MeasurementStore, Selection
-from gnnplace.measurements.calibration import (
-    Forward,
-    cross_validated,
-    fit,
-    mean_overlap,
-)
-from gnnplace.measurements.candidates import Candidate, candidates
-from gnnplace.measurements.fidelity import FidelityRow, Study
-from gnnplace.measurements.samples import (
+from gnnplace.measurements import (
     CLOCKS,
+    FidelityRow,
+    Forward,
+    MeasurementStore,
     Sample,
+    Selection,
+    Study,
     agreement,
     clocked,
+    cross_validated,
+    fit,
     halves,
+    mean_overlap,
     settled,
     shortest,
     stored_samples,
 )
+from gnnplace.measurements.candidates import Candidate, candidates
 from gnnplace.policy import place, shown_placers, warm
-from gnnplace.problem import Placement
-from gnnplace.problem.cluster.machine import machine
+from gnnplace.problem import Placement, machine
 from gnnplace.run.measuring.recording import step_record
 from gnnplace.run.measuring.running import Executed, execute_placement
 from gnnplace.run.placed import ExecutionOptions, RecordOptions, execution_mode

@@ -23,13 +23,20 @@ from typing import Any
 import numpy as np
 
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
-from gnnplace.measurements import Selection, StepRecord, StoredRun, is_disturbed
-from gnnplace.measurements.objective import Measured as Measured
-from gnnplace.measurements.records import FAILED, OK
-from gnnplace.measurements.samples import CLOCKS, VIRTUAL, WALL, fastest_of
-from gnnplace.problem import Placement, Problem
-from gnnplace.problem.cluster.machine import machine
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.measurements import (
+    CLOCKS,
+    FAILED,
+    OK,
+    VIRTUAL,
+    WALL,
+    Selection,
+    StepRecord,
+    StoredRun,
+    fastest_of,
+    is_disturbed,
+)
+from gnnplace.measurements import Measured as Measured
+from gnnplace.problem import Placement, Problem, machine, placement_to_data
 from gnnplace.run.checking import verify
 from gnnplace.run.measuring.recording import recording, step_record
 from gnnplace.run.placed import (

@@ -8,11 +8,23 @@ from contextlib import contextmanager
 import numpy as np
 
 from gnnplace.errors import GnnplaceError
-from gnnplace.measurements import MeasurementStore, Outcome, RunRecord, StepRecord
-from gnnplace.measurements.records import FAILED, INTERRUPTED, OK
-from gnnplace.problem import Placement, Problem, problem_to_data
-from gnnplace.problem.cluster.machine import machine, versions
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.measurements import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    MeasurementStore,
+    Outcome,
+    RunRecord,
+    StepRecord,
+)
+from gnnplace.problem import (
+    Placement,
+    Problem,
+    machine,
+    placement_to_data,
+    problem_to_data,
+    versions,
+)
 from gnnplace.run.checking import Verification
 from gnnplace.run.placed import StepTiming, with_sequences
 from gnnplace.simulation import simulate

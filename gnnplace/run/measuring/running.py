@@ -106,10 +106,12 @@ def execute_placement(
     with recording(record.store, name, problem, placement, **about) as recorder:
         observer = recorder.steps if recorder else None
         execution = execute(program, problem, placement, run, observer=observer)
+        # Of several hosts one compares and records; the others have only run.
         if not run.reports:
             return Executed(execution, Verification(0, ()))
         progress("comparing with one process")
         verification = verify(program, execution)
+    # One process runs the captured graph: eager PyTorch also checks the capture itself.
     progress("comparing with eager PyTorch on the whole batch")
     whole_batch = compare_with_whole_batch(
         program, execution.first, on_gpus=execution.uses_gpus

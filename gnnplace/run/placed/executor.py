@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gnnplace.costs.profiling.cache import program_digest
+from gnnplace.costs import program_digest
 from gnnplace.errors import ExecutionError, InfeasibleError, InputError
 from gnnplace.problem import Placement, Problem, faults
 from gnnplace.run.placed.clock import EVERY, Observer, StepStream

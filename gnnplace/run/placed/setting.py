@@ -58,8 +58,11 @@ class RunSetting:
         saved: Iterable[str],
         hosts: Hosts | None = None,
     ) -> None:
-        self.plan, self.mode = plan, mode
-        count, rank = len(plan.devices), hosts.rank if hosts else 0
+        self.plan = plan
+        self.mode = mode
+        count = len(plan.devices)
+        rank = hosts.rank if hosts else 0
+        # All hosts know where each worker runs; each assigns cores to its own workers alone.
         self.host_of = (
             hosts.host_of(plan.devices, plan.problem.num_devices)
             if hosts
@@ -74,6 +77,7 @@ class RunSetting:
             torch_devices, mode, hosts.free_cores(len(torch_devices)) if hosts else None
         )
         saved = tuple(saved)
+        # Board, transport and clocks are memory that workers inherit: made before they are forked.
         self.programs: list[DeviceProgram] = [
             device_program(plan, device, saved) for device in plan.devices
         ]

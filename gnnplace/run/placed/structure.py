@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from gnnplace.costs.profiling.profiler import profile
-from gnnplace.costs.profiling.targets import detect
+from gnnplace.costs import detect, profile
 from gnnplace.errors import MismatchError
 from gnnplace.files import read_json
 from gnnplace.problem import (
@@ -22,13 +21,14 @@ from gnnplace.problem import (
     Cluster,
     Constraints,
     Device,
+    Given,
     Placement,
     Problem,
     all_pairs,
+    as_constraints,
+    placed_microbatches,
     placement_from_data,
 )
-from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.placement import placed_microbatches
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramInput, Ref, ValueInfo
 from gnnplace.tracing import optimizer as find_optimizer
 

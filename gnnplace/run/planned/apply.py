@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -79,7 +78,7 @@ class _Model:
 def apply_plan(
     plan: Plan,
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     device: torch.device | str | None = None,

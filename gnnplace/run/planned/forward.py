@@ -230,7 +230,7 @@ class _Forward:
         return tuple(place_of(word) for word in words)
 
     @torch.compiler.disable
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the model's output, whole on every device.
 
         Raises:
@@ -248,7 +248,7 @@ class _Forward:
             traced = self.traced[key] = self._trace(inputs)
         return traced.run(tensors)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Return the inputs, all by position or all by keyword."""
         if not kwargs or not args:
             return kwargs or args
@@ -257,7 +257,7 @@ class _Forward:
         bound.pop(next(iter(forward.parameters)))
         return bound
 
-    def layers(self, inputs: Any, *, proven: bool = True) -> LayerGraph:
+    def layers(self, inputs: object, *, proven: bool = True) -> LayerGraph:
         """Record the model's calls on inputs.
 
         Raises:
@@ -276,7 +276,7 @@ class _Forward:
         check_placements(layers.calls, layers.rules, self.file.stages)
         return layers
 
-    def _trace(self, inputs: Any) -> _Traced:
+    def _trace(self, inputs: object) -> _Traced:
         with reading(self.model) as read:
             layers = self.layers(inputs)
         graph, entries = layers.calls, self.file.stages
@@ -308,6 +308,8 @@ class _Forward:
         store = Parameters(
             self.seat, 0, {}, {n: p.shape for n, p in parameters.items()}
         )
+        # The first gradient that arrives asks for one ``finish`` once the whole backward is over:
+        # sums over processes need all gradients, in one order everywhere.
         waiting = [False]
 
         def arrived(leaf: torch.Tensor) -> None:
@@ -373,12 +375,12 @@ class _Whole(torch.autograd.Function):
     """A model's output, whose gradient may be a DTensor because of terms of parameters."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, value: torch.Tensor) -> torch.Tensor:
         """Return the value."""
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, *given: Any) -> Any:
+    def backward(ctx: object, *given: object) -> Any:
         """Return the gradient as a plain tensor."""
         return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gnnplace.costs.profiling.targets import resolve_cluster
+from gnnplace.costs import resolve_cluster
 from gnnplace.plans.hybrid.groups import Running, grouped_plan
 from gnnplace.plans.job import CAPTURING
 from gnnplace.problem import Cluster

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gnnplace.costs.collectives import BUCKET
+from gnnplace.costs import BUCKET
 from gnnplace.run.planned.seats import Seat
 from gnnplace.sharding import REPLICATED, Layout, redistribute
 from gnnplace.torch_names import gather_flat, scatter_flat

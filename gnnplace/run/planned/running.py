@@ -153,6 +153,8 @@ def run_plan(
         workload = load(model, fake=True)
         refuse_meta(workload.model, workload.inputs, "execute")
         check_model(plan.file, workload)
+    # Each worker notes its current action in shared memory. As long as that changes, the run has
+    # not hung, and what is written there says where a worker stopped.
     words = shared_words(seats.count * WORDS)
 
     def work(process: int) -> Trial:

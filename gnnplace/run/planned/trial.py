@@ -371,7 +371,7 @@ class _RandomnessWatch(TorchDispatchMode):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         norms = "batch_norm" in func.__name__ and bool(args[5])
         self.has_found = self.has_found or norms or may_draw(func, args, kwargs)

@@ -223,6 +223,8 @@ def whole_weights(
         keepers: ranks that keep each buffer up to date.
         marks: of the parts.
     """
+    # 1. Gather: the first rank that holds a tensor sends it to all; all processes take part in
+    # the same order.
     whole_tensors: dict[int, torch.Tensor] = {}
     with torch.no_grad(), marks.plain():
         for name, parameter in model.named_parameters():
@@ -244,6 +246,7 @@ def whole_weights(
                 buffer.detach().clone(), store, keepers.get(name, (0,))[0]
             )
             whole_tensors[id(buffer)] = sent_buffer
+    # 2. Replace: the modules' tables name whole tensors where they named local parts.
     tables: list[Registered] = [
         table  # type: ignore[misc]
         for module in model.modules()
@@ -256,6 +259,7 @@ def whole_weights(
         )
     for module in model.modules():
         vars(module)[WHOLE] = True
+    # 3. Restore: training goes on with the parts, also after an error of the caller.
     try:
         yield
     finally:

@@ -28,14 +28,20 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import nn
 from torch.utils.data import DataLoader
 
-from gnnplace.costs.profiling.profiler import profile_model
+from gnnplace.costs import profile_model
 from gnnplace.errors import ChangedWarning, InputError, UnsupportedError
 from gnnplace.files import write_json
 from gnnplace.lightning_names import trainer_of
 from gnnplace.policy import DEFAULT_BUDGET, place
-from gnnplace.problem import OPTIONS_KEY, Cluster, Placement, Problem
-from gnnplace.problem.constraints.constraints import Given, as_constraints
-from gnnplace.problem.placement import placement_to_data
+from gnnplace.problem import (
+    OPTIONS_KEY,
+    Cluster,
+    Given,
+    Placement,
+    Problem,
+    as_constraints,
+    placement_to_data,
+)
 from gnnplace.run.training.training_step import TrainingStep
 from gnnplace.run.training.training_step import compile as compile_step
 from gnnplace.torch_names import pytree
@@ -152,11 +158,13 @@ def _noted_logs(module: LightningModule) -> Iterator[Notes]:
     """Hide the trainer from a module, and note what it logs, within the context."""
     notes: Notes = []
 
-    def log(name: str, value: Any, *args: Any, **options: Any) -> None:
+    def log(name: str, value: object, *args: object, **options: object) -> None:
         bound = _LOG.bind(None, name, value, *args, **options).arguments
         notes.append((name, value, {k: bound[k] for k in list(bound)[3:]}))
 
-    def log_dict(dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
+    def log_dict(
+        dictionary: Mapping[str, Any], *args: object, **options: object
+    ) -> None:
         for name, value in dictionary.items():
             log(name, value, *args, **options)
 
@@ -274,7 +282,7 @@ class PlacedStrategy(SingleDeviceStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             _refuse(self.lightning_module, self.precision_plugin.precision)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         """Capture and place the step with the first batch.
 
         Raises:
@@ -284,7 +292,7 @@ class PlacedStrategy(SingleDeviceStrategy):
             _refuse_shorter(self._trainer)
             self._start(batch)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def training_step(self, *args: object, **kwargs: object) -> torch.Tensor:
         """Return the loss of a batch from the workers, and log it as `training_step` does."""
         assert self.step is not None
         assert self._recorded is not None
@@ -311,7 +319,7 @@ class PlacedStrategy(SingleDeviceStrategy):
         self._close()
         super().teardown()
 
-    def _start(self, batch: Any) -> None:
+    def _start(self, batch: object) -> None:
         module, (optimizer,) = self.lightning_module, self.optimizers
         self._logged = Logged()
         self._recorded = RecordedStep(module, batch, self._logged)
@@ -334,7 +342,7 @@ class PlacedStrategy(SingleDeviceStrategy):
         self.step.num_steps = self._trainer.fit_loop.total_batch_idx
 
     def _search_placement(
-        self, model: RecordedStep, inputs: Any, optimizer: torch.optim.Optimizer
+        self, model: RecordedStep, inputs: object, optimizer: torch.optim.Optimizer
     ) -> tuple[Placement, Problem]:
         """Search a placement of the step, and return it with its problem."""
         priced_as = "sgd" if type(optimizer) is torch.optim.SGD else "adamw"

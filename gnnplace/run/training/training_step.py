@@ -33,8 +33,7 @@ from torch import nn
 
 from gnnplace.errors import FormatError, InputError, MismatchError
 from gnnplace.files import write_whole
-from gnnplace.problem import Placement, Problem
-from gnnplace.problem.constraints.constraints import Given
+from gnnplace.problem import Given, Placement, Problem
 from gnnplace.run.placed import (
     AUTO,
     ExecutionOptions,

@@ -60,7 +60,7 @@ class Crew:
             raise
         self._replies()
 
-    def ask(self, request: Any) -> list[Any]:
+    def ask(self, request: object) -> list[Any]:
         """Hand a request to every worker and wait for all answers, in order.
 
         Args:

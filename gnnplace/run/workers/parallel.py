@@ -87,7 +87,7 @@ def _work(job: Job, pipe: Connection, cores: tuple[int, ...], parent: int) -> No
         os._exit(1)  # the missing result says it; the parent has the interrupt as well
 
 
-def _result(entry: _Running) -> Any:
+def _result(entry: _Running) -> object:
     try:
         result = entry.pipe.recv()
     except (EOFError, ConnectionError):

@@ -613,6 +613,7 @@ class _Recorder(TorchFunctionMode):
         needed = {
             x.value for x in pytree.tree_leaves(template) if isinstance(x, CallRef)
         }
+        # From the last call back: what is needed is read by a needed call, or lasts (buffers).
         positions: list[int] = []
         for index, call in reversed([*enumerate(self.calls)]):
             if needed.intersection(call.results) or index in self._lasting:
@@ -621,6 +622,7 @@ class _Recorder(TorchFunctionMode):
         positions.reverse()
         calls = tuple(self.calls[i] for i in positions)
         constants = {i: t for i, t in self.constants.items() if i in needed}
+        # A tensor from outside that wants a gradient would be trained by nobody.
         for call in calls:
             learned = [constants[i] for i in call.reads if i in constants]
             if (

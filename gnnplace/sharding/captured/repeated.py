@@ -343,7 +343,7 @@ class _VisitForm:
         stand = StandIn(
             name=path,
             reads=order,
-            made=tuple(geometries.values()),
+            results=tuple(geometries.values()),
             output=output,
         )
         reads = tuple(self.visit.arguments[i].value for i in order)

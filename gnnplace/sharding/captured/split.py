@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -52,7 +52,7 @@ class LayerGraph:
 
 def layer_graph(
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     loss: Callable[..., torch.Tensor] | None,
     name: str,
     *,

@@ -131,13 +131,13 @@ def check_layouts(step: StepModule) -> None:
             (f"attribute {_shown(f'{path}.{name}')!r}", x)
             for name, x in vars(module).items()
         ]
-    for what, tensor in tensors:
+    for label, tensor in tensors:
         if isinstance(tensor, torch.Tensor) and (
             tensor.layout != torch.strided or tensor.is_quantized
         ):
             kind = "quantized" if tensor.is_quantized else str(tensor.layout)
             raise CaptureError(
-                f"{what} is no dense tensor ({kind}), and a recorded step keeps dense ones alone; "
+                f"{label} is no dense tensor ({kind}), and a recorded step keeps dense ones alone; "
                 "make it dense (.to_dense(), .dequantize()), or compute with indices and values"
             )
 

@@ -338,7 +338,7 @@ def _backward_of(traceable: TraceableStep) -> Callable[..., Any]:
     """Return `torch.autograd.grad` for tracing: it begins the step's backward pass."""
     original = torch.autograd.grad
 
-    def grad(outputs: Any, *args: Any, **options: Any) -> Any:
+    def grad(outputs: Any, *args: Any, **options: Any) -> object:
         traceable.custom_gradients += custom_gradients(outputs)
         with traceable.in_backward():
             return original(outputs, *args, **options)
@@ -350,7 +350,7 @@ def _hook_of(traceable: TraceableStep) -> Callable[..., Any]:
     """Return `Tensor.register_hook` for tracing, which notes the hook."""
     original = torch.Tensor.register_hook
 
-    def register(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+    def register(tensor: torch.Tensor, hook: Callable[..., Any]) -> object:
         traceable.custom_gradients.append(
             f"hook {getattr(hook, '__name__', '')!r} of a tensor"
         )

@@ -72,7 +72,7 @@ class _Reentrant:
     """The stand-in for `torch.utils.checkpoint.CheckpointFunction`."""
 
     @staticmethod
-    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    def apply(function: Callable[..., Any], preserve: bool, *args: object) -> Any:
         """Run the function as a region, or without gradients where no input needs one."""
         if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             with torch.no_grad():
@@ -115,13 +115,15 @@ def _marked(
 ) -> Callable[..., Iterator[None]]:
     """Return the generator behind a region; each of its runs marks the nodes that it makes."""
 
-    def generator(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def generator(
+        function: Callable[..., Any], *arguments: object, **options: object
+    ) -> Any:
         preserve = is_random_state_kept((function, *arguments), options)
         outer = region_of(traceback.current_meta)
         index, runs = counts.get(outer, 0), 0
         counts[outer] = index + 1
 
-        def run_again(*args: Any, **keywords: Any) -> Any:
+        def run_again(*args: object, **keywords: object) -> Any:
             nonlocal runs
             runs += 1
             second_runs.append((*outer, (index, runs, preserve)))

@@ -45,7 +45,7 @@ class TensorPlace:
         """Return what is there now; a tensor at first."""
         return self.table[self.key] if self.key in self.table else None  # noqa: SIM401 - no dict
 
-    def put(self, tensor: Any) -> None:
+    def put(self, tensor: object) -> None:
         """Put a tensor there."""
         self.table[self.key] = tensor
 
@@ -81,13 +81,13 @@ class TraceableStep(nn.Module):
         self._traced: list[Any] | None = None
 
     def named_parameters(
-        self, *args: Any, **options: Any
+        self, *args: object, **options: object
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield every parameter under its first name alone."""
         yield from self._first("parameter")
 
     def named_buffers(
-        self, *args: Any, **options: Any
+        self, *args: object, **options: object
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield every buffer, then every plain tensor attribute, under its first name alone."""
         yield from self._first("buffer")
@@ -204,7 +204,7 @@ class TraceableStep(nn.Module):
         return new_buffers
 
 
-def _check_rebound(place: TensorPlace, old: torch.Tensor, new: Any) -> None:
+def _check_rebound(place: TensorPlace, old: torch.Tensor, new: object) -> None:
     """Refuse a parameter that is bound anew, and a buffer to another shape or type."""
     name = place.name.removeprefix("model.")
     if place.kind == "parameter":

@@ -66,7 +66,7 @@ def signature(traced: Traced, *, by_numbers: bool = False) -> list[Any]:
     constant_index: dict[str, int] = {}
     owner = traced.graph.owning_module
 
-    def constant(kind: str, name: str, tensor: Any) -> Any:
+    def constant(kind: str, name: str, tensor: object) -> object:
         if not by_numbers or not isinstance(tensor, torch.Tensor):
             return (kind, name)
         index = constant_index.setdefault(name, len(constant_index))
@@ -143,7 +143,7 @@ def _changed(slot: Slot) -> Slot:
     )
 
 
-def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
+def input_slot(desc: object, buffers: Mapping[str, torch.Tensor]) -> Slot:
     """Return the slot of an input; a buffer that is none of ``buffers`` is a constant.
 
     Raises:
@@ -163,7 +163,7 @@ def input_slot(desc: Any, buffers: Mapping[str, torch.Tensor]) -> Slot:
 
 
 def _output_slot(
-    desc: Any, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
+    desc: object, buffers: Mapping[str, torch.Tensor], rebound: tuple[str, ...]
 ) -> Slot:
     """Return the slot of an output; outputs behind the loss are the rebound buffers, in order."""
     if isinstance(desc, descriptors.GradAOTOutput):

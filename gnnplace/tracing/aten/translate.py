@@ -109,7 +109,7 @@ class Translator:
             beside=not stack_of(node),
         )
 
-    def _argument(self, value: Any, reader: fx.Node) -> Any:
+    def _argument(self, value: object, reader: fx.Node) -> Any:
         """Return an argument with `Ref`s in the place of nodes.
 
         Args:
@@ -151,7 +151,9 @@ class Translator:
             self._element(node, i, item, i in used) for i, item in enumerate(value)
         )
 
-    def _element(self, node: fx.Node, index: int, value: Any, used: bool) -> str | None:
+    def _element(
+        self, node: fx.Node, index: int, value: object, used: bool
+    ) -> str | None:
         """Return the value of one element of a tuple; None if nobody reads it."""
         if not used or not isinstance(value, torch.Tensor):
             return None
@@ -160,7 +162,7 @@ class Translator:
         return name
 
 
-def _is_unknown(value: Any) -> bool:
+def _is_unknown(value: object) -> bool:
     """Return whether a value is a tensor whose shape depends on numbers."""
     return isinstance(value, torch.Tensor) and not all(
         type(n) is int for n in value.shape

@@ -283,10 +283,10 @@ class _Follower:
 
     def _inside(self, node: fx.Node, twin: fx.Node) -> States:
         """Return states of an op that calls another graph, as `torch.no_grad` and `autocast` do."""
-        share, whole = called_graph(self.share, node), called_graph(self.whole, twin)
-        if share is None or whole is None or op_name(node.target) not in CALLS:
+        share, full = called_graph(self.share, node), called_graph(self.whole, twin)
+        if share is None or full is None or op_name(node.target) not in CALLS:
             return State(UNKNOWN, culprit=node, why=UNRULED)
-        nested = _Follower(share, whole, self.count, self.mode, self)
+        nested = _Follower(share, full, self.count, self.mode, self)
         operands = [
             n
             for n in node.args
@@ -337,7 +337,7 @@ class _Follower:
         if not self.mode.assume:
             return failed
         states = tuple(
-            state_by_shape(share, whole, op, failed) for share, whole in op.shapes
+            state_by_shape(share, full, op, failed) for share, full in op.shapes
         )
         if not any(state.is_failure for state in states):
             self.result.assumed.append(op.node)
@@ -429,10 +429,10 @@ class _Follower:
             UndecidedError: the shapes do not agree with it.
         """
         states = state if isinstance(state, tuple) else (state,) * len(op.shapes)
-        for result_state, (share, whole) in zip(states, op.shapes, strict=False):
+        for result_state, (share, full) in zip(states, op.shapes, strict=False):
             if (
                 not result_state.is_failure
-                and whole_shape(result_state, share, self.count) != whole
+                and whole_shape(result_state, share, self.count) != full
             ):
                 raise UndecidedError(
                     f"its rule does not fit its shape ({result_state.kind})"
@@ -490,7 +490,12 @@ class _Follower:
     def _given(self, node: fx.Node, operand: fx.Node, twin: fx.Node) -> fx.Node:
         """Return the whole batch's value of an operand, as a buffer of the share's graph."""
         name = next(
-            (n for n, given in self.result.given.items() if given is twin), None
+            (
+                n
+                for n, twin_of_name in self.result.given.items()
+                if twin_of_name is twin
+            ),
+            None,
         )
         if name is None:
             name = f"{GIVEN}{len(self.result.given)}"

@@ -114,33 +114,33 @@ class Cutter:
         """
         self.batch, self.repaired = self._uncut, False
         with user_functions() as uncut:
-            share, whole = _module(exported), _module(export(self._step))
+            share, full = _module(exported), _module(export(self._step))
         self._tried = (
             partial(find_mixing, uncut, called, self.batch.count) if called else None
         )
-        write_out_counts(whole)
-        flow = self._followed(share, whole)
+        write_out_counts(full)
+        flow = self._followed(share, full)
         loss = flow.loss
         if loss.kind == UNKNOWN and self._has_numbers:
             # Take it that ops without a rule keep examples apart; the numbers decide below.
             share = _module(exported)
-            flow = self._followed(share, whole, assume=True)
+            flow = self._followed(share, full, assume=True)
             loss = flow.loss if flow.loss.kind == MIXED else loss
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if fixed and flow.holds and (flow.given or flow.scaled):
-            self._leave(_module(exported), share, whole, flow, fixed)
-            self._confirm(own, whole)
+            self._leave(_module(exported), share, full, flow, fixed)
+            self._confirm(own, full)
             return share
         if flow.holds:
-            self._give(share, whole, flow)
+            self._give(share, full, flow)
             self.repaired = bool(flow.given or flow.scaled)
             self.batch = replace(self.batch, notes=tuple(notes(flow)))
         else:
             share = _module(exported)
-        self._judge(loss, self._numbers(whole, share, loss))
-        self._confirm(own, whole)
+        self._judge(loss, self._numbers(full, share, loss))
+        self._confirm(own, full)
         if self._bare and flow.holds:
-            self._bear(_module(exported), whole, bool(flow.assumed))
+            self._bear(_module(exported), full, bool(flow.assumed))
         if self.batch.differs:
             self.batch = replace(self.batch, given=(), numbers=None, notes=())
             self.repaired = False
@@ -275,12 +275,12 @@ def describe_failure(state: State) -> str:
     node = state.culprit
     if node is None:
         return f"the loss cannot be cut: {state.why}"
-    what = (
+    subject = (
         f"input {node.name!r}"
         if node.op == "placeholder"
         else f"op {op_name(node.target)!r}"
     )
-    return f"{what}{node_place(node)} cannot be cut: {state.why}"
+    return f"{subject}{node_place(node)} cannot be cut: {state.why}"
 
 
 def notes(flow: Flow) -> list[str]:

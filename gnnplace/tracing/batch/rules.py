@@ -284,12 +284,12 @@ def _ratio(op: Op, name: str) -> float:
     Raises:
         UndecidedError: one of them is zero.
     """
-    share, whole = op.args.get(name), op.whole_args.get(name)
-    if isinstance(share, fx.Node) or share is None or share == whole:
+    share, full = op.args.get(name), op.whole_args.get(name)
+    if isinstance(share, fx.Node) or share is None or share == full:
         return 1.0
-    if not share or not whole:
+    if not share or not full:
         raise UndecidedError("a number in it depends on the size of the batch")
-    return float(whole) / float(share)
+    return float(full) / float(share)
 
 
 def reduced(op: Op) -> States:

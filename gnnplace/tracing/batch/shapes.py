@@ -40,10 +40,10 @@ def reshaped(op: Op) -> State:
         return state
     if state.kind == SAME:
         return fresh(op)
-    share, whole = op.shapes[0]
+    share, full = op.shapes[0]
     shape_before = shape_of(op.operands[0])
-    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
-    if len(share) != len(whole) or len(dims) != 1:
+    dims = [d for d, (a, b) in enumerate(zip(share, full, strict=False)) if a != b]
+    if len(share) != len(full) or len(dims) != 1:
         raise MixesError("it cuts the batch elsewhere than between examples")
     # Elements before the batch, and elements before the axis that grows with it.
     num_before = prod(shape_before[: state.dim]) * state.outer
@@ -69,14 +69,14 @@ def expanded(op: Op) -> States:
 
 def _repeated(op: Op, state: State) -> State:
     """Return the state of copies of the batch: parts of one axis, as of a concatenation."""
-    (share, whole), new = (
+    (share, full), new = (
         op.shapes[0],
         len(op.shapes[0][0]) - len(shape_of(op.operands[0])),
     )
     dim, repeats = state.dim + new, op.args["repeats"]
     if isinstance(repeats, fx.Node) or new < 0:
         raise UndecidedError("it repeats by numbers of a tensor, or in one axis")
-    if tuple(n * (op.count if k == dim else 1) for k, n in enumerate(share)) != whole:
+    if tuple(n * (op.count if k == dim else 1) for k, n in enumerate(share)) != full:
         raise MixesError("it repeats the batch as often as it has examples")
     return state.at(
         dim, state.outer * (1 if isinstance(repeats, int) else repeats[dim])
@@ -92,13 +92,13 @@ def broadcast(op: Op) -> tuple[State, ...]:
     nodes = list(op.args["tensors"])
     aligned(op, {n: op.plain(n) for n in nodes})
     states = []
-    for node, (share, whole) in zip(nodes, op.shapes, strict=True):
+    for node, (share, full) in zip(nodes, op.shapes, strict=True):
         state = op.state(node)
         if state.kind == SPLIT:
             states.append(state.at(state.dim + len(share) - len(shape_of(node))))
         else:
             dims = [
-                d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b
+                d for d, (a, b) in enumerate(zip(share, full, strict=True)) if a != b
             ]
             states.append(
                 State(SPLIT, dims[0], from_batch=state.from_batch) if dims else state
@@ -226,11 +226,11 @@ def filled(op: Op) -> State:
 
 def positions(op: Op) -> State:
     """Follow the batch through `arange`: if its end is the batch it counts the examples."""
-    share, whole = op.shapes[0]
+    share, full = op.shapes[0]
     start, step = op.get("start", default=0), op.get("step", default=1)
-    if share == whole:
+    if share == full:
         return same(from_batch=True)
-    if start != 0 or step != 1 or whole[0] != share[0] * op.count:
+    if start != 0 or step != 1 or full[0] != share[0] * op.count:
         return State(
             MIXED, from_batch=True, culprit=op.node, why="it counts the examples"
         )

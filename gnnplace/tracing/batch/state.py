@@ -141,7 +141,7 @@ class Op:
             for a in self.schema.arguments
         }
 
-    def get(self, *names: str, default: Any = None) -> Any:
+    def get(self, *names: str, default: object = None) -> Any:
         """Return the argument of the first of these names that the op has."""
         return next((self.args[name] for name in names if name in self.args), default)
 

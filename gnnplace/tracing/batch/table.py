@@ -86,11 +86,11 @@ def picked(op: Op) -> States:
     Raises:
         UndecidedError: every share takes the first rows of a table, as many as it has examples.
     """
-    node, (share, whole) = op.operands[0], op.shapes[0]
+    node, (share, full) = op.operands[0], op.shapes[0]
     state = op.state(node)
-    if state.kind == SAME and share != whole:
+    if state.kind == SAME and share != full:
         raise UndecidedError("it takes as many rows of a table as there are examples")
-    if (share, whole) == (shape_of(node), shape_of(op.twin_of(node))) and len(
+    if (share, full) == (shape_of(node), shape_of(op.twin_of(node))) and len(
         op.shapes
     ) == 1:
         return each(op, state)
@@ -214,7 +214,7 @@ def _case(op: Op) -> tuple[list[fx.Node], Case]:
 
     args, kwargs = fx.map_arg(_arguments(op, op.twin), reference)
     function = op.node.target.overloadpacket  # type: ignore[union-attr]
-    result_shapes = tuple(whole for _, whole in op.shapes)
+    result_shapes = tuple(full for _, full in op.shapes)
     call = LayerCall(
         name=op.node.name,
         function=function,
@@ -245,11 +245,11 @@ def fresh(op: Op) -> State:
     Raises:
         UndecidedError: several axes differ.
     """
-    share, whole = op.shapes[0]
-    if share == whole:
+    share, full = op.shapes[0]
+    if share == full:
         return same(op.from_batch)
-    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=True)) if a != b]
-    if len(share) != len(whole) or len(dims) != 1:
+    dims = [d for d, (a, b) in enumerate(zip(share, full, strict=True)) if a != b]
+    if len(share) != len(full) or len(dims) != 1:
         raise UndecidedError("its shape depends on the batch in several ways")
     return op.split(dims[0])
 

@@ -104,14 +104,14 @@ def alike(node: fx.Node, twin: fx.Node) -> bool:
 
 def input_state(node: fx.Node, twin: fx.Node, count: int) -> State:
     """Return the state of an input: split along the axis that grows with the batch."""
-    share, whole = shape_of(node), shape_of(twin)
-    if share == whole:
+    share, full = shape_of(node), shape_of(twin)
+    if share == full:
         return same(from_batch=True)
-    dims = [d for d, (a, b) in enumerate(zip(share, whole, strict=False)) if a != b]
+    dims = [d for d, (a, b) in enumerate(zip(share, full, strict=False)) if a != b]
     if (
-        len(share) != len(whole)
+        len(share) != len(full)
         or len(dims) != 1
-        or whole[dims[0]] != count * share[dims[0]]
+        or full[dims[0]] != count * share[dims[0]]
     ):
         return State(
             UNKNOWN, culprit=node, why="this input has the batch on several axes"
@@ -135,7 +135,7 @@ def is_plain(op: Op) -> bool:
     share_numbers = list(statics(list(op.args.values())))
     whole_numbers = list(statics(list(op.whole_args.values())))
     return share_numbers == whole_numbers and all(
-        share == whole for share, whole in op.shapes
+        share == full for share, full in op.shapes
     )
 
 
@@ -146,9 +146,7 @@ def depends_on_size(op: Op) -> bool:
     pairs = (
         (a, op.whole_args[name]) for name, a in op.args.items() if name not in SIZES
     )
-    return any(
-        list(statics([share])) != list(statics([whole])) for share, whole in pairs
-    )
+    return any(list(statics([share])) != list(statics([full])) for share, full in pairs)
 
 
 def unknown(state: State) -> State:

@@ -57,7 +57,7 @@ class UserFunction:
     def __name__(self) -> str:
         return f"{self.of.__name__}.apply"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Call it as the user does."""
         depth = len(_ANNOUNCED)
         _ANNOUNCED.append(self.of)
@@ -94,7 +94,7 @@ class UserCall:
         return f"autograd function {self.function.of.__name__}"
 
     @classmethod
-    def of(cls, function: UserFunction, args: Any, like: type[Any]) -> UserCall:
+    def of(cls, function: UserFunction, args: object, like: type[Any]) -> UserCall:
         """Return a call with its arguments.
 
         Args:
@@ -132,7 +132,7 @@ def user_functions() -> Iterator[list[UserCall]]:
     """
     calls: list[UserCall] = []
 
-    def apply(cls: type, *args: Any) -> Any:
+    def apply(cls: type, *args: object) -> Any:
         if cls.__module__.startswith(OUR_MODULES):
             return UserFunction(cls)(*args)
         call = UserCall.of(UserFunction(cls), args, torch.Tensor)
@@ -222,8 +222,8 @@ def find_mixing(
         if call.function != share.function or len(share.tensors) != len(axes):
             return None
         # A tensor that is not cut must be the same in both.
-        for axis, (whole, part) in zip(axes, pairs, strict=True):
-            if axis is None and whole.shape != part.shape:
+        for axis, (full, part) in zip(axes, pairs, strict=True):
+            if axis is None and full.shape != part.shape:
                 return None
         if any(axis is not None for axis in axes) and not agrees_in_parts(
             call, axes, count, grows=True
@@ -295,23 +295,25 @@ def _agrees(
     ]
     random_state = torch.get_rng_state()
     shards = _split(tensors, axes, parts)
-    whole = call.on(tensors)
+    full_results = call.on(tensors)
     by_shard = [call.on(shard) for shard in shards]
     if not torch.equal(random_state, torch.get_rng_state()):
         return False  # it draws random numbers
-    if any(len(results) != len(whole) for results in by_shard):
+    if any(len(results) != len(full_results) for results in by_shard):
         return False
 
-    joined = _join_results(by_shard, whole)
+    joined = _join_results(by_shard, full_results)
     if None in joined.axes and not grows:
         return False
-    if not _is_finite(whole):
+    if not _is_finite(full_results):
         return None
-    if not all(map(_same, joined.tensors, whole)):
+    if not all(map(_same, joined.tensors, full_results)):
         return False
 
     # The backward pass, from random gradients of the results.
-    gradients = [torch.randn_like(r) if r.is_floating_point() else r for r in whole]
+    gradients = [
+        torch.randn_like(r) if r.is_floating_point() else r for r in full_results
+    ]
     expected = _gradients(call, tensors, gradients)
     if not _is_finite(expected):
         return None

@@ -86,7 +86,7 @@ class LayerCall:
         """Return the function's plain name, such as "linear" or "add" (also of `+=`)."""
         return function_name(self.function)
 
-    def argument(self, position: int, name: str, default: Any = None) -> Any:
+    def argument(self, position: int, name: str, default: object = None) -> Any:
         """Return an argument by position or name."""
         return (
             self.args[position]
@@ -170,7 +170,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return name.rstrip("_")
 
 
-def fill(template: Any, values: Callable[[int], Any]) -> Any:
+def fill(template: object, values: Callable[[int], Any]) -> Any:
     """Return a copy of a call's arguments with a tensor for every `CallRef`."""
     if isinstance(template, CallRef):
         return values(template.value)

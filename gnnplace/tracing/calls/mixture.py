@@ -579,7 +579,7 @@ def _gate_of(module: Any) -> str | None:
     return name
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: object) -> Any:
     """Return the plain data in an attribute; None if it may hold more."""
     if isinstance(value, nn.Module):
         tensors_and_modules = [*value.parameters(), *value.buffers(), *value.children()]

@@ -80,7 +80,7 @@ class QuickFakes(BareMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         kind = _kind(func)
         operands: list[Any] = []
@@ -209,7 +209,7 @@ def _described(tensor: FakeTensor) -> _ResultGeometry:
     )
 
 
-def _mapped(change: Callable[[Any], Any], results: object) -> Any:
+def _mapped(change: Callable[[Any], Any], results: object) -> object:
     """Return results of an op, one by one changed; those that are None stay so."""
     if isinstance(results, tuple | list) and type(results) is not _ResultGeometry:
         return type(results)(None if x is None else change(x) for x in results)

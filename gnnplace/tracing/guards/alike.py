@@ -81,21 +81,21 @@ class StandIn:
     Attributes:
         name: name of the layer.
         reads: positions, among the leaves of its arguments, of the tensors that it reads.
-        made: geometry of the tensors that it makes.
+        results: geometry of the tensors that it makes.
         output: what it returns, `ArgumentLeaf` and `LayerResult` for tensors.
     """
 
     name: str
     reads: tuple[int, ...]
-    made: tuple[Geometry, ...]
+    results: tuple[Geometry, ...]
     output: Any
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, *args: object, **options: object) -> Any:
         """Return the output of the layer, of the right geometry."""
         leaves = pytree.tree_leaves((args, options))
         tensors = self.tensors([leaves[i] for i in self.reads])
 
-        def fill(leaf: Any) -> Any:
+        def fill(leaf: object) -> Any:
             if isinstance(leaf, LayerResult):
                 return tensors[leaf.position]
             return leaves[leaf.position] if isinstance(leaf, ArgumentLeaf) else leaf
@@ -120,10 +120,10 @@ class _Layer(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         results = [
             torch.empty_strided(g.shape, g.stride, dtype=g.dtype, device=g.device)
-            for g in stand.made
+            for g in stand.results
         ]
         ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, results)
-        pairs = zip(results, stand.made, strict=True)
+        pairs = zip(results, stand.results, strict=True)
         ctx.mark_non_differentiable(
             *(x for x, geometry in pairs if not geometry.learns)
         )

@@ -275,7 +275,7 @@ def _joined(name: str, key: object, item: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> object:
     """Return a content with other tensors."""
     if isinstance(content, torch.Tensor):
         return renew(content)

@@ -134,7 +134,7 @@ class DeviceWatch(TorchDispatchMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Run one op and look at what it read and made."""
         kwargs = kwargs or {}
         if self._off or not isinstance(func, OpOverload) or func.namespace == OBSERVED:
@@ -207,7 +207,7 @@ def unguarded() -> Iterator[None]:
         yield
 
 
-def indexed(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+def indexed(tensor: torch.Tensor, index: object) -> torch.Tensor:
     """Return `tensor[index]` by ops: numbers, slices, `None`, `...`, tensors, lists of numbers."""
     axis, gathered = 0, dict[int, torch.Tensor]()
     for part in _spelled_out(

@@ -198,14 +198,14 @@ class _ConstantCall:
     """A call all of whose tensors follow from no others.
 
     Attributes:
-        made: Ids of the tensors that it made, or of all that share memory with what it changed.
+        results: Ids of the tensors that it made, or of all that share memory with what it changed.
         changes: Whether it changed tensors in place.
         function: The function.
         leaves: Its arguments.
         form: How the arguments are nested.
     """
 
-    made: list[int]
+    results: list[int]
     changes: bool
     function: Function
     leaves: list[Any]
@@ -313,20 +313,20 @@ class _Constants(TorchFunctionMode):
         for tensor, version in zip(tensors, versions, strict=True):
             if tensor._version != version:
                 changed.add(storage_of(tensor))
-        made = pytree.tree_leaves(result)
+        results = pytree.tree_leaves(result)
         if changed:
-            made = []
+            results = []
             for tensor, _ in self._constants.values():
                 if storage_of(tensor) in changed:
-                    made.append(tensor)
-        elif not all(map(torch.is_tensor, made)):
+                    results.append(tensor)
+        elif not all(map(torch.is_tensor, results)):
             return
-        elif not {*map(id, made)}.isdisjoint(map(id, tensors)):
+        elif not {*map(id, results)}.isdisjoint(map(id, tensors)):
             return  # it returned what it was given
-        for tensor in made:
+        for tensor in results:
             self._constants[id(tensor)] = tensor, tensor._version
         self._calls.append(
-            _ConstantCall([*map(id, made)], bool(changed), func, leaves, form)
+            _ConstantCall([*map(id, results)], bool(changed), func, leaves, form)
         )
 
     def _is_constant(self, value: object) -> bool:
@@ -348,7 +348,7 @@ class _Constants(TorchFunctionMode):
         needed = {id(value) for value in values if isinstance(value, torch.Tensor)}
         calls: list[_ConstantCall] = []
         for call in reversed(self._calls):
-            if not needed.isdisjoint(call.made):
+            if not needed.isdisjoint(call.results):
                 needed.update(map(id, call.leaves))
                 calls.append(call)
         numbers: dict[int, torch.Tensor] = {}
@@ -356,9 +356,9 @@ class _Constants(TorchFunctionMode):
             random_state = torch.get_rng_state()
             try:
                 for call in reversed(calls):
-                    made = pytree.tree_leaves(call.run(numbers))
+                    results = pytree.tree_leaves(call.run(numbers))
                     if not call.changes:
-                        numbers.update(zip(call.made, made, strict=True))
+                        numbers.update(zip(call.results, results, strict=True))
             except (
                 RuntimeError,
                 AssertionError,
@@ -405,7 +405,7 @@ def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
     return _CONVERT(module, *args, **options)
 
 
-def _as_list(tensor: torch.Tensor) -> Any:
+def _as_list(tensor: torch.Tensor) -> object:
     """Return a tensor's numbers one by one; torch's own (2.13) asks tensors that it has inside."""
     return [_as_list(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
 
@@ -450,7 +450,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
         numbers: tensors with numbers, by the ids of those without; None: all have numbers.
     """
 
-    def number(size: Any) -> Any:
+    def number(size: object) -> Any:
         if not isinstance(size, torch.Tensor):
             return size
         return int(size if numbers is None else numbers.get(id(size), size))
@@ -460,7 +460,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
 
 def _called(
     func: Function, leaves: list[Any], form: Any, numbers: Mapping[int, torch.Tensor]
-) -> Any:
+) -> object:
     """Call a function on numbers of its tensors, by the ids of those without."""
     arguments = [
         numbers[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves

@@ -149,9 +149,9 @@ def _first_line(error: BaseException, place: str, module: nn.Module | None) -> s
         for f, _ in _frames(error)
     ):
         return COND
-    if any(refuses_inference(each) for each in _causes(error)):
+    if any(refuses_inference(cause) for cause in _causes(error)):
         return INFERENCE
-    if any(refuses_generator(each) for each in _causes(error)):
+    if any(refuses_generator(cause) for cause in _causes(error)):
         return OWN_GENERATOR
     if "constant's list" in str(error):
         return (
@@ -210,8 +210,8 @@ def on_numbers(op: str, place: str, module: nn.Module | None = None) -> str:
             "loops among the edges; make it with add_self_loops=False, and add them to edge_index "
             "before the model (torch_geometric.utils.add_remaining_self_loops)"
         )
-    what, remedy = _of_numbers(op, source_line(place))
-    return f"the step depends on the numbers of a tensor{what}, and {STEP}; {remedy}"
+    description, remedy = _of_numbers(op, source_line(place))
+    return f"the step depends on the numbers of a tensor{description}, and {STEP}; {remedy}"
 
 
 def _of_numbers(op: str, line: str) -> tuple[str, str]:

@@ -439,12 +439,12 @@ class Fingerprint:
         for (_, name, title), value, value_before in pairs:
             if not same(value_before, value):
                 are_plain = isinstance(value, DATA) and isinstance(value_before, DATA)
-                what = (
+                difference = (
                     f"was {value_before}, now it is {value}"
                     if are_plain
                     else "is another one"
                 )
-                yield Change(name, f"{title}: its {name} {what}")
+                yield Change(name, f"{title}: its {name} {difference}")
         contents = zip(
             self._containers, snapshot.contents, recorded.contents, strict=True
         )

@@ -148,7 +148,7 @@ class Numbering(BareMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # which is asked for twice an op
         kwargs = kwargs or {}

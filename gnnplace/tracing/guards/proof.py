@@ -505,7 +505,7 @@ class _Judge:
         regions: list[Any] = []
         original = read_private(checkpoint, REGION, "torch")
 
-        def note_region(*args: Any, **options: Any) -> Any:
+        def note_region(*args: object, **options: object) -> Any:
             regions.append(args[0])
             return original(*args, **options)
 
@@ -525,8 +525,8 @@ class _Judge:
             differing: Values that differ.
             recording: The recording's run.
         """
-        more = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
-        values = f"({', '.join(differing[:2])}{more})"
+        suffix = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+        values = f"({', '.join(differing[:2])}{suffix})"
         step = self.runs.step
         for kind, name, t in _state(step):
             if t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None):
@@ -579,7 +579,7 @@ def _seeding(run: _Run) -> Iterator[None]:
 
 
 def _noting(
-    owner: Any,
+    owner: object,
     name: str,
     words: tuple[str, str],
     calls: list[tuple[str, str]],
@@ -588,7 +588,7 @@ def _noting(
     """Return a patch that notes calls of a function by the user's code, with where they are."""
     original = getattr(owner, name)
 
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> Any:
         if place := _place(step):
             calls.append((f"{words[0]}{place}", words[1]))
         return original(*args, **options)

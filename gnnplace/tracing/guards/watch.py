@@ -173,7 +173,7 @@ def other_autocasts() -> Iterator[list[str]]:
         make(self, device_type, dtype, enabled, *args, **options)
         setattr(self, ASKED, enabled)
 
-    def note_entered(self: Any) -> Any:
+    def note_entered(self: Any) -> object:
         is_enabled = getattr(self, ASKED, self._enabled or None)
         if self.device != HOST and is_enabled is not False:
             condition = "" if is_enabled else ", if it is enabled,"

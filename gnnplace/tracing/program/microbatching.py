@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.problem.microbatching import check_microbatches
+from gnnplace.problem import check_microbatches
 from gnnplace.tracing.program import operations
 from gnnplace.tracing.program.program import (
     UPDATE,
@@ -202,17 +202,17 @@ class _MicrobatchTransform:
 
     def update(self, op: ProgramOp) -> ProgramOp:
         """Return the update with the gradients of all copies, after the ops of all copies."""
-        after: list[str] = []
+        predecessors: list[str] = []
         for name in op.after:
             if name in self.updates:
-                after.append(name)
+                predecessors.append(name)
             else:
-                after += [f"{name}#{k}" for k in range(self.count)]
+                predecessors += [f"{name}#{k}" for k in range(self.count)]
         return replace(
-            op, args=tuple(self.spread(a) for a in op.args), after=tuple(after)
+            op, args=tuple(self.spread(a) for a in op.args), after=tuple(predecessors)
         )
 
-    def spread(self, argument: Any) -> Any:
+    def spread(self, argument: object) -> object:
         """Return an argument of an update; a list of gradients has those of every copy."""
         if not isinstance(argument, list):
             return argument

@@ -39,7 +39,7 @@ def overload(name: str) -> Callable[..., Any]:
     return reduce(getattr, name.split("."), torch.ops)  # type: ignore[arg-type, return-value]
 
 
-def seeded(name: str, target: str, *args: Any, **options: Any) -> Any:
+def seeded(name: str, target: str, *args: object, **options: object) -> Any:
     """Call a random ATen op with the seed of its name and of the current step.
 
     Args:
@@ -85,7 +85,7 @@ def drawing(device: torch.device, seed: int) -> Iterator[None]:
         generator.set_state(state)
 
 
-def only(target: str, *args: Any, **options: Any) -> torch.Tensor:
+def only(target: str, *args: object, **options: object) -> torch.Tensor:
     """Return the one element of what an ATen op returns as a list; a result is a tensor."""
     element: torch.Tensor = overload(target)(*args, **options)[0]
     return element

@@ -187,7 +187,7 @@ def base_name(name: str) -> str:
     return name.rpartition("#")[0] or name
 
 
-def iter_refs(value: Any) -> Iterator[Ref]:
+def iter_refs(value: object) -> Iterator[Ref]:
     """Yield every reference inside nested lists, tuples and dicts, in order."""
     waiting = [value]
     while waiting:
@@ -200,7 +200,7 @@ def iter_refs(value: Any) -> Iterator[Ref]:
             waiting += reversed(item.values())
 
 
-def map_refs(value: Any, function: Callable[[Ref], Any]) -> Any:
+def map_refs(value: object, function: Callable[[Ref], Any]) -> Any:
     """Return the same nested value with `function(ref)` in the place of every reference."""
     if isinstance(value, Ref):
         return function(value)
@@ -254,7 +254,7 @@ def clone_initial(program: Program) -> dict[str, torch.Tensor]:
     }
 
 
-def on_device(value: Any, device: torch.device) -> Any:
+def on_device(value: object, device: torch.device) -> Any:
     """Return what stands on `device` for a constant of a program, or for the function of an op.
 
     Devices become this one. A view that strides at capture allow may need a copy where kernels lay
@@ -314,7 +314,7 @@ class CallWriter:
             return "{" + ", ".join(items) + "}"
         return "(" + "".join(f"{self.text(item)}, " for item in value) + ")"
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value: object) -> str:
         """Return a global name for a value."""
         name = f"c{len(self.constants)}"
         self.constants[name] = value

@@ -150,7 +150,7 @@ def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tens
     away = [min(block, 2 * parts - 1 - block) for block in (2 * place, 2 * place + 1)]
     home = [block // 2 for block in blocks]
     counts, received = (
-        [where.count(k) for k in range(parts)] for where in (away, home)
+        [destinations.count(k) for k in range(parts)] for destinations in (away, home)
     )
     is_reversed = away[0] > away[1]  # rows for the first part come first
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -101,7 +100,7 @@ def _dropout(axes: Axes, case: Case) -> Callable[..., torch.Tensor]:
     return run
 
 
-def along(position: int, default: Any, name: str = "dim") -> Callable[[Case], Rule]:
+def along(position: int, default: object, name: str = "dim") -> Callable[[Case], Rule]:
     """Return the rule of calls that mix elements along some axes; new axes are last.
 
     Args:

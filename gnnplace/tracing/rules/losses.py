@@ -319,7 +319,7 @@ def _scaled(axes: Axes) -> Callable[..., torch.Tensor]:
     return run
 
 
-def _reduction(call: LayerCall, position: int) -> Any:
+def _reduction(call: LayerCall, position: int) -> object:
     """Return the reduction of a loss."""
     return call.argument(position, "reduction", MEAN)
 

@@ -71,14 +71,14 @@ def matmul(case: Case) -> Rule:
 
     `cdist` is split likewise, rows with rows; its features are not cut.
     """
-    left, right = case.shapes[:2]
+    first, second = case.shapes[:2]
     result = case.results[0]
-    rows = ("rows",) if len(left) > 1 else ()
-    columns = (OUT,) if len(right) > 1 else ()
+    rows = ("rows",) if len(first) > 1 else ()
+    columns = (OUT,) if len(second) > 1 else ()
     lead = numbered(len(result) - len(rows) - len(columns))
-    left_lead = broadcast(left[:-2], result[: len(lead)], lead)
-    right_lead = broadcast(right[:-2], result[: len(lead)], lead)
-    flops = 2.0 * math.prod(result) * left[-1]
+    left_lead = broadcast(first[:-2], result[: len(lead)], lead)
+    right_lead = broadcast(second[:-2], result[: len(lead)], lead)
+    flops = 2.0 * math.prod(result) * first[-1]
     if "cdist" in case.call.kind:
         draft = case.reads((*left_lead, *rows, None), (*right_lead, *columns, None))
     else:
@@ -160,8 +160,8 @@ def _lookup(
 def einsum(case: Case) -> Rule:
     """Split `einsum` along its letters, but those of a diagonal."""
     equation = str(case.call.args[0]).replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    terms = left.split(",")
+    inputs, arrow, output = equation.partition("->")
+    terms = inputs.split(",")
     if (
         not isinstance(case.call.args[0], str)
         or "." in equation
@@ -169,7 +169,7 @@ def einsum(case: Case) -> Rule:
     ):
         return whole(case, f"einsum {equation!r}")
     if not arrow:
-        right = "".join(sorted(c for c in {*left} - {","} if left.count(c) == 1))
+        output = "".join(sorted(c for c in {*inputs} - {","} if inputs.count(c) == 1))
     twice = {c for term in terms for c in term if term.count(c) > 1}
     sizes = dict[str, int]()
     for term, shape in zip(terms, case.shapes, strict=True):
@@ -178,7 +178,7 @@ def einsum(case: Case) -> Rule:
     for slot, (term, shape) in enumerate(zip(terms, case.shapes, strict=True)):
         letters = tuple(None if c in twice else c for c in term)
         draft.read(slot, broadcast(shape, tuple(sizes[c] for c in term), letters))
-    result = tuple(None if c in twice else c for c in right)
+    result = tuple(None if c in twice else c for c in output)
     return draft.rule("product", result, flops=2.0 * math.prod(sizes.values()))
 
 

@@ -197,18 +197,18 @@ def _axes_in_parts(
             v: _drawn(graph.values[v].shape, graph.values[v].dtype) for v in call.reads
         }
         try:
-            whole = _results(call, drawn)
+            full = _results(call, drawn)
             shares = [
                 _results(call, _part(drawn, axis, parts, k)) for k in range(parts)
             ]
         except Exception:  # whatever an unknown function raises: it cannot be tried
             return None
-    fits = len(whole) == len(call.results) and all(
-        len(share) == len(whole) for share in shares
+    fits = len(full) == len(call.results) and all(
+        len(share) == len(full) for share in shares
     )
-    if not fits or not whole:
+    if not fits or not full:
         return None
-    axes = [_joined(result, [s[i] for s in shares]) for i, result in enumerate(whole)]
+    axes = [_joined(result, [s[i] for s in shares]) for i, result in enumerate(full)]
     joined_axes = tuple(axis for axis in axes if axis is not None)
     return joined_axes if len(joined_axes) == len(axes) else None
 

@@ -337,7 +337,9 @@ def _with_rows(axes: Axes, label: str, examples: int) -> Axes:
 def _on_rows(run: Runner, label: str) -> Runner:
     """Return a runner that sees both cuts of rows as one."""
 
-    def on_rows(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> Any:
+    def on_rows(
+        call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+    ) -> object:
         return run(call, args, kwargs, RowShare(share, label))
 
     return on_rows

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.estimation import estimate_ops
-from gnnplace.costs.profiling.grouping import group_graph
-from gnnplace.costs.profiling.profiler import group_ops
+from gnnplace.costs import estimate_ops, group_graph, group_ops
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import write_text
 from gnnplace.graph import ComputationGraph, levels, upward_rank
-from gnnplace.problem.cluster.gpus import figures
+from gnnplace.problem import figures
 from gnnplace.tracing import CaptureOptions, Program, capture_model, program_graph
 from gnnplace.train.data.captured import PARTS, CapturedModel
 from gnnplace.train.data.captured_graph import (
@@ -70,8 +68,8 @@ def build_data(
         pairs = build_release(folder, progress=progress)
         progress(f"{folder}: {pairs} placements")
         return
-    chosen = recipe(recipe_name)
-    build_store(folder, select(models, chosen.models), progress, chosen)
+    data_recipe = recipe(recipe_name)
+    build_store(folder, select(models, data_recipe.models), progress, data_recipe)
 
 
 def select(
@@ -83,8 +81,8 @@ def select(
         InputError: There is no such model or family.
     """
     families = list(dict.fromkeys(model.family for model in models))
-    known = {model.name for model in models} | set(families)
-    unknown = [name for name in names if name not in known]
+    valid_names = {model.name for model in models} | set(families)
+    unknown = [name for name in names if name not in valid_names]
     if unknown:
         raise InputError(
             f"data: model {unknown[0]!r} is unknown; families: {', '.join(families)}"
@@ -114,12 +112,14 @@ def build_store(
         raise InputError(f"folder {str(folder)!r}: {error.strerror}") from None
     for number, model in enumerate(models, 1):
         path = target / f"{model.name}.npz"
-        kept = _is_of(path, model)
-        if not kept:
+        is_current = _is_of(path, model)
+        if not is_current:
             say(f"{number}/{len(models)} {model.name}: capturing {model.spec}")
             write_captured(path, capture_graph(model))
         ops = read_captured(path).num_ops
-        say(f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if kept else ''}")
+        say(
+            f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if is_current else ''}"
+        )
     graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
     write_text(target / CARD, card(graphs, of))
     write_sums(target)
@@ -162,7 +162,8 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     grouped = group_graph(
         program, fine, group, estimate_ops(program, KINDS[0]), apart=True
     )
-    made, count = grouped.graph, grouped.graph.num_ops
+    graph = grouped.graph
+    count = graph.num_ops
     launch = np.stack([_launches(program, kind) for kind in KINDS])
     work = np.stack([estimate_ops(program, kind) for kind in KINDS]) - launch
     classes = {
@@ -171,11 +172,11 @@ def _graph_of(program: Program, origin: dict[str, Any]) -> CapturedGraph:
     return CapturedGraph(
         origin=origin,
         graph=ComputationGraph(
-            tuple(op_names(count)),
-            made.producer,
-            made.size,
-            made.consumer_offset,
-            made.consumer,
+            names=tuple(op_names(count)),
+            producer=graph.producer,
+            size=graph.size,
+            consumer_offset=graph.consumer_offset,
+            consumer=graph.consumer,
         ),
         kinds=KINDS,
         work=np.stack([np.bincount(group, row, count) for row in work]).clip(0.0),
@@ -234,11 +235,16 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
         f"on the longest path ({kinds[REFERENCE] if kinds else 'cpu'}, without transfers).",
     ]
     for part in PARTS:
-        mine = [graph for graph in graphs if graph.origin["part"] == part]
-        if mine or of is STORE:
-            total = sum(graph.num_ops for graph in mine)
-            lines += ["", f"## {part}: {len(mine)} graphs, {total:,} ops", "", HEADINGS]
-            lines += ["|---|---|---:|---:|---:|---:|---:|---|", *map(_row, mine)]
+        part_graphs = [graph for graph in graphs if graph.origin["part"] == part]
+        if part_graphs or of is STORE:
+            total = sum(graph.num_ops for graph in part_graphs)
+            lines += [
+                "",
+                f"## {part}: {len(part_graphs)} graphs, {total:,} ops",
+                "",
+                HEADINGS,
+            ]
+            lines += ["|---|---|---:|---:|---:|---:|---:|---|", *map(_row, part_graphs)]
     versions = {
         ", ".join(map(" ".join, graph.origin["versions"].items())) for graph in graphs
     }

@@ -37,8 +37,7 @@ from gnnplace.errors import InputError
 from gnnplace.files import MOST
 from gnnplace.graph import ComputationGraph
 from gnnplace.placers import SearchSpace
-from gnnplace.problem import UPDATE, Cluster, Problem, build_problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import UPDATE, Cluster, Problem, build_problem, with_microbatches
 from gnnplace.train.data.captured_graph import CapturedGraph, read_captured
 from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
 
@@ -50,8 +49,8 @@ PARTS = (TRAIN, VALIDATION, TEST)
 def listed() -> dict[str, Any]:
     """Return the contents of ``models.yaml``: recipes, the split of families, models by recipe."""
     text = Path(__file__).with_name("models.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    contents: dict[str, Any] = yaml.safe_load(text)
+    return contents
 
 
 def _split(which: str) -> dict[str, str]:
@@ -347,10 +346,12 @@ def tight_memory(problem: Problem) -> float:
 def _chunks(space: SearchSpace) -> IntArray:
     """Return contiguous chunks of units with equal bytes of state and outputs. [U]"""
     problem, count = space.problem, space.problem.num_devices
-    made = np.bincount(problem.graph.producer, problem.graph.size, problem.num_ops)
-    need = np.bincount(problem.unit_of, problem.state + made, problem.num_units)[
-        space.unit_order
-    ]
+    output_bytes = np.bincount(
+        problem.graph.producer, problem.graph.size, problem.num_ops
+    )
+    need = np.bincount(
+        problem.unit_of, problem.state + output_bytes, problem.num_units
+    )[space.unit_order]
     middle = np.cumsum(need) - need / 2
     result = np.empty(problem.num_units, dtype=np.int32)
     result[space.unit_order] = np.minimum(

@@ -152,8 +152,8 @@ def read_captured(path: str | Path) -> CapturedGraph:
         header = json.loads(str(arrays["header"]))
     except BROKEN as error:
         raise FormatError(f"{path}: not a captured graph: {error}") from None
-    known = isinstance(header, dict)
-    if not known or (header.pop("format", None), header.pop("version", None)) != (
+    is_mapping = isinstance(header, dict)
+    if not is_mapping or (header.pop("format", None), header.pop("version", None)) != (
         FORMAT,
         VERSION,
     ):
@@ -209,18 +209,18 @@ def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
 
 
 def _assemble(header: dict[str, Any], arrays: dict[str, Any]) -> CapturedGraph:
-    whole = {key: np.cumsum(arrays[key]).astype(np.int32) for key in INDICES}
+    indices = {key: np.cumsum(arrays[key]).astype(np.int32) for key in INDICES}
     names = op_names(len(arrays["phase"]))
     size = arrays["size"].astype(np.float64)
     graph = ComputationGraph(
         tuple(names),
-        whole["producer"],
+        indices["producer"],
         size,
-        whole["consumer_offset"],
-        whole["consumer"],
+        indices["consumer_offset"],
+        indices["consumer"],
     )
     costs = {key: arrays[key].astype(np.float64) for key in COSTS}
     kinds = tuple(header.pop("kinds"))
     return CapturedGraph(
-        header, graph, kinds, phase=arrays["phase"], unit=whole["unit"], **costs
+        header, graph, kinds, phase=arrays["phase"], unit=indices["unit"], **costs
     )

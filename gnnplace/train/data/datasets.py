@@ -13,8 +13,7 @@ from pathlib import Path
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import read_text, write_text
-from gnnplace.problem import Cluster, Problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.train.data.captured import (
     AMPLE,
     MEMORY,
@@ -104,10 +103,10 @@ def find_dataset(name: str, start: str | Path = ".") -> CapturedStore:
     """
     if name == STORE.name:
         return shipped_store()
-    here = Path(start).resolve()
-    above = [folder / "data_sets" for folder in (here, *here.parents)]
+    root = Path(start).resolve()
+    above = [folder / "data_sets" for folder in (root, *root.parents)]
     for folder in (
-        here / name,
+        root / name,
         *(parent / name for parent in (*above, *SHIPPED_FOLDERS)),
     ):
         if folder.is_dir():
@@ -146,16 +145,14 @@ def dataset_problem(
             f"kinds: {', '.join(graph.kinds)}"
         )
     if memory not in MEMORY or microbatches < 1:
-        said = f"memory is {' or '.join(MEMORY)}, micro-batches >= 1"
-        raise InputError(f"graph {graph.name!r}: {said}")
+        rule = f"memory is {' or '.join(MEMORY)}, micro-batches >= 1"
+        raise InputError(f"graph {graph.name!r}: {rule}")
     if groups is not None:
         graph = graph.coarsened(groups)
-    name, costs = (
-        f"{graph.name} on {cluster.name}",
-        {kind: (kind, 1.0) for kind in cluster.kinds},
-    )
-    one = share_of(graph, name, cluster, 1.0 / microbatches, costs)
-    problem = with_microbatches(one, microbatches, profiled=True)
+    name = f"{graph.name} on {cluster.name}"
+    costs = {kind: (kind, 1.0) for kind in cluster.kinds}
+    share = share_of(graph, name, cluster, 1.0 / microbatches, costs)
+    problem = with_microbatches(share, microbatches, profiled=True)
     if memory == AMPLE:
         return problem
     return with_memory(

@@ -141,15 +141,15 @@ class GraphDataset(InMemoryDataset):  # type: ignore[misc]
 
     def process(self) -> None:
         """Make the graphs, filtered and transformed, and write them."""
-        made = [self._made(i) for i in range(len(self.names))]
-        kept = [
-            data for data in made if self.pre_filter is None or self.pre_filter(data)
+        graphs = [self._made(i) for i in range(len(self.names))]
+        filtered = [
+            data for data in graphs if self.pre_filter is None or self.pre_filter(data)
         ]
         if self.pre_transform is not None:
-            kept = [self.pre_transform(data) for data in kept]
-        if not kept:
+            filtered = [self.pre_transform(data) for data in filtered]
+        if not filtered:
             raise FormatError(f"{self.store.folder}: pre_filter keeps no graph")
-        data, slices = self.collate(kept)
+        data, slices = self.collate(filtered)
         arrays = {f"data {key}": value.numpy() for key, value in data.to_dict().items()}
         if slices is not None:  # one graph has none
             arrays |= {
@@ -204,7 +204,7 @@ def content_key(
     return hashed.hexdigest()[:16]
 
 
-def _describe(part: Any) -> str:
+def _describe(part: object) -> str:
     """Return code and settings of a function or of an object that is called.
 
     What a function has from around it counts too, and so do the parts of a composition; where the
@@ -230,7 +230,7 @@ def _describe(part: Any) -> str:
     return f"{text}{[_setting(cell) for cell in cells]}{defaults!r}{inner}"
 
 
-def _setting(value: Any) -> str:
+def _setting(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_setting(one) for one in value)}]"
     if isinstance(value, torch.Tensor | np.ndarray):

@@ -59,10 +59,10 @@ def make_cluster(
         Device(name=f"device:{i}", kind=kind, memory=memory)
         for i, kind in enumerate(kinds)
     )
-    each = max(1, (count + 1) // 2)
+    per_server = max(1, (count + 1) // 2)
     links = []
     for i, j in permutations(range(count), 2):
-        channel, factor = _channel(cluster_type, i // each, j // each)
+        channel, factor = _channel(cluster_type, i // per_server, j // per_server)
         a, b, speed = devices[i].name, devices[j].name, bandwidth * factor
         link = Link(
             source=a, target=b, latency=latency, bandwidth=speed, channel=channel

@@ -26,8 +26,14 @@ from numpy.typing import NDArray
 from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.graph import ComputationGraph
-from gnnplace.problem import BACKWARD, FORWARD, UPDATE, Problem, build_problem
-from gnnplace.problem.microbatching import with_microbatches
+from gnnplace.problem import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    Problem,
+    build_problem,
+    with_microbatches,
+)
 from gnnplace.train.data.random_clusters import CLUSTERS, check_cluster, make_cluster
 from gnnplace.train.data.random_clusters import TRAIN_CLUSTERS as TRAIN_CLUSTERS
 
@@ -67,16 +73,18 @@ def layered(rng: Generator, size: int) -> Sketch:
 
     Each op takes one to three ops of the layer before, or skips.
     """
-    sketch, before, width = Sketch(), [-1], int(rng.integers(2, 10))
-    before = [sketch.add([]) for _ in range(width)]
+    sketch, previous, width = Sketch(), [-1], int(rng.integers(2, 10))
+    previous = [sketch.add([]) for _ in range(width)]
     while len(sketch.inputs) < size:
-        now = [
+        layer = [
             sketch.layer(
-                rng.choice(before, min(len(before), int(rng.integers(1, 4)))).tolist()
+                rng.choice(
+                    previous, min(len(previous), int(rng.integers(1, 4)))
+                ).tolist()
             )
             for _ in range(int(rng.integers(1, width + 1)))
         ]
-        before = now if rng.random() < 0.8 else before + now
+        previous = layer if rng.random() < 0.8 else previous + layer
     return sketch
 
 
@@ -192,13 +200,13 @@ def seq2seq(rng: Generator, size: int) -> Sketch:
 def nas(rng: Generator, size: int) -> Sketch:
     """Draw cells of random pairwise ops over the two cells before, as in searched architectures."""
     sketch = Sketch()
-    before = [sketch.layer([sketch.add([])])] * 2
+    cells = [sketch.layer([sketch.add([])])] * 2
     while len(sketch.inputs) < size:
-        made = list(before)
+        nodes = list(cells)
         for _ in range(int(rng.integers(3, 7))):
-            a, b = rng.choice(made, 2).tolist()
-            made.append(sketch.add([sketch.block(a, 1), sketch.layer([b])], heavy=0.3))
-        before = [before[1], sketch.add(made[2:], heavy=0.5)]
+            a, b = rng.choice(nodes, 2).tolist()
+            nodes.append(sketch.add([sketch.block(a, 1), sketch.layer([b])], heavy=0.3))
+        cells = [cells[1], sketch.add(nodes[2:], heavy=0.5)]
     return sketch
 
 
@@ -372,8 +380,8 @@ def _state(draft: CostedSketch, times: float) -> FloatArray:
 def _consumers(sketch: Sketch) -> list[list[int]]:
     consumers: list[list[int]] = [[] for _ in sketch.inputs]
     for i, inputs in enumerate(sketch.inputs):
-        for other in inputs:
-            consumers[other].append(i)
+        for producer in inputs:
+            consumers[producer].append(i)
     return consumers
 
 
@@ -424,18 +432,18 @@ def _on_cluster(
     cluster_type: str,
     devices: tuple[int, int],
     rng: Generator,
-    given: tuple[float | None, float | None],
+    fixed: tuple[float | None, float | None],
 ) -> Problem:
     count = int(rng.integers(devices[0], devices[1] + 1))
-    ratio = _unless(given[0], float(np.exp(rng.uniform(np.log(0.02), np.log(4.0)))))
-    moved = float(parts.graph.size[parts.graph.consumption_tensor].sum())
-    bandwidth = max(moved, 1.0) / (ratio * float(parts.seconds.sum()))
+    ratio = _unless(fixed[0], float(np.exp(rng.uniform(np.log(0.02), np.log(4.0)))))
+    consumed_bytes = float(parts.graph.size[parts.graph.consumption_tensor].sum())
+    bandwidth = max(consumed_bytes, 1.0) / (ratio * float(parts.seconds.sum()))
     latency = float(
         parts.seconds.mean() * np.exp(rng.uniform(np.log(1e-3), np.log(0.3)))
     )
     memory = _memory(parts, count, rng)
     cluster = make_cluster(cluster_type, count, bandwidth, latency, memory, rng)
-    slower = _unless(given[1], float(np.exp(rng.uniform(0.0, np.log(5.0)))))
+    slower = _unless(fixed[1], float(np.exp(rng.uniform(0.0, np.log(5.0)))))
     noise = rng.lognormal(0.0, rng.uniform(0.0, 0.5), len(parts.seconds))
     time = {"fast": parts.seconds, "slow": parts.seconds * slower * noise}
     return build_problem(

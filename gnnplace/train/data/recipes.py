@@ -142,12 +142,12 @@ def _varied() -> tuple[CapturedModel, ...]:
 
     The sizes of each are drawn from its name. No two graphs have the same.
     """
-    found: dict[str, CapturedModel] = {}
+    by_spec: dict[str, CapturedModel] = {}
     for family, count in COUNTS.items():
         for name in (f"varied-{family}-{i:02}" for i in range(count)):
             spec = f"{family}?{varied_sizes(family, name)}"
-            found.setdefault(spec, CapturedModel(name, family, spec, "sgd"))
-    return tuple(found.values())
+            by_spec.setdefault(spec, CapturedModel(name, family, spec, "sgd"))
+    return tuple(by_spec.values())
 
 
 def _sizes(family: str, number: int) -> str:

@@ -15,6 +15,7 @@ from gnnplace.planning.plans import plan_devices
 from gnnplace.plans.decoders.decoder import DecoderSizes, decoder_of
 from gnnplace.plans.decoders.named import sized_model
 from gnnplace.plans.job import TrainingJob
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chains import chain_of, layers_of
 from gnnplace.plans.segments.recognition import recognised_sizes
 from gnnplace.plans.segments.sized import SizedModelCosts
@@ -213,7 +214,8 @@ def test_what_is_recognised_is_priced_by_its_sizes_and_searched_for_launchers():
     named = sized_model(job, devices)
     assert named.sizes == chain.source.sizes.setting.decoder
     captured = chain_of(replace(job, model=gated(eager=True)), devices)
-    assert captured.framework is None
-    assert "attention written out" in captured.notices[-1]
+    assert isinstance(captured.source, BlockCosts)
+    assert "attention written out: blocks.*" in captured.notices[-1]
+    assert "blocks.0.matmul: attention written out" in captured.notices[-2]
     with pytest.raises(InputError, match="attention written out"):
         sized_model(TrainingJob(gated(eager=True), inputs=inputs()), devices)

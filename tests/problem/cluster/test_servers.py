@@ -47,7 +47,7 @@ def test_a_number_of_gpus_is_a_cluster_of_their_usual_servers(
     cluster = load_cluster(name)
     assert cluster.kinds == (kind,)
     assert cluster.name == name
-    assert network(cluster).each == servers_of
+    assert network(cluster).per_server == servers_of
     assert network(cluster).card == pytest.approx(card)
 
 
@@ -60,7 +60,7 @@ def test_a_number_of_h100_is_the_preset_of_as_many():
 
 
 def test_few_gpus_are_one_server():
-    assert network(load_cluster("4xH100")).each == 4
+    assert network(load_cluster("4xH100")).per_server == 4
     assert load_cluster("1xH100").links == ()
 
 

@@ -48,7 +48,7 @@ def read(tmp_path, text):
 
 def test_a_new_version_says_everything(tmp_path):
     (run,) = read(tmp_path, new())
-    assert (run.op, run.servers, run.each) == ("all_reduce", 1, 8)
+    assert (run.op, run.servers, run.per_server) == ("all_reduce", 1, 8)
     assert run.rows == [(1024.0, 21.3e-6), (1048576.0, 45.65e-6), (2.0**30, 8194.2e-6)]
 
 
@@ -57,7 +57,7 @@ def test_runs_after_each_other_and_servers(tmp_path):
         new() + "\n" + new("sendrecv_perf", 4, ("a", "b"), ROWS.replace("sum", "sum"))
     )
     one, two = read(tmp_path, text)
-    assert (one.op, two.op, two.servers, two.each) == ("all_reduce", "p2p", 2, 2)
+    assert (one.op, two.op, two.servers, two.per_server) == ("all_reduce", "p2p", 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,11 @@ def test_an_old_version_is_known_by_its_formula(tmp_path):
         f"[1,0]<stdout>:{line}\n" for line in (text + heading + rows).splitlines()
     )
     (run,) = read(tmp_path, tagged)
-    assert (run.op, run.each, run.rows) == ("all_reduce", 8, [(1048576.0, 45.65e-6)])
+    assert (run.op, run.per_server, run.rows) == (
+        "all_reduce",
+        8,
+        [(1048576.0, 45.65e-6)],
+    )
 
 
 def test_what_nothing_has_a_use_for_is_passed_over(tmp_path):
