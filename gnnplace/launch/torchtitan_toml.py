@@ -329,6 +329,7 @@ def _stages(
     listed = keys.get(_place(keys, "module_fqns_per_model_part"))
     points = keys.get(_place(keys, "pipeline_parallel_split_points"))
     layers_each = keys.count(_place(keys, "pipeline_parallel_layers_per_stage"))
+    # Stages are listed module by module, by their first layers, or by a number of layers each.
     layers: tuple[int, ...] | None = None
     if isinstance(listed, list) and listed:
         layers = tuple(
