@@ -329,7 +329,7 @@ def _stages(
     listed = keys.get(_place(keys, "module_fqns_per_model_part"))
     points = keys.get(_place(keys, "pipeline_parallel_split_points"))
     layers_each = keys.count(_place(keys, "pipeline_parallel_layers_per_stage"))
-    # Stages are listed module by module, by their first layers, or by a number of layers each.
+    # Modules of every part come before split points, and these before a number of layers.
     layers: tuple[int, ...] | None = None
     if isinstance(listed, list) and listed:
         layers = tuple(
@@ -346,6 +346,7 @@ def _stages(
         )
     elif layers_each is not None and sizes is not None:
         chunks = max(-(-(sizes.layers + 2) // layers_each) // pp, 1)
+    # What is listed must be whole ranks; else layers are cut with the ends as a layer each.
     if layers is not None:
         if len(layers) % pp:
             raise FormatError(

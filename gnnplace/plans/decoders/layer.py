@@ -28,8 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gnnplace.costs.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
-from gnnplace.costs.kernels import PRODUCTS, Shape
+from gnnplace.costs import ALL_GATHER, ALL_TO_ALL, PRODUCTS, REDUCE_SCATTER, Shape
 from gnnplace.plans.decoders.adapters import HALF_BYTES
 from gnnplace.plans.decoders.setting import PricingSetting
 
