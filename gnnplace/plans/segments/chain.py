@@ -66,8 +66,13 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
     """
     starts = sorted(layer_starts(segments).values())
     inside = [any(layer_of(module) for module in s.modules) for s in segments]
-    return np.array([bisect_right(starts, k) - 1 if held else -1 - k
-                     for k, held in enumerate(inside)], dtype=np.int64)  # fmt: skip
+    return np.array(
+        [
+            bisect_right(starts, k) - 1 if held else -1 - k
+            for k, held in enumerate(inside)
+        ],
+        dtype=np.int64,
+    )
 
 
 def joined_runs(

@@ -262,8 +262,10 @@ def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
     told = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
     for k, (one, other) in enumerate(zip_longest(told, known if told else ())):
         if one != other and known:
-            raise MismatchError(f"plan: inputs[{k}]: {_worded(one)}; the model has {_worded(other)}"
-                                " at this batch")  # fmt: skip
+            raise MismatchError(
+                f"plan: inputs[{k}]: {_worded(one)}; the model has {_worded(other)}"
+                " at this batch"
+            )
 
 
 def _worded(one: Input | None) -> str:

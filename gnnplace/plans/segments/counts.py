@@ -30,8 +30,26 @@ ADDED = ("sum", "nansum", "count_nonzero", "mean")
 BOUNDED = ("clamp", "clip", "clamp_min", "max", "maximum")
 """How a count ends, and what a count that is not zero passes unchanged."""
 LINEAR = ("mul", "neg", "to", "float", "double", "clone", "contiguous", *DIVIDED)
-KEPT = ("neg", "to", "float", "double", "clone", "contiguous", "sum", "mean", "view", "reshape",
-        "flatten", "squeeze", "getitem", "stack", "add", "iadd", "radd", "sub")  # fmt: skip
+KEPT = (
+    "neg",
+    "to",
+    "float",
+    "double",
+    "clone",
+    "contiguous",
+    "sum",
+    "mean",
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "getitem",
+    "stack",
+    "add",
+    "iadd",
+    "radd",
+    "sub",
+)
 FACTORS = ("mul", "imul", "rmul", "dot")
 """Calls that make a mean over counts of such means alone, and of one such factor."""
 IGNORED = -100

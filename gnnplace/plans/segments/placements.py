@@ -118,9 +118,10 @@ def _told(rule: Rule, label: str | None) -> str:
         return "R"
     word = word_of(made_layout(rule.results[0], (label,))[0])
     alike = [
-        label for label in rule.extents
+        label
+        for label in rule.extents
         if word_of(made_layout(rule.results[0], (label,))[0]) == word
-    ]  # fmt: skip
+    ]
     return word if len(alike) == 1 else f"{word}:{label}"
 
 
@@ -151,8 +152,10 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
             and word_of(made_layout(rule.results[0], (found,))[0]) == place
         ):
             return found
-    raise MismatchError(f"plan: {where}: cannot be {word!r}; it can be split along "
-                        f"{', '.join(rule.extents) or 'nothing'}")  # fmt: skip
+    raise MismatchError(
+        f"plan: {where}: cannot be {word!r}; it can be split along "
+        f"{', '.join(rule.extents) or 'nothing'}"
+    )
 
 
 @dataclass(frozen=True)
@@ -201,15 +204,19 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
         modules = dict.fromkeys(path for segment in some for path in segment.modules)
         for path in (*entry.modules, *modules):
             if path not in modules or path not in entry.modules:
-                raise MismatchError(f"plan: stages[{k}].modules: {path!r} is not both here and "
-                                    "among the modules of the stage's members")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].modules: {path!r} is not both here and "
+                    "among the modules of the stage's members"
+                )
         whole = {
             segment.name for segment in some if members.issuperset(segment.members)
         }
         for name in entry.recompute.modules:
             if name not in whole:
-                raise MismatchError(f"plan: stages[{k}].recompute.modules: {name!r} is the first "
-                                    "call of none of the stage's segments")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].recompute.modules: {name!r} is the first "
+                    "call of none of the stage's segments"
+                )
 
 
 def check_placements(
@@ -250,11 +257,15 @@ def check_placements(
         # The plan must place a parameter as one of its calls reads it.
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
-                raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "
-                                    f"call or parameter{suggestion(name, ways)}")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].placements.{name}: the stage has no such "
+                    f"call or parameter{suggestion(name, ways)}"
+                )
             if name not in entry.members and " ".join(words) not in ways[name]:
-                raise MismatchError(f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
-                                    f"it is read as {', '.join(sorted(ways[name]))}")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
+                    f"it is read as {', '.join(sorted(ways[name]))}"
+                )
 
 
 def layouts_of(

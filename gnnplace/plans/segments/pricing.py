@@ -67,9 +67,22 @@ from gnnplace.tracing import (
 )
 
 COLUMNS = (
-    "forward", "backward", "weights", "update", "saved", "entering", "working", "parameters",
-    "error", "frozen", "tied", "attention", "scores", "gathered", "whole",
-)  # fmt: skip
+    "forward",
+    "backward",
+    "weights",
+    "update",
+    "saved",
+    "entering",
+    "working",
+    "parameters",
+    "error",
+    "frozen",
+    "tied",
+    "attention",
+    "scores",
+    "gathered",
+    "whole",
+)
 """Columns of `SegmentCosts` in the order in which a segment's row has them."""
 FORWARD, UPDATE = COLUMNS.index("forward"), COLUMNS.index("update")
 Split = tuple[tuple[Configuration, ...], tuple[float, float, float, float]]
@@ -172,8 +185,11 @@ class ModelCosts:
                 continue
             problem = self._problem(number, kind, grid, choice)
             own = problem.options[problem.before : problem.before + len(calls)]
-            splits += [self._cut(i, c, grid) for i, some in zip(calls, own, strict=True)
-                       for c in some]  # fmt: skip
+            splits += [
+                self._cut(i, c, grid)
+                for i, some in zip(calls, own, strict=True)
+                for c in some
+            ]
         self.parts.prepare(splits, kind)
 
     def placements(
@@ -225,11 +241,18 @@ class ModelCosts:
         pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
         rules = {call.name: rule for call, rule in pairs}
         return tuple(
-            (name, configuration_of(rules[name], entry.placements.get(name, WHOLE_WORDS),
-                                    entry.axes, f"stages[{k}].placements.{name}"))
+            (
+                name,
+                configuration_of(
+                    rules[name],
+                    entry.placements.get(name, WHOLE_WORDS),
+                    entry.axes,
+                    f"stages[{k}].placements.{name}",
+                ),
+            )
             for k, entry in enumerate(entries)
             for name in entry.members
-        )  # fmt: skip
+        )
 
     @property
     def experts(self) -> int:

@@ -206,8 +206,11 @@ class SegmentProblem(CapturedProblem):
             return inside
         if style == EXPERTS and DISPATCH in labels:
             return np.array([label == DISPATCH for label in labels])
-        own = [(v, axes) for v, axes in zip(it.reads, it.shape.reads, strict=True)
-               if values[v].source == PARAMETER]  # fmt: skip
+        own = [
+            (v, axes)
+            for v, axes in zip(it.reads, it.shape.reads, strict=True)
+            if values[v].source == PARAMETER
+        ]
         if style in (CONTEXT, EXPERTS):
             cuts = [any(read_layout(a, c)[axis].cuts for _, a in own) for c in found]
             return inside & ~np.array(cuts)
@@ -238,8 +241,13 @@ class SegmentProblem(CapturedProblem):
         if not self._extras:
             self._extras = [self._extra(op) for op in range(len(self.graph.ops))]
         assert self.source is not None
-        of = partial(state_terms, 1.0, optimizer=self.source.optimizer,
-                     precision=self.source.precision, zero=choice.zero)  # fmt: skip
+        of = partial(
+            state_terms,
+            1.0,
+            optimizer=self.source.optimizer,
+            precision=self.source.precision,
+            zero=choice.zero,
+        )
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
         frozen /= choice.replicas if choice.zero == 3 else 1
         price = [choice.once, frozen, choice.saved]
