@@ -114,12 +114,12 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        asked = {
+        options = {
             name: fields.get(name)
             for name in ("batch", "precision", "optimizer", "lora")
         }
-        check_words(file, cluster=cluster.name, **asked)
-        stated = {name: getattr(file, name) for name in asked}
+        check_words(file, cluster=cluster.name, **options)
+        stated = {name: getattr(file, name) for name in options}
     elif isinstance(plan, LaunchPlan):
         launched = completed(plan, cluster.num_devices, fields.get("batch"))
         model = model or named_model(launched)
@@ -581,11 +581,11 @@ def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
     Raises:
         InputError: If the devices are not workers of this machine, or the model has no name.
     """
-    odd = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
-    if odd:
+    elsewhere = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
+    if elsewhere:
         raise InputError(
-            f"--try: {odd[0]!r} is no worker of this machine; plan for cpu:{cluster.num_devices}, "
-            "or leave --try out"
+            f"--try: {elsewhere[0]!r} is no worker of this machine; plan for "
+            f"cpu:{cluster.num_devices}, or leave --try out"
         )
     if not isinstance(model, str):
         raise InputError(
