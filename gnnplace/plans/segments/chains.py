@@ -49,8 +49,7 @@ from gnnplace.plans.segments.sized import (
     with_decoder,
     with_sizes,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import Cluster, known_kind
 from gnnplace.sharding import LayerGraph, record_calls, split_graph
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (

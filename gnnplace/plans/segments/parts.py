@@ -21,14 +21,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.floors import EAGER, NOTHING, Floor
-from gnnplace.costs.prediction import predict_in_step
-from gnnplace.costs.profiling.description import Description, Kernel, rows_of
-from gnnplace.costs.rows import joined
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs import (
+    EAGER,
+    CostTables,
+    Description,
+    Floor,
+    Kernel,
+    joined,
+    predict_in_step,
+    rows_of,
+)
+from gnnplace.costs.floors import NOTHING
+from gnnplace.costs.tables import shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import known_kind
 from gnnplace.sharding import LayerGraph, parts_of
 from gnnplace.torch_names import FakeTensorMode, pytree
 from gnnplace.tracing import PARAMETER, CallGraph, CallRef, make_fake_mode

@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.description import PASSES, Kernel, vector
+from gnnplace.costs import PASSES, Kernel, vector
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import (

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.description import Description, describe
+from gnnplace.costs import Description, describe
 from gnnplace.sharding import Configuration, run_part
 from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing import (

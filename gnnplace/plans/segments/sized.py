@@ -51,8 +51,7 @@ from gnnplace.plans.segments.recognition import (
     recognised_sizes,
     recognition_line,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import Cluster, known_kind
 from gnnplace.zoo import Workload
 
 SHARED_BY = {

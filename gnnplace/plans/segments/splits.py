@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE
-from gnnplace.costs.memory import PARAMETER as STATE_BYTES
-from gnnplace.costs.memory import state_terms
+from gnnplace.costs import ALL_REDUCE, state_terms
+from gnnplace.costs import PARAMETER as STATE_BYTES
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
