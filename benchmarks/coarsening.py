@@ -23,7 +23,7 @@ import numpy as np
 
 import gnnplace
 from gnnplace.bench.suite import dataset_problem
-from gnnplace.costs import profiling
+from gnnplace.costs import profile
 from gnnplace.placers import Found, SearchSpace
 from gnnplace.placers.coarse_annealing import GROUPS, projected
 from gnnplace.placers.search.coarse_problem import coarse_problem, narrow_problem
@@ -83,11 +83,11 @@ def main() -> None:
     print("|---|---|" + "---|" * len(SIZES))
     for name in arguments.models.split(","):
         program = gnnplace.capture(name)
-        full = profiling.profile(program, cluster)
+        full = profile(program, cluster)
         best = place(full, arguments.budget).step_time
         cells = []
         for size in SIZES:
-            coarse = profiling.profile(program, cluster, groups=size)
+            coarse = profile(program, cluster, groups=size)
             result = place(coarse, arguments.budget)
             seconds = carried_over(full, coarse, result)
             cells.append(f"{seconds / best:.3f} ({coarse.num_ops})")

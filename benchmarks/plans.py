@@ -19,10 +19,10 @@ import yaml
 
 from gnnplace.costs.profiling.targets import resolve_cluster
 from gnnplace.errors import GnnplaceError
+from gnnplace.plans import BASELINES
 from gnnplace.plans.answers import find_baselines
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
-from gnnplace.plans import BASELINES
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack

@@ -175,7 +175,7 @@ def test_a_plan_for_servers_of_two_kinds_reaches_a_launcher(tmp_path, capsys):
     assert data["lower_bound"] == pytest.approx(data["step_time"], rel=1e-6)
     assert run(["convert", plan, "--to", "megatron-lm", "-o", script]) == 0
     assert (
-        "--pipeline-model-parallel-layout 'Et*25|t*7L'"
+        "--pipeline-model-parallel-layout 'Et*24|t*8L'"
         in (tmp_path / "run.sh").read_text()
     )
     capsys.readouterr()
