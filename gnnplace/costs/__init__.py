@@ -75,8 +75,15 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.optimizers import newton_schulz_shapes as newton_schulz_shapes
     from gnnplace.costs.optimizers import optimizer_kind as optimizer_kind
     from gnnplace.costs.own import with_measurements as with_measurements
+    from gnnplace.costs.prediction import predict_in_step as predict_in_step
     from gnnplace.costs.profiling.cache import measured_anew as measured_anew
     from gnnplace.costs.profiling.cache import program_digest as program_digest
+    from gnnplace.costs.profiling.description import PASSES as PASSES
+    from gnnplace.costs.profiling.description import Description as Description
+    from gnnplace.costs.profiling.description import Kernel as Kernel
+    from gnnplace.costs.profiling.description import describe as describe
+    from gnnplace.costs.profiling.description import rows_of as rows_of
+    from gnnplace.costs.profiling.description import vector as vector
     from gnnplace.costs.profiling.estimation import estimate_ops as estimate_ops
     from gnnplace.costs.profiling.grouping import Units as Units
     from gnnplace.costs.profiling.grouping import find_units as find_units
@@ -95,5 +102,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import on_cluster as on_cluster
     from gnnplace.costs.profiling.targets import read_on_cluster as read_on_cluster
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
+    from gnnplace.costs.rows import joined as joined
+    from gnnplace.costs.tables import CostTables as CostTables
 
 __getattr__, __dir__ = lazy_names(__name__)

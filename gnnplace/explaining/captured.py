@@ -225,14 +225,14 @@ class CapturedStep(ExplainedStep):
 
     def answer(self, priced: Priced) -> PlanAnswer:
         """Return seconds and bytes of a changed plan, and whether it fits."""
-        held = max(priced.held(rank) for rank in range(len(priced.chunks)))
+        fullest = max(priced.held(rank) for rank in range(len(priced.chunks)))
         lacking = priced.lacking[1]
         return PlanAnswer(
             step_time=priced.step_time,
             feasible=lacking <= 0,
             reason="" if lacking <= 0 else f"lacks {lacking / 1e9:.3g} GB",
-            allocated=held,
-            peak=held + self.slack,
+            allocated=fullest,
+            peak=fullest + self.slack,
         )
 
     @cached_property
@@ -287,8 +287,8 @@ class CapturedStep(ExplainedStep):
         choice = SplitChoice(WEIGHTS, border=choice.border, regather=choice.regather)
         megatron = with_splits(pricer, draft, (choice,))
         is_megatron = all(
-            pricer.cost(stage) == pricer.cost(other)
-            for stage, other in zip(draft.stages, megatron.stages, strict=True)
+            pricer.cost(stage) == pricer.cost(megatron_stage)
+            for stage, megatron_stage in zip(draft.stages, megatron.stages, strict=True)
         )
         return "tp" if is_megatron else "shards"
 
@@ -336,8 +336,8 @@ class CapturedStep(ExplainedStep):
                 inner = [
                     replace(s, mesh=replace(s.mesh, outer=1)) for s in plain.stages
                 ]
-                whole = replace(plain, stages=tuple(inner))
-                return with_splits(self.planned.pricer, whole, ANY_SPLIT)
+                outer = replace(plain, stages=tuple(inner))
+                return with_splits(self.planned.pricer, outer, ANY_SPLIT)
             case "layers":
                 stages = self._evenly_cut(draft)
             case "zero":
@@ -369,10 +369,10 @@ class CapturedStep(ExplainedStep):
         """Return the draft with micro-batches of another size on each replica, if they divide."""
         batch = self.plan.file.batch
         replicas = draft.stages[0].mesh.replicas * self.plan.file.stages[0].spread
-        whole = size * replicas
-        if batch % whole:
+        batch_size = size * replicas
+        if batch % batch_size:
             return None
-        return replace(draft, size=whole, microbatches=batch // whole)
+        return replace(draft, size=batch_size, microbatches=batch // batch_size)
 
     def _with_schedule(self, draft: Draft, schedule: str) -> Draft | None:
         """Return the draft under another schedule; None if it would need other stages."""

@@ -150,7 +150,10 @@ def degrees_moved(count: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int
     Yields:
         The change in words, and the new degrees.
     """
-    for more, less in permutations(count, 2):
-        if count[less] % 2 == 0:
-            moved = {**count, more: count[more] * 2, less: count[less] // 2}
-            yield f"{more}={moved[more]} and {less}={moved[less]}", moved
+    for raised, lowered in permutations(count, 2):
+        if count[lowered] % 2 == 0:
+            changed = {**count, raised: count[raised] * 2, lowered: count[lowered] // 2}
+            yield (
+                f"{raised}={changed[raised]} and {lowered}={changed[lowered]}",
+                changed,
+            )

@@ -114,12 +114,12 @@ def read_question(
     stated: dict[str, Any] = {}
     if isinstance(plan, Plan):
         file = plan.file
-        asked = {
+        options = {
             name: fields.get(name)
             for name in ("batch", "precision", "optimizer", "lora")
         }
-        check_words(file, cluster=cluster.name, **asked)
-        stated = {name: getattr(file, name) for name in asked}
+        check_words(file, cluster=cluster.name, **options)
+        stated = {name: getattr(file, name) for name in options}
     elif isinstance(plan, LaunchPlan):
         launched = completed(plan, cluster.num_devices, fields.get("batch"))
         model = model or named_model(launched)
@@ -346,8 +346,8 @@ def plan_model(
     is_in_words = (
         options.is_of_words if question.given is None else question.is_file_in_words
     )
-    has_constants = all(map(has_step_constants, devices.kinds))
-    if named is None and is_in_words and has_constants:
+    is_searched = named is None and is_in_words
+    if is_searched and all(map(has_step_constants, devices.kinds)):
         named = sized_model(question.job, devices)
     job = question.job if named is None else named.job
     chain = None
@@ -581,11 +581,11 @@ def check_trials(cluster: Cluster, model: str | nn.Module) -> None:
     Raises:
         InputError: If the devices are not workers of this machine, or the model has no name.
     """
-    odd = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
-    if odd:
+    elsewhere = [d.name for d in cluster.devices if not d.name.startswith("cpu:")]
+    if elsewhere:
         raise InputError(
-            f"--try: {odd[0]!r} is no worker of this machine; plan for cpu:{cluster.num_devices}, "
-            "or leave --try out"
+            f"--try: {elsewhere[0]!r} is no worker of this machine; plan for "
+            f"cpu:{cluster.num_devices}, or leave --try out"
         )
     if not isinstance(model, str):
         raise InputError(

@@ -179,11 +179,14 @@ def price_plans(
     decoder = decoder_of(model, inputs, devices.num_devices) if by_sizes else None
     if decoder is not None:
         setting = setting_of(
-            with_adapters(replace(decoder, batch=batch or decoder.batch), lora), devices,
+            with_adapters(replace(decoder, batch=batch or decoder.batch), lora),
+            devices,
             framework_name=name,
-            environment_name=environment_name, precision=precision, optimizer=optimizer,
+            environment_name=environment_name,
+            precision=precision,
+            optimizer=optimizer,
             memory_limit=_limit(devices, memory_limit, headroom),
-        )  # fmt: skip
+        )
         answers = tuple(price(setting, spec) for spec in table.specs)
         return PricedTable(table, answers, name, environment_name)
     # Other models are captured, whose prices know PyTorch's own framework alone.
@@ -257,8 +260,21 @@ def _price_captured(
         whole = [entry.all - entry.slack for entry in plan.file.memory.values()]
         k = max(range(len(whole)), key=whole.__getitem__)
         low, high = plan.file.interval or (None, None)
-        answers.append(PlanAnswer(
-            plan.step_time, low, high, None, plan.feasible, plan.reason or "", states[k],
-            states[0], states[-1], whole[k], whole[k], float(plan.feasible), None,
-        ))  # fmt: skip
+        answers.append(
+            PlanAnswer(
+                plan.step_time,
+                low,
+                high,
+                None,
+                plan.feasible,
+                plan.reason or "",
+                states[k],
+                states[0],
+                states[-1],
+                whole[k],
+                whole[k],
+                float(plan.feasible),
+                None,
+            )
+        )
     return tuple(answers)

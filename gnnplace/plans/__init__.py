@@ -73,6 +73,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.plans.hybrid.gradients import reduced as with_gradients_reduced
     from gnnplace.plans.hybrid.groups import Running as HybridRunning
+    from gnnplace.plans.hybrid.groups import Running as Running
+    from gnnplace.plans.hybrid.groups import grouped_plan as grouped_plan
     from gnnplace.plans.hybrid.splits import SplitRow
     from gnnplace.plans.hybrid.study import HybridOptions, HybridStudy, study_hybrid
     from gnnplace.plans.hybrid.study import Search as HybridSearch
@@ -89,8 +91,11 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launchers import READ_NAMES
     from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.orders import FORWARD as FORWARD
     from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
+    from gnnplace.plans.order.orders import FULL as FULL
     from gnnplace.plans.order.orders import FULL as FULL_PASS
+    from gnnplace.plans.order.orders import INPUT as INPUT
     from gnnplace.plans.order.orders import (
         SEARCHED,
         ActionRows,
@@ -99,8 +104,16 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         one_by_one,
         seconds_of_rows,
     )
+    from gnnplace.plans.order.orders import WEIGHT as WEIGHT
     from gnnplace.plans.order.orders import WEIGHT as WEIGHT_PASS
+    from gnnplace.plans.order.orders import Action as Action
+    from gnnplace.plans.order.rows import MESSAGES as MESSAGES
+    from gnnplace.plans.order.rows import PASSES as PASSES
     from gnnplace.plans.order.rows import PASSES as PASS_KINDS
+    from gnnplace.plans.order.rows import RECV_B as RECV_B
+    from gnnplace.plans.order.rows import RECV_F as RECV_F
+    from gnnplace.plans.order.rows import SEND_B as SEND_B
+    from gnnplace.plans.order.rows import SEND_F as SEND_F
     from gnnplace.plans.order.rows import as_csv, passes_in, with_messages
     from gnnplace.plans.order.rows import parsed as parsed_actions
     from gnnplace.plans.order.rows import words as action_words
@@ -120,6 +133,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         layer_of,
     )
     from gnnplace.plans.reading import check_cluster, check_words, is_plan, read_plan
+    from gnnplace.plans.reading import check_plan as check_plan
     from gnnplace.plans.search.draft import (
         Draft,
         Priced,
@@ -135,6 +149,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.search.splits import with_splits
     from gnnplace.plans.search.stage import Pricer, Stage, StageCost
     from gnnplace.plans.segments.chain import WEIGHTS, Chain, SplitChoice, is_captured
+    from gnnplace.plans.segments.chain import joined_runs as joined_runs
+    from gnnplace.plans.segments.chain import layer_numbers as layer_numbers
     from gnnplace.plans.segments.chains import (
         TYPES,
         batch_of,
@@ -144,12 +160,37 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         told_inputs,
         without_dropped_attention,
     )
+    from gnnplace.plans.segments.chains import as_type as as_type
+    from gnnplace.plans.segments.chains import check_inputs as check_inputs
+    from gnnplace.plans.segments.chains import inputs_of as inputs_of
+    from gnnplace.plans.segments.chains import retyped as retyped
+    from gnnplace.plans.segments.chains import with_batch as with_batch
+    from gnnplace.plans.segments.counts import Counts as Counts
+    from gnnplace.plans.segments.counts import counts_of as counts_of
+    from gnnplace.plans.segments.cuts import Cuts as Cuts
+    from gnnplace.plans.segments.cuts import attention_runs as attention_runs
     from gnnplace.plans.segments.cuts import cuts_of
     from gnnplace.plans.segments.parts import Part as CallPart
+    from gnnplace.plans.segments.placements import WHOLE_WORDS as WHOLE_WORDS
+    from gnnplace.plans.segments.placements import Layouts as Layouts
+    from gnnplace.plans.segments.placements import border_layout as border_layout
+    from gnnplace.plans.segments.placements import check_placements as check_placements
+    from gnnplace.plans.segments.placements import check_stages as check_stages
+    from gnnplace.plans.segments.placements import layouts_of as layouts_of
+    from gnnplace.plans.segments.placements import place_of as place_of
     from gnnplace.plans.segments.placements import placements_of
     from gnnplace.plans.segments.pricing import ModelCosts
+    from gnnplace.plans.segments.recording import MIXED as MIXED
+    from gnnplace.plans.segments.recording import precision_of as precision_of
     from gnnplace.plans.segments.sized import with_framework
     from gnnplace.plans.segments.splits import ShardMachine
+    from gnnplace.plans.segments.stage_calls import ATTENTION as ATTENTION
+    from gnnplace.plans.segments.stage_calls import StageCalls as StageCalls
+    from gnnplace.plans.segments.stage_calls import drawn_alike as drawn_alike
+    from gnnplace.plans.segments.stage_calls import moved_to as moved_to
+    from gnnplace.plans.segments.stage_calls import numbered_draws as numbered_draws
+    from gnnplace.plans.segments.stage_calls import pieces_of as pieces_of
+    from gnnplace.plans.segments.stage_calls import seed_of as seed_of
     from gnnplace.plans.segments.variants import (
         ScaledFabric,
         scaled_floor,
@@ -180,27 +221,41 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
 
 __all__ = [
     "ANY_SPLIT",
+    "ATTENTION",
     "BASELINES",
     "CAPTURING",
     "CONVERGENCE_SOURCE",
     "FEWEST",
+    "FORWARD",
     "FORWARD_PASS",
+    "FULL",
     "FULL_PASS",
     "HALF_BITS",
     "HALVES",
+    "INPUT",
     "LEANEST",
     "MAX_RANK",
+    "MESSAGES",
+    "MIXED",
     "OWN",
+    "PASSES",
     "PASS_KINDS",
     "QUANTIZED_BITS",
     "READ_NAMES",
+    "RECV_B",
+    "RECV_F",
     "SEARCHED",
+    "SEND_B",
+    "SEND_F",
     "TARGETS",
     "TIME",
     "TYPES",
+    "WEIGHT",
     "WEIGHTS",
     "WEIGHT_PASS",
+    "WHOLE_WORDS",
     "WORDS",
+    "Action",
     "ActionRows",
     "Adapters",
     "AlternativeEntry",
@@ -208,6 +263,8 @@ __all__ = [
     "CallPart",
     "Chain",
     "ConvergenceOptions",
+    "Counts",
+    "Cuts",
     "DecoderSizes",
     "Draft",
     "ExpertLayers",
@@ -220,6 +277,7 @@ __all__ = [
     "InputEntry",
     "LatentAttention",
     "Layers",
+    "Layouts",
     "MemoryEntry",
     "MemoryParts",
     "Mesh",
@@ -239,6 +297,7 @@ __all__ = [
     "PricingSetting",
     "Progress",
     "ReplicaAdvice",
+    "Running",
     "ScaledFabric",
     "SearchOptions",
     "ShardMachine",
@@ -246,6 +305,7 @@ __all__ = [
     "SplitChoice",
     "SplitRow",
     "Stage",
+    "StageCalls",
     "StageCost",
     "StageEntry",
     "Timing",
@@ -258,22 +318,31 @@ __all__ = [
     "advice_sentence",
     "answer_of",
     "as_csv",
+    "as_type",
+    "attention_runs",
     "batch_of",
     "best_data_parallel",
+    "border_layout",
     "captured_launches",
     "chain_of",
     "chain_of_file",
     "chain_on",
     "check_cluster",
     "check_framework",
+    "check_inputs",
+    "check_placements",
+    "check_plan",
     "check_spec",
+    "check_stages",
     "check_words",
+    "counts_of",
     "cuts_of",
     "decoder_of",
     "device_peaks",
     "devices_of_server",
     "draft_of_plan",
     "draft_of_spec",
+    "drawn_alike",
     "ends_of",
     "even_bounds",
     "find_baselines",
@@ -287,15 +356,22 @@ __all__ = [
     "fullest_parts",
     "gain_at_scale",
     "given_plan",
+    "grouped_plan",
     "groups_of",
     "handed_over",
+    "inputs_of",
     "is_captured",
     "is_plan",
+    "joined_runs",
     "layer_bounds",
+    "layer_numbers",
     "layer_of",
     "layers_of",
+    "layouts_of",
     "memory_limit_of",
+    "moved_to",
     "named_chain",
+    "numbered_draws",
     "on_cluster",
     "one_by_one",
     "only_modes",
@@ -304,10 +380,13 @@ __all__ = [
     "parse_spec",
     "parsed_actions",
     "passes_in",
+    "pieces_of",
     "pipeline",
+    "place_of",
     "placements_of",
     "plan_batches",
     "plan_of",
+    "precision_of",
     "preset_of",
     "price",
     "price_named",
@@ -318,10 +397,12 @@ __all__ = [
     "read_plan_table",
     "realized",
     "recomputing",
+    "retyped",
     "roofline_line",
     "scaled_floor",
     "search_specs",
     "seconds_of_rows",
+    "seed_of",
     "setting_of",
     "sized_model",
     "split_of_spec",
@@ -332,6 +413,7 @@ __all__ = [
     "told_inputs",
     "training_of",
     "with_adapters",
+    "with_batch",
     "with_framework",
     "with_gradients_reduced",
     "with_launches",

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gnnplace.costs import DEFAULT_FRAMEWORK
 from gnnplace.errors import InputError
@@ -39,6 +40,9 @@ from gnnplace.plans.search.stage import Stage, StageCost
 from gnnplace.plans.segments.chain import Chain, is_captured
 from gnnplace.plans.spec import PlanSpec, parse_spec
 from gnnplace.problem import Cluster
+
+if TYPE_CHECKING:
+    from gnnplace.plans.segments.block_costs import Recognition
 
 UNLIKE = (
     "its stages have unlike numbers of replicas: it is predicted, and cannot be run; "
@@ -140,8 +144,9 @@ def plan_of(
     """
     draft, step = priced.draft, priced.step_time
     low, high = _interval(priced)
-    ratio = _alternative_step(chain, priced) / step
-    low, high = min(low, low * ratio), max(high, high * ratio)
+    if chain.alternative is not None:
+        ratio = _alternative_step(chain.alternative, priced) / step
+        low, high = min(low, low * ratio), max(high, high * ratio)
     rank, lack = priced.lacking
     fullest = fullest_parts(priced)
     reason = None if lack <= 0 else fullest.lack_text(fullest.device)
@@ -168,7 +173,9 @@ def plan_of(
         if chain.framework is None
         else chain.framework.name,
         source="captured" if chain.framework is None else chain.source.basis,
-        recognised=_recognised_entry(chain),
+        recognised=None
+        if chain.recognition is None
+        else _recognised_entry(chain.recognition),
         inputs=[InputEntry(name=n, shape=list(x), dtype=t) for n, x, t in chain.inputs],
         schedule=draft.schedule,
         stages=[
@@ -206,11 +213,8 @@ def plan_of(
     )
 
 
-def _recognised_entry(chain: Chain) -> RecognisedEntry | None:
+def _recognised_entry(recognition: Recognition) -> RecognisedEntry:
     """Return what of a captured model's step is recognised, as a plan's file says it."""
-    recognition = chain.recognition
-    if recognition is None:
-        return None
     return RecognisedEntry(
         share=recognition.share,
         unrecognised=list(recognition.unrecognised),
@@ -218,18 +222,19 @@ def _recognised_entry(chain: Chain) -> RecognisedEntry | None:
     )
 
 
-def _alternative_step(chain: Chain, priced: Priced) -> float:
+def _alternative_step(alternative: Chain, priced: Priced) -> float:
     """Return the seconds of a step at the other price of modules that have two.
 
-    They are the step's own where nothing has two prices, or where the model as it was captured
-    cannot be split so.
+    They are the step's own where the model as it was captured cannot be split so.
+
+    Args:
+        alternative: The model at these other prices.
+        priced: The plan.
     """
-    if chain.alternative is None:
-        return priced.step_time
     fabric, draft = priced.pricer.fabric, priced.draft
-    pricer = pricer_of(chain.alternative, fabric, draft.size)
-    alternative = realized(pricer, draft, priced.orders)
-    return priced.step_time if alternative is None else alternative.step_time
+    pricer = pricer_of(alternative, fabric, draft.size)
+    repriced = realized(pricer, draft, priced.orders)
+    return priced.step_time if repriced is None else repriced.step_time
 
 
 def offloading_notice(priced: Priced) -> str:

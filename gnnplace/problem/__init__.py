@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.machine import machine as machine
     from gnnplace.problem.cluster.machine import processor_name as processor_name
     from gnnplace.problem.cluster.machine import versions as versions
+    from gnnplace.problem.cluster.presets import MEMORY as MEMORY
     from gnnplace.problem.cluster.presets import is_preset as is_preset
     from gnnplace.problem.cluster.presets import preset as preset
     from gnnplace.problem.cluster.servers import ASSUMED_WATTS as ASSUMED_WATTS

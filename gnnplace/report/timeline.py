@@ -197,23 +197,27 @@ def from_execution(problem: Problem, execution: Execution, name: str) -> Timelin
     lane = problem.cluster.device_index
     ops = execution.timeline.ops
     transfers = execution.timeline.transfers
-    moves = Moves(
-        np.array([index[t.producer] for t in transfers], dtype=np.int32),
-        np.array([lane[t.source] for t in transfers], dtype=np.int32),
-        np.array([lane[t.target] for t in transfers], dtype=np.int32),
-        np.array([t.start for t in transfers], dtype=np.float64),
-        np.array([t.finish for t in transfers], dtype=np.float64),
-        np.array([t.bytes for t in transfers], dtype=np.float64),
-    )
+    producer, source, target = np.zeros((3, len(transfers)), dtype=np.int32)
+    sent, received, size = np.zeros((3, len(transfers)))
+    for k, transfer in enumerate(transfers):
+        producer[k] = index[transfer.producer]
+        source[k], target[k] = lane[transfer.source], lane[transfer.target]
+        sent[k], received[k] = transfer.start, transfer.finish
+        size[k] = transfer.bytes
+    number, device = np.zeros((2, len(ops)), dtype=np.int32)
+    start, finish = np.zeros((2, len(ops)))
+    for k, op in enumerate(ops):
+        number[k], device[k] = index[op.op], lane[op.device]
+        start[k], finish[k] = op.start, op.finish
     return Timeline(
         execution.mode,
         name,
         execution.step_time,
         problem,
         naming(problem),
-        np.array([index[op.op] for op in ops], dtype=np.int32),
-        np.array([lane[op.device] for op in ops], dtype=np.int32),
-        np.array([op.start for op in ops], dtype=np.float64),
-        np.array([op.finish for op in ops], dtype=np.float64),
-        moves,
+        number,
+        device,
+        start,
+        finish,
+        Moves(producer, source, target, sent, received, size),
     )

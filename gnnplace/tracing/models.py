@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
@@ -348,18 +349,12 @@ def workload_of(
         initialise_lazy(model, loss, inputs)
         batch = as_inputs(inputs, model)
         workload = Workload(type(model).__name__, model, batch, loss)
-    if not is_meta(workload.model, workload.inputs):
+    module, batch = workload.model, workload.inputs
+    leaves = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(batch)]
+    if not any(map(operator.attrgetter("is_meta"), filter(torch.is_tensor, leaves))):
         return workload
-    module, batch = on_fakes(workload.model, workload.inputs)
+    module, batch = on_fakes(module, batch)
     return replace(workload, model=module, inputs=batch)
-
-
-def is_meta(model: nn.Module, inputs: object) -> bool:
-    """Return whether tensors of a model or of its inputs are on the meta device."""
-    tensors = (x for x in pytree.tree_leaves(inputs) if isinstance(x, torch.Tensor))
-    return any(
-        tensor.is_meta for tensor in chain(model.parameters(), model.buffers(), tensors)
-    )
 
 
 def on_fakes(model: nn.Module, inputs: object) -> tuple[nn.Module, Any]:

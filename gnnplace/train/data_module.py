@@ -349,10 +349,22 @@ class ProblemDataModule(LightningDataModule):
         self.counts = {"validation": validation_problems, "test": test_problems}
         begin = TRAIN_SEEDS * (seed + 1)
         draws = ProblemDraws(
-            families, TRAIN, begin, ops, devices, clusters, microbatches, captured, large,
-            large_ops, datasets=datasets, presets=presets, on_presets=on_presets, tight=tight,
+            families,
+            TRAIN,
+            begin,
+            ops,
+            devices,
+            clusters,
+            microbatches,
+            captured,
+            large,
+            large_ops,
+            datasets=datasets,
+            presets=presets,
+            on_presets=on_presets,
+            tight=tight,
             groups=groups,
-        )  # fmt: skip
+        )
         # Held-out problems have other families, sizes and seeds; tests add a type of cluster.
         validation = replace(
             draws,

@@ -19,7 +19,7 @@ KINDS = (COMPUTING, TRANSFER, WAITING, MESSAGES)
 
 
 @dataclass(frozen=True)
-class Piece:
+class PathPiece:
     """A stretch of the critical path.
 
     Attributes:
@@ -44,21 +44,21 @@ class Piece:
         return self.end - self.begin
 
 
-def critical_path(causes: Causes) -> tuple[Piece, ...]:
+def critical_path(causes: Causes) -> tuple[PathPiece, ...]:
     """Return the pieces of the path, first to last; those without seconds are included."""
     return tuple(reversed(list(_backwards(causes))))
 
 
-def _backwards(causes: Causes) -> Iterator[Piece]:
+def _backwards(causes: Causes) -> Iterator[PathPiece]:
     s = causes.simulation
     op = int(np.argmax(s.finish))
     while True:
         device, start = int(s.device[op]), float(s.start[op])
-        yield Piece(COMPUTING, start, float(s.finish[op]), op, device, device)
+        yield PathPiece(COMPUTING, start, float(s.finish[op]), op, device, device)
         cause = causes.of(op)
         end = 0.0 if cause is None else cause.end
         if end < start:
-            yield Piece(MESSAGES, end, start, op, device, device)
+            yield PathPiece(MESSAGES, end, start, op, device, device)
         if cause is None:
             return
         if cause.transfer >= 0:
@@ -66,11 +66,11 @@ def _backwards(causes: Causes) -> Iterator[Piece]:
         op = cause.op
 
 
-def _transfer(causes: Causes, cause: Cause) -> Iterator[Piece]:
+def _transfer(causes: Causes, cause: Cause) -> Iterator[PathPiece]:
     """Yield a transfer, and the seconds before it in which its channels were busy."""
     transfers, k = causes.simulation.transfers, cause.transfer
     ends = int(transfers.source[k]), int(transfers.target[k])
     begin, queued = float(transfers.start[k]), float(causes.simulation.finish[cause.op])
-    yield Piece(TRANSFER, begin, cause.end, cause.op, *ends)
+    yield PathPiece(TRANSFER, begin, cause.end, cause.op, *ends)
     if queued < begin:
-        yield Piece(WAITING, queued, begin, cause.op, *ends)
+        yield PathPiece(WAITING, queued, begin, cause.op, *ends)

@@ -31,7 +31,7 @@ from gnnplace.explaining.placements.alternatives import (
     ops_named,
 )
 from gnnplace.explaining.placements.causes import Causes
-from gnnplace.explaining.placements.critical_path import KINDS, Piece, critical_path
+from gnnplace.explaining.placements.critical_path import KINDS, PathPiece, critical_path
 from gnnplace.explaining.placements.modules import module_rows
 from gnnplace.placers import Result, SearchSpace
 from gnnplace.policy import PlaceOptions, place
@@ -192,7 +192,7 @@ class Explanation:
 
     problem: Problem
     simulation: Simulation
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PathPiece, ...]
     devices: tuple[DeviceTime, ...]
     bounds: LowerBounds
     asked: str = ""

@@ -30,8 +30,7 @@ from gnnplace.plans.plan import Plan
 from gnnplace.plans.segments.chain import Chain
 from gnnplace.plans.spec import PlanSpec
 from gnnplace.plans.spec_answers import priced_spec
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures, known_kind
+from gnnplace.problem import Cluster, figures, known_kind
 
 RECOGNISED = "recognised"
 """The source of the sizes of a model of one's own."""

@@ -21,10 +21,7 @@ from gnnplace.costs import (
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.decoder import DecoderSizes
 from gnnplace.plans.mesh import MeshFabric
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import figures, known_kind
-from gnnplace.problem.cluster.headroom import with_slack
-from gnnplace.problem.cluster.presets import MEMORY
+from gnnplace.problem import MEMORY, Cluster, figures, known_kind, with_slack
 
 ROOFLINE_SPREAD = 1.5
 """Factor of the interval's ends where a roofline prices kernels: the error of `costs.prediction` of

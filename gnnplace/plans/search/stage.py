@@ -31,9 +31,16 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs import NO_EXCHANGES, ReplicaExchanges, StateTerms, state_terms
-from gnnplace.costs.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from gnnplace.costs.memory import PARAMETER
+from gnnplace.costs import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    NO_EXCHANGES,
+    PARAMETER,
+    REDUCE_SCATTER,
+    ReplicaExchanges,
+    StateTerms,
+    state_terms,
+)
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.plan import border_words
 from gnnplace.plans.segments.chain import (

@@ -114,7 +114,7 @@ NUM_HEADS, NEEDS_WEIGHTS, MULTIHEAD_CAUSAL = 4, 15, 24
 
 
 @dataclass(frozen=True)
-class Piece:
+class BlockPart:
     """A part of a block between others.
 
     Attributes:
@@ -145,7 +145,7 @@ class Block:
     calls: tuple[int, ...]
     segment: int
     module: str
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[BlockPart, ...] = ()
     is_recognised: bool = True
     is_written_out: bool = False
     is_causal: bool = False
@@ -283,7 +283,7 @@ class BlockFinder:
         kind: str,
         segment: int,
         calls: Sequence[int],
-        pieces: Sequence[Piece] = (),
+        pieces: Sequence[BlockPart] = (),
         *,
         is_recognised: bool = True,
     ) -> Block:
@@ -470,7 +470,9 @@ class BlockFinder:
         is_recognised = launching <= limit and self._has_known_calls(calls, pieces)
         return self._block(BETWEEN, segment, calls, pieces, is_recognised=is_recognised)
 
-    def _has_known_calls(self, calls: Sequence[int], pieces: Sequence[Piece]) -> bool:
+    def _has_known_calls(
+        self, calls: Sequence[int], pieces: Sequence[BlockPart]
+    ) -> bool:
         """Return whether every call of a run is one that its pieces are written out with.
 
         What multiplies two products is a gate; elsewhere it is of no piece.
@@ -510,28 +512,28 @@ class BlockFinder:
         }
         return readers == {"cross_entropy"}
 
-    def _pieces(self, calls: Sequence[int]) -> list[Piece]:
+    def _pieces(self, calls: Sequence[int]) -> list[BlockPart]:
         """Return what a run of calls is a sum of."""
         attended = [v for v in self._results(calls) if v in self._attended]
         if attended:
-            return [Piece(self._attended[v], self.narrowest(v)) for v in attended]
+            return [BlockPart(self._attended[v], self.narrowest(v)) for v in attended]
         if self._chooses(calls):
-            return [Piece(CHOICE, self.calls[calls[-1]].results[0])]
+            return [BlockPart(CHOICE, self.calls[calls[-1]].results[0])]
         sources = self._sources(calls)
-        pieces: list[Piece] = []
+        pieces: list[BlockPart] = []
         for k in calls:
             call = self.calls[k]
             if call.kind in NORMS:
-                pieces.append(Piece(NORM, call.reads[0]))
+                pieces.append(BlockPart(NORM, call.reads[0]))
             elif call.kind in INVERSE_ROOTS:
                 pieces += self._written_norm(k)
             elif call.kind in ACTIVATIONS:
                 kind = GATE if self._is_gated(k, calls, sources) else ACTIVATION
-                pieces.append(Piece(kind, call.results[0]))
+                pieces.append(BlockPart(kind, call.results[0]))
             elif call.kind == "glu":
-                pieces.append(Piece(GATE, call.results[0]))
+                pieces.append(BlockPart(GATE, call.results[0]))
             elif call.kind in SUMS and self._joins(call, sources):
-                pieces.append(Piece(RESIDUAL, call.results[0]))
+                pieces.append(BlockPart(RESIDUAL, call.results[0]))
         return pieces
 
     def narrowest(self, value: int) -> int:
@@ -594,7 +596,7 @@ class BlockFinder:
         two = sources.get(second) or self._sources_of(second, {}, set())
         return bool(one) and bool(two) and one & two == outside
 
-    def _written_norm(self, root: int) -> list[Piece]:
+    def _written_norm(self, root: int) -> list[BlockPart]:
         """Return the norm that the inverse root of a mean of squares belongs to, if it does."""
         value = self.calls[root].reads[0]
         maker = self._makers.get(value)
@@ -603,7 +605,7 @@ class BlockFinder:
             if len(tensors) != 1:
                 return []
             maker = self._makers.get(tensors[0])
-        return [] if maker is None else [Piece(NORM, self.calls[maker].reads[0])]
+        return [] if maker is None else [BlockPart(NORM, self.calls[maker].reads[0])]
 
     def _is_gated(
         self,

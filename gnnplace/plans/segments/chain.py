@@ -51,12 +51,12 @@ class Segment:
 
 def layer_starts(segments: Sequence[Segment]) -> dict[str, int]:
     """Return the first segment of every layer by the layer's name, in order."""
-    found: dict[str, int] = {}
+    starts: dict[str, int] = {}
     for k, segment in enumerate(segments):
         for module in segment.modules:
             if layer := layer_of(module):
-                found.setdefault(layer, k)
-    return found
+                starts.setdefault(layer, k)
+    return starts
 
 
 def layer_numbers(segments: Sequence[Segment]) -> IntArray:
@@ -66,8 +66,13 @@ def layer_numbers(segments: Sequence[Segment]) -> IntArray:
     """
     starts = sorted(layer_starts(segments).values())
     inside = [any(layer_of(module) for module in s.modules) for s in segments]
-    return np.array([bisect_right(starts, k) - 1 if held else -1 - k
-                     for k, held in enumerate(inside)], dtype=np.int64)  # fmt: skip
+    return np.array(
+        [
+            bisect_right(starts, k) - 1 if is_inside else -1 - k
+            for k, is_inside in enumerate(inside)
+        ],
+        dtype=np.int64,
+    )
 
 
 def joined_runs(
@@ -221,11 +226,11 @@ def degrees_of(axes: tuple[int, ...], choice: SplitChoice) -> Degrees | None:
     """
     if choice.context > 1 or choice.experts > 1 or choice.expert_shards:
         outer, tp = (axes[0], axes[1]) if len(axes) == 2 else (1, axes[0])
-        beside = tp // choice.expert_shards if choice.expert_shards else 1
+        groups_beside = tp // choice.expert_shards if choice.expert_shards else 1
         return Degrees(
             tp=tp,
             cp=choice.context,
-            ep=choice.experts * beside,
+            ep=choice.experts * groups_beside,
             replicas=outer // choice.context,
             etp=choice.expert_shards,
         )
@@ -477,7 +482,7 @@ class Chain:
 
         None if the model cannot be cut so. Arguments are those of `CostSource.costs`.
         """
-        found = []
+        costs_of_kinds = []
         for kind in dict.fromkeys(kinds):
             key = (kind, axes, examples, choice if max(axes) > 1 else FASTEST)
             if key not in self._known:
@@ -485,8 +490,10 @@ class Chain:
             priced = self._known[key]
             if priced is None:
                 return None
-            found.append(priced)
-        return found[0] if len(found) == 1 else _slowest(found)
+            costs_of_kinds.append(priced)
+        return (
+            costs_of_kinds[0] if len(costs_of_kinds) == 1 else _slowest(costs_of_kinds)
+        )
 
 
 def _slowest(several: Sequence[SegmentCosts]) -> SegmentCosts:

@@ -49,8 +49,7 @@ from gnnplace.plans.segments.sized import (
     with_decoder,
     with_sizes,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import Cluster, known_kind
 from gnnplace.sharding import LayerGraph, record_calls, split_graph
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
@@ -259,11 +258,15 @@ def check_inputs(file: PlanFile, known: Sequence[Input]) -> None:
     Raises:
         MismatchError: They differ; the message names the first that does.
     """
-    told = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
-    for k, (one, other) in enumerate(zip_longest(told, known if told else ())):
-        if one != other and known:
-            raise MismatchError(f"plan: inputs[{k}]: {_worded(one)}; the model has {_worded(other)}"
-                                " at this batch")  # fmt: skip
+    file_inputs = [(x.name, tuple(x.shape), x.dtype) for x in file.inputs]
+    for k, (file_input, model_input) in enumerate(
+        zip_longest(file_inputs, known if file_inputs else ())
+    ):
+        if file_input != model_input and known:
+            raise MismatchError(
+                f"plan: inputs[{k}]: {_worded(file_input)}; the model has {_worded(model_input)}"
+                " at this batch"
+            )
 
 
 def _worded(one: Input | None) -> str:
@@ -295,7 +298,7 @@ def inputs_of(file: PlanFile) -> Any:
             "apply: the plan's file has no shapes of inputs; give example inputs"
         )
     try:
-        made = [
+        inputs = [
             torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in file.inputs
         ]
     except (AttributeError, TypeError, RuntimeError):
@@ -303,7 +306,7 @@ def inputs_of(file: PlanFile) -> Any:
             "plan: inputs: cannot be made: unknown types, or too large"
         ) from None
     names = [x.name for x in file.inputs]
-    return tuple(made) if None in names else dict(zip(names, made, strict=True))
+    return tuple(inputs) if None in names else dict(zip(names, inputs, strict=True))
 
 
 def _mixes(
@@ -380,8 +383,8 @@ def layers_of(
         )
     calls = without_dropped_attention(recorded)
     rules = rules_of(calls)
-    kept = recorded if as_run else calls
-    return LayerGraph(step, kept, rules, split_graph(calls, rules))
+    layer_calls = recorded if as_run else calls
+    return LayerGraph(step, layer_calls, rules, split_graph(calls, rules))
 
 
 def without_dropped_attention(graph: CallGraph) -> CallGraph:
@@ -414,19 +417,21 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
 
     `Module.to` cannot swap parameters that are fake and shared.
     """
-    made: dict[int, nn.Parameter] = {}
+    copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is None or not parameter.is_floating_point():
                 continue
-            if id(parameter) not in made:
+            if id(parameter) not in copies:
                 learns = parameter.requires_grad
-                own = made[id(parameter)] = nn.Parameter(
+                copied = copies[id(parameter)] = nn.Parameter(
                     parameter.detach().to(dtype), learns
                 )
-                own._backward_hooks = parameter._backward_hooks
-                own._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
-            module._parameters[name] = made[id(parameter)]
+                copied._backward_hooks = parameter._backward_hooks
+                copied._post_accumulate_grad_hooks = (
+                    parameter._post_accumulate_grad_hooks
+                )
+            module._parameters[name] = copies[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 module._buffers[name] = buffer.to(dtype)
@@ -497,11 +502,11 @@ def _border(
 
 def fingerprint(graph: CallGraph, cuts: Cuts) -> str:
     """Return a hash of a model's structure: its calls, shapes but for the batch, and segments."""
-    told = [
+    structure = [
         [call.name, call.kind, [list(graph.values[v].shape[1:]) for v in call.results]]
         for call in graph.calls
     ]
-    data = json.dumps([graph.name, told, [list(run) for run in cuts.runs]])
+    data = json.dumps([graph.name, structure, [list(run) for run in cuts.runs]])
     return hashlib.sha256(data.encode()).hexdigest()
 
 
@@ -541,12 +546,14 @@ def _proven(workload: Workload) -> tuple[str, ...]:
         GnnplaceError: It is not proven that it may be cut.
     """
     loss = workload.loss or default_loss
-    whole, part = (
+    whole_step, part_step = (
         StepModule(workload.model, loss, w.inputs)
         for w in (workload, cut(workload, SHARES))
     )
-    cutter = Cutter(whole, part, SHARES, accept=False, name=workload.name, bare=True)
-    check_cut(part, cutter)
+    cutter = Cutter(
+        whole_step, part_step, SHARES, accept=False, name=workload.name, bare=True
+    )
+    check_cut(part_step, cutter)
     return cutter.batch.notes
 
 
@@ -576,10 +583,10 @@ def shortened(model: nn.Module) -> Iterator[None]:
 def _structure(module: nn.Module | None) -> Any:
     if module is None:
         return None
-    own = [
+    own_calls = [
         (name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()
     ]
-    return [type(m) for m in module.modules()], own
+    return [type(m) for m in module.modules()], own_calls
 
 
 def _reason(told: str) -> str:

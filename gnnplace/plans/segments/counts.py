@@ -30,8 +30,26 @@ ADDED = ("sum", "nansum", "count_nonzero", "mean")
 BOUNDED = ("clamp", "clip", "clamp_min", "max", "maximum")
 """How a count ends, and what a count that is not zero passes unchanged."""
 LINEAR = ("mul", "neg", "to", "float", "double", "clone", "contiguous", *DIVIDED)
-KEPT = ("neg", "to", "float", "double", "clone", "contiguous", "sum", "mean", "view", "reshape",
-        "flatten", "squeeze", "getitem", "stack", "add", "iadd", "radd", "sub")  # fmt: skip
+KEPT = (
+    "neg",
+    "to",
+    "float",
+    "double",
+    "clone",
+    "contiguous",
+    "sum",
+    "mean",
+    "view",
+    "reshape",
+    "flatten",
+    "squeeze",
+    "getitem",
+    "stack",
+    "add",
+    "iadd",
+    "radd",
+    "sub",
+)
 FACTORS = ("mul", "imul", "rmul", "dot")
 """Calls that make a mean over counts of such means alone, and of one such factor."""
 IGNORED = -100
@@ -91,18 +109,18 @@ class Counts:
         """
         if bool((table == table[0]).all()):
             return [1.0] * len(table)
-        given = [_is_input(self.graph, counted) for counted in self.counted]
-        shared, own = table[:, given], table[:, [not one for one in given]]
-        if self.means and bool((own == 0).any()):
+        is_given = [_is_input(self.graph, counted) for counted in self.counted]
+        shared, computed = table[:, is_given], table[:, [not one for one in is_given]]
+        if self.means and bool((computed == 0).any()):
             raise InputError(
                 "step: a micro-batch counts nothing (all its targets are ignored), and its mean is "
                 "no number; give every micro-batch targets"
             )
-        parts = own * len(own) / own.sum(0)
-        odd = bool((shared != shared[0]).any()) or bool(
+        parts = computed * len(computed) / computed.sum(0)
+        is_uneven = bool((shared != shared[0]).any()) or bool(
             ((parts - parts[:, :1]).abs() > 1e-12).any()
         )
-        if odd or not self.means:
+        if is_uneven or not self.means:
             raise InputError(
                 "step: the loss has means over counts that differ between micro-batches or "
                 "replicas, and is no single mean that weights could repair; give equal counts, or "
@@ -115,10 +133,10 @@ def _count(values: Mapping[int, torch.Tensor], counted: Counted) -> torch.Tensor
     target, ignored, weight = values[counted[0]], counted[1], counted[2]
     if ignored is None:
         return target.reshape(-1)[: 1 if weight is None else None]
-    kept = target != ignored
+    is_counted = target != ignored
     if weight is None:
-        return kept
-    return values[weight][target.clamp(min=0)] * kept
+        return is_counted
+    return values[weight][target.clamp(min=0)] * is_counted
 
 
 def counts_of(graph: CallGraph) -> Counts | None:
@@ -127,10 +145,10 @@ def counts_of(graph: CallGraph) -> Counts | None:
     Raises:
         OtherLossError: A divisor is no count that adds up over the shares of a batch.
     """
-    known, varying, makers = _known(graph)
+    known_values, varying, makers = _known(graph)
     found: dict[int, Counted] = {}
     for index, call in enumerate(graph.calls):
-        counted = _of_call(graph, call, known, varying)
+        counted = _of_call(graph, call, known_values, varying)
         if counted is not None:
             found[index] = counted
     if not found:
@@ -142,8 +160,8 @@ def counts_of(graph: CallGraph) -> Counts | None:
         if needed.intersection(graph.calls[index].results):
             needed.update(graph.calls[index].reads)
             calls.append(index)
-    own = [i for i, c in found.items() if not _is_input(graph, c)]
-    return Counts(graph, tuple(reversed(calls)), counts, _is_of_means(graph, own))
+    computed = [i for i, c in found.items() if not _is_input(graph, c)]
+    return Counts(graph, tuple(reversed(calls)), counts, _is_of_means(graph, computed))
 
 
 def _is_input(graph: CallGraph, counted: Counted) -> bool:
@@ -183,16 +201,20 @@ def _is_of_means(graph: CallGraph, counted: Collection[int]) -> bool:
 def _known(graph: CallGraph) -> tuple[set[int], set[int], list[int]]:
     """Return the values known without parameters, those of them by inputs, and their calls."""
     sources = (INPUT, CONSTANT, BUFFER)
-    known = {i for i, v in enumerate(graph.values) if v.source in sources}
-    varying = {i for i in known if graph.values[i].source == INPUT}
+    known_values = {i for i, v in enumerate(graph.values) if v.source in sources}
+    varying = {i for i in known_values if graph.values[i].source == INPUT}
     makers = []
     for index, call in enumerate(graph.calls):
-        own = call.inplace or not call.changes
-        if known.issuperset(call.reads) and index not in graph.random and own:
-            known.update(call.results)
+        is_local = call.inplace or not call.changes
+        if (
+            known_values.issuperset(call.reads)
+            and index not in graph.random
+            and is_local
+        ):
+            known_values.update(call.results)
             makers.append(index)
             varying.update(call.results if varying.intersection(call.reads) else ())
-    return known, varying, makers
+    return known_values, varying, makers
 
 
 def _of_call(
@@ -238,8 +260,8 @@ def _added(graph: CallGraph, divisor: int) -> int:
     Raises:
         OtherLossError: The divisor is something else, such as a count plus one.
     """
-    made, value = {v: call for call in graph.calls for v in call.results}, divisor
-    while (call := made.get(value)) is not None and call.kind not in ADDED:
+    makers, value = {v: call for call in graph.calls for v in call.results}, divisor
+    while (call := makers.get(value)) is not None and call.kind not in ADDED:
         if (
             call.kind not in (*LINEAR, *BOUNDED, "long", "int", "detach", "item")
             or not call.reads

@@ -64,11 +64,11 @@ def cuts_of(graph: CallGraph, rules: Sequence[Rule]) -> Cuts:
         graph: The calls.
         rules: How each of them may be split.
     """
-    own = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
+    parameters = {i for i, v in enumerate(graph.values) if v.source == PARAMETER}
     for call in graph.calls:
-        if own.intersection(call.reads):
-            own.update(call.results)
-    derived = frozenset(own)  # values that parameters have a part in
+        if parameters.intersection(call.reads):
+            parameters.update(call.results)
+    derived = frozenset(parameters)  # values that parameters have a part in
     aside = frozenset(
         i
         for i, c in enumerate(graph.calls)
@@ -114,17 +114,19 @@ def attention_runs(graph: CallGraph, calls: Sequence[int]) -> list[range]:
         trained = [v for v in reads if v.source != PARAMETER and v.gradient]
         return graph.calls[index].kind in PRODUCTS and len(trained) > 1
 
-    found: list[range] = []
+    runs: list[range] = []
     products = [i for i in calls if product(i)]
     for i in calls:
         if graph.calls[i].kind == FUSED:
-            found.append(range(i, i + 1))
+            runs.append(range(i, i + 1))
         elif graph.calls[i].kind == "softmax":
-            before = max((p for p in products if p < i), default=-1)
-            after = min((p for p in products if p > i), default=-1)
-            if min(before, after) >= 0 and not any(before in run for run in found):
-                found.append(range(before, after + 1))
-    return found
+            product_before = max((p for p in products if p < i), default=-1)
+            product_after = min((p for p in products if p > i), default=-1)
+            if min(product_before, product_after) >= 0 and not any(
+                product_before in run for run in runs
+            ):
+                runs.append(range(product_before, product_after + 1))
+    return runs
 
 
 def _roots(graph: CallGraph, rules: Sequence[Rule]) -> dict[int, int]:
@@ -151,20 +153,22 @@ def _crossing(
         derived: Values that come from parameters; others do not cross.
         aside: Calls that are in no segment.
     """
-    made = {v: i for i, c in enumerate(graph.calls) for v in c.results if v in derived}
+    makers = {
+        v: i for i, c in enumerate(graph.calls) for v in c.results if v in derived
+    }
     last = {}
     for i, call in enumerate(graph.calls):
         if i not in aside:
-            last.update({v: i for v in call.reads if v in made})
+            last.update({v: i for v in call.reads if v in makers})
     for leaf in pytree.tree_leaves(graph.output):
-        if isinstance(leaf, CallRef) and leaf.value in made:
+        if isinstance(leaf, CallRef) and leaf.value in makers:
             last[leaf.value] = len(graph.calls)
     root = _roots(graph, rules)
-    found: list[dict[int, int]] = [{} for _ in range(len(graph.calls) + 1)]
+    crossing: list[dict[int, int]] = [{} for _ in range(len(graph.calls) + 1)]
     for value, end in last.items():
-        for position in range(made[value] + 1, end + 1):
-            found[position].setdefault(root.get(value, value), value)
-    return [tuple(sorted(values.values())) for values in found]
+        for position in range(makers[value] + 1, end + 1):
+            crossing[position].setdefault(root.get(value, value), value)
+    return [tuple(sorted(values.values())) for values in crossing]
 
 
 def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]]:
@@ -176,12 +180,12 @@ def _joined(graph: CallGraph, aside: frozenset[int]) -> dict[str, frozenset[int]
     positions: dict[str, frozenset[int]] = {}
     within = [i for i in range(len(graph.calls)) if i not in aside]
     for name, changing in graph.changed.items():
-        todo, users, seen = [*graph.readers(name), *changing], set[int](), set[int]()
+        todo, users, visited = [*graph.readers(name), *changing], set[int](), set[int]()
         while todo:
             index = todo.pop()
-            if index in seen:
+            if index in visited:
                 continue
-            seen.add(index)
+            visited.add(index)
             if index not in aside:
                 users.add(index)
             elif index in changing:
@@ -238,12 +242,12 @@ def _large(count: Sequence[int], flops: np.ndarray, position: int) -> bool:
 
     All is between them if there are none. A position that one value crosses needs no such part.
     """
-    here, last = count[position], len(count) - 1
-    before = next((p for p in range(position, 0, -1) if count[p] < here), 0)
-    after = next((p for p in range(position, last) if count[p] < here), last)
-    if here == 1:
+    size, last = count[position], len(count) - 1
+    start = next((p for p in range(position, 0, -1) if count[p] < size), 0)
+    end = next((p for p in range(position, last) if count[p] < size), last)
+    if size == 1:
         return True
-    return bool(flops[after] - flops[before] >= LARGE * flops[-1])
+    return bool(flops[end] - flops[start] >= LARGE * flops[-1])
 
 
 def _substantial(
@@ -275,24 +279,24 @@ def _segment(
 
 def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
     """Return what equal runs have in common: functions, constants, shapes, and what reads what."""
-    own: dict[int, int] = {}
+    numbers: dict[int, int] = {}
 
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, CallRef):
             return repr(leaf)
         info = graph.values[leaf.value]
-        known = own.setdefault(leaf.value, len(own))
+        known = numbers.setdefault(leaf.value, len(numbers))
         return known, info.shape, str(info.dtype), info.source, info.gradient
 
-    made = []
+    signature = []
     for call in calls:
         arguments = tuple(
             place(x) for x in pytree.tree_leaves((call.args, call.kwargs))
         )
-        results = tuple(own.setdefault(v, len(own)) for v in call.results)
+        results = tuple(numbers.setdefault(v, len(numbers)) for v in call.results)
         shapes = tuple(graph.values[v].shape for v in call.results)
-        made.append((call.kind, arguments, results, shapes, call.gradient))
-    return tuple(made)
+        signature.append((call.kind, arguments, results, shapes, call.gradient))
+    return tuple(signature)
 
 
 def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]:
@@ -308,9 +312,9 @@ def _tied(graph: CallGraph, runs: Sequence[tuple[int, int]]) -> tuple[Tied, ...]
     return tuple(
         Tied(
             graph.values[v].name,
-            tuple(own),
+            tuple(reading_segments),
             float(torch.Size(graph.values[v].shape).numel()),
         )
-        for v, own in readers.items()
-        if len(own) > 1
+        for v, reading_segments in readers.items()
+        if len(reading_segments) > 1
     )

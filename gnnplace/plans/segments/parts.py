@@ -21,14 +21,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.floors import EAGER, NOTHING, Floor
-from gnnplace.costs.prediction import predict_in_step
-from gnnplace.costs.profiling.description import Description, Kernel, rows_of
-from gnnplace.costs.rows import joined
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs import (
+    EAGER,
+    CostTables,
+    Description,
+    Floor,
+    Kernel,
+    joined,
+    predict_in_step,
+    rows_of,
+)
+from gnnplace.costs.floors import NOTHING
+from gnnplace.costs.tables import shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import known_kind
 from gnnplace.sharding import LayerGraph, parts_of
 from gnnplace.torch_names import FakeTensorMode, pytree
 from gnnplace.tracing import PARAMETER, CallGraph, CallRef, make_fake_mode
@@ -131,8 +138,8 @@ class Parts:
         ends = np.cumsum([len(p.owner) for p in passes])
         times = []
         for description, end in zip(passes, ends, strict=True):
-            own = slice(int(end) - len(description.owner), int(end))
-            seconds, error = estimate.seconds[own], estimate.error[own]
+            rows = slice(int(end) - len(description.owner), int(end))
+            seconds, error = estimate.seconds[rows], estimate.error[rows]
             times.append(_times(description, seconds, error, self._floor(kind)))
         for k, (key, recorded) in enumerate(new.items()):
             self._priced[key] = Part(
@@ -144,37 +151,41 @@ class Parts:
         if not kernels:
             return Times(0.0, 0.0, 0.0, 0.0)
         rows = rows_of((kernel, "float32") for kernel in kernels)
-        found = predict_in_step(rows, kind, self.tables)
+        predicted = predict_in_step(rows, kind, self.tables)
         floor, count = self._floor(kind), len(kernels)
         return Times(
-            float(found.seconds.sum()) + count * floor.gap,
+            float(predicted.seconds.sum()) + count * floor.gap,
             count * floor.forward,
             count * floor.backward,
-            float((found.seconds * found.error).sum()),
+            float((predicted.seconds * predicted.error).sum()),
         )
 
     def recorded(self, split: Split) -> Recorded:
         """Return the kernels of a part, from recordings of others where these determine them."""
-        corners, (call, cut, examples), found = example_corners(self.batch), split, []
+        corners, (call, cut, examples), recordings = (
+            example_corners(self.batch),
+            split,
+            [],
+        )
         for corner in corners:
-            found.append(self._sharded((call, cut, corner)))
+            recordings.append(self._sharded((call, cut, corner)))
         if len(corners) == 1 or examples in corners:
-            return found[corners.index(examples)]
+            return recordings[corners.index(examples)]
         at = (examples - corners[0]) / (corners[1] - corners[0])
-        return between(found[0], found[1], at) or self._at(split)
+        return between(recordings[0], recordings[1], at) or self._at(split)
 
     def _sharded(self, split: Split) -> Recorded:
         call, cut, examples = split
         if len(cut) != 1:
             return self._at(split)
         ((label, shards),) = cut
-        corners, found = shard_corners(shards), []
+        corners, recordings = shard_corners(shards), []
         for corner in corners:
-            found.append(self._at((call, ((label, corner),), examples)))
+            recordings.append(self._at((call, ((label, corner),), examples)))
         if len(corners) == 1:
-            return found[0]
+            return recordings[0]
         at = (1 / shards - 1 / corners[0]) / (1 / corners[1] - 1 / corners[0])
-        return between(found[0], found[1], at) or self._at(split)
+        return between(recordings[0], recordings[1], at) or self._at(split)
 
     def _at(self, split: Split) -> Recorded:
         call, cut, examples = split
@@ -185,12 +196,12 @@ class Parts:
                 self.batch // examples,
                 self.layers.operations.ops[call].batch,
             )
-            whole = batch is None or rule.extents.get(batch, 1) % parts
-            given = (*(label for label, _ in cut), None if whole else batch)
+            is_whole = batch is None or rule.extents.get(batch, 1) % parts
+            labels = (*(label for label, _ in cut), None if is_whole else batch)
             mesh = (*(count for _, count in cut), parts)
-            share = PaperShare(parts_of(given, mesh), self.fullest)
+            share = PaperShare(parts_of(labels, mesh), self.fullest)
             self.recordings[key] = record(
-                graph, call, rule, given, share, self.precision, self._mode
+                graph, call, rule, labels, share, self.precision, self._mode
             )
         return self.recordings[key]
 
@@ -272,10 +283,10 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
     """
     passes = []
     for name in ("forward", "backward", "whole"):
-        found = _described(getattr(first, name), getattr(second, name), at)
-        if found is None:
+        mixed = _described(getattr(first, name), getattr(second, name), at)
+        if mixed is None:
             return None
-        passes.append(found)
+        passes.append(mixed)
     if len(first.sizes) != len(second.sizes) or first.reads != second.reads:
         return None
     if first.results != second.results:
@@ -295,17 +306,17 @@ def between(first: Recorded, second: Recorded, at: float) -> Recorded | None:
 def _described(
     first: Description, second: Description, at: float
 ) -> Description | None:
-    one, other = first.rows, second.rows
+    one, second_rows = first.rows, second.rows
     same = (
-        np.array_equal(one.op, other.op)
-        and np.array_equal(one.dtype, other.dtype)
+        np.array_equal(one.op, second_rows.op)
+        and np.array_equal(one.dtype, second_rows.dtype)
         and np.array_equal(first.view, second.view)
         and np.array_equal(first.owner, second.owner)
     )
     if not same:
         return None
-    sizes = np.maximum(_mixed(one.sizes, other.sizes, at), 0.0)
-    rows = replace(one, sizes=sizes, bytes=_mixed(one.bytes, other.bytes, at))
+    sizes = np.maximum(_mixed(one.sizes, second_rows.sizes, at), 0.0)
+    rows = replace(one, sizes=sizes, bytes=_mixed(one.bytes, second_rows.bytes, at))
     return Description(rows, np.arange(len(one)), first.owner, first.view)
 
 
@@ -313,8 +324,8 @@ def _mixed(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, at: float
 ) -> np.ndarray:
     """Return the whole numbers, 0 at least, on the line through two."""
-    one, other = (
+    one, second_array = (
         np.asarray(first, dtype=np.float64),
         np.asarray(second, dtype=np.float64),
     )
-    return np.maximum(np.rint(one + at * (other - one)), 0.0)
+    return np.maximum(np.rint(one + at * (second_array - one)), 0.0)

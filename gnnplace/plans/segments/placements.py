@@ -47,13 +47,13 @@ def border_layout(word: str, shape: Sequence[int], axes: Mesh, examples: int) ->
         axes: Shards along each of their axes.
         examples: Examples of a micro-batch. What has as many on its first axis has examples.
     """
-    left, places = list(shape), []
+    remaining, places = list(shape), []
     for one, count in zip(border_words(word, len(axes)), axes, strict=True):
         axis = {"examples": 0, "tokens": TOKENS}.get(one)
-        has = len(left) > TOKENS + 1 if axis else left[:1] == [examples]
-        cut = axis is not None and has and left[axis] % count == 0
+        has = len(remaining) > TOKENS + 1 if axis else remaining[:1] == [examples]
+        cut = axis is not None and has and remaining[axis] % count == 0
         if cut and axis is not None:
-            left[axis] //= count
+            remaining[axis] //= count
         places.append(Place(axis) if cut and axis is not None else REPLICATED)
     return tuple(places)
 
@@ -88,23 +88,23 @@ def placements_of(
     Returns:
         Words for replicas, outer and inner shards, by name; what is whole is absent.
     """
-    found: dict[str, list[str]] = {}
+    placements: dict[str, list[str]] = {}
     for i in sorted(split):
-        call, rule, chosen = graph.calls[i], rules[i], split[i]
+        call, rule, configuration = graph.calls[i], rules[i], split[i]
         for value, axes in zip(call.reads, rule.reads, strict=True):
             info = graph.values[value]
             if info.source == PARAMETER:
-                read = read_layout(axes, chosen)
+                read = read_layout(axes, configuration)
                 if any(place.cuts for place in read):
-                    found.setdefault(
+                    placements.setdefault(
                         info.name, _row([word_of(place) for place in read])
                     )
     for i in sorted(split):
         if any(split[i]):
-            found[graph.calls[i].name] = _row(
+            placements[graph.calls[i].name] = _row(
                 [_told(rules[i], label) for label in split[i]]
             )
-    return found
+    return placements
 
 
 def _row(words: Sequence[str]) -> list[str]:
@@ -118,9 +118,10 @@ def _told(rule: Rule, label: str | None) -> str:
         return "R"
     word = word_of(made_layout(rule.results[0], (label,))[0])
     alike = [
-        label for label in rule.extents
+        label
+        for label in rule.extents
         if word_of(made_layout(rule.results[0], (label,))[0]) == word
-    ]  # fmt: skip
+    ]
     return word if len(alike) == 1 else f"{word}:{label}"
 
 
@@ -151,8 +152,10 @@ def _label_of(rule: Rule, word: str, where: str) -> str | None:
             and word_of(made_layout(rule.results[0], (found,))[0]) == place
         ):
             return found
-    raise MismatchError(f"plan: {where}: cannot be {word!r}; it can be split along "
-                        f"{', '.join(rule.extents) or 'nothing'}")  # fmt: skip
+    raise MismatchError(
+        f"plan: {where}: cannot be {word!r}; it can be split along "
+        f"{', '.join(rule.extents) or 'nothing'}"
+    )
 
 
 @dataclass(frozen=True)
@@ -185,8 +188,8 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
         MismatchError: They differ; the message names the key path and the first that does.
     """
     own = [name for segment in segments for name in segment.members]
-    told = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
-    for wanted, pair in zip_longest(own, told):
+    listed = [(k, name) for k, entry in enumerate(entries) for name in entry.members]
+    for wanted, pair in zip_longest(own, listed):
         k, name = pair or (len(entries) - 1, None)
         if wanted != name:
             raise MismatchError(
@@ -201,15 +204,19 @@ def check_stages(segments: Sequence[Segment], entries: Sequence[StageEntry]) -> 
         modules = dict.fromkeys(path for segment in some for path in segment.modules)
         for path in (*entry.modules, *modules):
             if path not in modules or path not in entry.modules:
-                raise MismatchError(f"plan: stages[{k}].modules: {path!r} is not both here and "
-                                    "among the modules of the stage's members")  # fmt: skip
-        whole = {
+                raise MismatchError(
+                    f"plan: stages[{k}].modules: {path!r} is not both here and "
+                    "among the modules of the stage's members"
+                )
+        whole_modules = {
             segment.name for segment in some if members.issuperset(segment.members)
         }
         for name in entry.recompute.modules:
-            if name not in whole:
-                raise MismatchError(f"plan: stages[{k}].recompute.modules: {name!r} is the first "
-                                    "call of none of the stage's segments")  # fmt: skip
+            if name not in whole_modules:
+                raise MismatchError(
+                    f"plan: stages[{k}].recompute.modules: {name!r} is the first "
+                    "call of none of the stage's segments"
+                )
 
 
 def check_placements(
@@ -232,8 +239,8 @@ def check_placements(
             told = entry.placements.get(graph.calls[i].name, WHOLE_WORDS)
             where = f"stages[{k}].placements.{graph.calls[i].name}"
             # A split must leave equal parts.
-            chosen = configuration_of(rules[i], told, entry.axes, where)
-            for label, shards in parts_of(chosen, entry.axes).items():
+            configuration = configuration_of(rules[i], told, entry.axes, where)
+            for label, shards in parts_of(configuration, entry.axes).items():
                 if rules[i].extents[label] % shards:
                     raise MismatchError(
                         f"plan: {where}: {rules[i].extents[label]} of {label} have no {shards} "
@@ -242,7 +249,7 @@ def check_placements(
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 if graph.values[value].source == PARAMETER:
                     words = _row(
-                        [word_of(place) for place in read_layout(axes, chosen)]
+                        [word_of(place) for place in read_layout(axes, configuration)]
                     )
                     ways.setdefault(graph.values[value].name, set()).add(
                         " ".join(words)
@@ -250,11 +257,15 @@ def check_placements(
         # The plan must place a parameter as one of its calls reads it.
         for name, words in entry.placements.items():
             if name not in ways and name not in entry.members:
-                raise MismatchError(f"plan: stages[{k}].placements.{name}: the stage has no such "
-                                    f"call or parameter{suggestion(name, ways)}")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].placements.{name}: the stage has no such "
+                    f"call or parameter{suggestion(name, ways)}"
+                )
             if name not in entry.members and " ".join(words) not in ways[name]:
-                raise MismatchError(f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
-                                    f"it is read as {', '.join(sorted(ways[name]))}")  # fmt: skip
+                raise MismatchError(
+                    f"plan: stages[{k}].placements.{name}: {' '.join(words)!r}: "
+                    f"it is read as {', '.join(sorted(ways[name]))}"
+                )
 
 
 def layouts_of(
@@ -274,11 +285,11 @@ def layouts_of(
     split: list[Configuration] = [(None,) * len(axes)] * len(graph.calls)
     for piece, entry in zip(pieces, entries, strict=True):
         for i in piece.calls:
-            told = entry.placements.get(graph.calls[i].name)
-            if told is not None:
+            words = entry.placements.get(graph.calls[i].name)
+            if words is not None:
                 name = graph.calls[i].name
                 split[i] = configuration_of(
-                    layers.rules[i], told, axes, f"placements.{name}"
+                    layers.rules[i], words, axes, f"placements.{name}"
                 )
     return _with_homes(graph, layers.rules, pieces, split)
 
@@ -298,13 +309,16 @@ def _with_homes(
             info = graph.values[value]
             if info.source != PARAMETER:
                 continue
-            read, made = read_layout(axes, split[i]), gradient_layout(axes, split[i])
+            read, produced = (
+                read_layout(axes, split[i]),
+                gradient_layout(axes, split[i]),
+            )
             homes.setdefault(info.name, read)
-            reads.setdefault(value, set()).add((read, made))
-            if PARTIAL in made:
-                summed[info.name] = tuple(place == PARTIAL for place in made)
+            reads.setdefault(value, set()).add((read, produced))
+            if PARTIAL in produced:
+                summed[info.name] = tuple(place == PARTIAL for place in produced)
     several = frozenset(value for value, ways in reads.items() if len(ways) > 1)
     for value in several:
         summed.pop(graph.values[value].name, None)
-    whole = (REPLICATED,) * len(split[0] if split else (None,))
-    return Layouts(tuple(split), homes, summed, several, whole)
+    replicated = (REPLICATED,) * len(split[0] if split else (None,))
+    return Layouts(tuple(split), homes, summed, several, replicated)

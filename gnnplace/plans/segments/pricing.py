@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.description import PASSES, Kernel, vector
+from gnnplace.costs import PASSES, Kernel, vector
 from gnnplace.plans.mesh import MeshFabric
 from gnnplace.plans.plan import StageEntry
 from gnnplace.plans.segments.chain import (
@@ -67,9 +67,22 @@ from gnnplace.tracing import (
 )
 
 COLUMNS = (
-    "forward", "backward", "weights", "update", "saved", "entering", "working", "parameters",
-    "error", "frozen", "tied", "attention", "scores", "gathered", "whole",
-)  # fmt: skip
+    "forward",
+    "backward",
+    "weights",
+    "update",
+    "saved",
+    "entering",
+    "working",
+    "parameters",
+    "error",
+    "frozen",
+    "tied",
+    "attention",
+    "scores",
+    "gathered",
+    "whole",
+)
 """Columns of `SegmentCosts` in the order in which a segment's row has them."""
 FORWARD, UPDATE = COLUMNS.index("forward"), COLUMNS.index("update")
 Split = tuple[tuple[Configuration, ...], tuple[float, float, float, float]]
@@ -142,8 +155,8 @@ class ModelCosts:
         ):  # calls that make no part of the answer (masks, counts)
             calls = [i for i in range(*self.cuts.runs[k]) if i in self.cuts.aside]
             none = (None,) * len(grid[0])
-            found = [self.part(i, none, kind, grid).forward for i in calls]
-            columns[FORWARD][k] += _pass(found, late=False)
+            forwards = [self.part(i, none, kind, grid).forward for i in calls]
+            columns[FORWARD][k] += _pass(forwards, late=False)
         update = columns[UPDATE]
         waited = max(float(launched.sum() - update.sum()), 0.0)
         columns[UPDATE] = update + waited * update / max(float(update.sum()), 1e-30)
@@ -171,9 +184,12 @@ class ModelCosts:
                 splits += [self._cut(i, (None,), grid) for i in calls]
                 continue
             problem = self._problem(number, kind, grid, choice)
-            own = problem.options[problem.before : problem.before + len(calls)]
-            splits += [self._cut(i, c, grid) for i, some in zip(calls, own, strict=True)
-                       for c in some]  # fmt: skip
+            options = problem.options[problem.before : problem.before + len(calls)]
+            splits += [
+                self._cut(i, c, grid)
+                for i, configurations in zip(calls, options, strict=True)
+                for c in configurations
+            ]
         self.parts.prepare(splits, kind)
 
     def placements(
@@ -196,11 +212,11 @@ class ModelCosts:
             choice: How the split is chosen.
         """
         grid = (axes, self.batch // examples)
-        found: dict[int, Configuration] = {}
+        placements: dict[int, Configuration] = {}
         for number in range(first, last):
             split, _ = self._split(number, kind, grid, choice)
-            found.update(zip(self._calls(number), split, strict=True))
-        return placements_of(self.layers.calls, self.rules_of(examples), found)
+            placements.update(zip(self._calls(number), split, strict=True))
+        return placements_of(self.layers.calls, self.rules_of(examples), placements)
 
     def rules_of(self, examples: int) -> list[Rule]:
         """Return the rules of every call on `examples` of the batch's examples, with fewer rows."""
@@ -225,11 +241,18 @@ class ModelCosts:
         pairs = zip(self.layers.calls.calls, self.rules_of(examples), strict=True)
         rules = {call.name: rule for call, rule in pairs}
         return tuple(
-            (name, configuration_of(rules[name], entry.placements.get(name, WHOLE_WORDS),
-                                    entry.axes, f"stages[{k}].placements.{name}"))
+            (
+                name,
+                configuration_of(
+                    rules[name],
+                    entry.placements.get(name, WHOLE_WORDS),
+                    entry.axes,
+                    f"stages[{k}].placements.{name}",
+                ),
+            )
             for k, entry in enumerate(entries)
             for name in entry.members
-        )  # fmt: skip
+        )
 
     @property
     def experts(self) -> int:
@@ -268,8 +291,8 @@ class ModelCosts:
         The seconds of launches are those beyond what the backward pass leaves the host idle.
         """
         calls = self._calls(number)
-        split, moved = self._split(number, kind, grid, choice)
-        key = (number, kind, grid, split, moved, choice.border, choice.regather)
+        split, exchanges = self._split(number, kind, grid, choice)
+        key = (number, kind, grid, split, exchanges, choice.border, choice.regather)
         if key in self._priced:
             return self._priced[key]
         # Seconds of the passes, from kernels of the calls' parts.
@@ -289,11 +312,11 @@ class ModelCosts:
         largest = max((r.largest for r in recorded), default=0.0)
         times = [t for p in parts for t in (p.forward, p.whole)]
         error = sum(t.missed for t in times) / max(sum(t.kernels for t in times), 1e-30)
-        made = self._priced[key] = np.array(
+        column = self._priced[key] = np.array(
             [
-                passes[0] + moved[0],
-                passes[1] + moved[1],
-                passes[2] + moved[3],
+                passes[0] + exchanges[0],
+                passes[1] + exchanges[1],
+                passes[2] + exchanges[3],
                 update,
                 kept,
                 self._entering(number, grid, choice),
@@ -302,14 +325,16 @@ class ModelCosts:
                 error,
                 frozen,
                 tied,
-                *self._attention(number, split, parts, grid, kept, moved[2], before),
-                moved[3],
+                *self._attention(
+                    number, split, parts, grid, kept, exchanges[2], before
+                ),
+                exchanges[3],
                 whole - kept,
                 launched,
                 *summed,
             ]
         )
-        return made
+        return column
 
     def _attention(
         self,
@@ -332,13 +357,15 @@ class ModelCosts:
             moved: Seconds of collectives of attention's forward pass.
             before: See `_kept`.
         """
-        calls, again = self._calls(number), self.attention[number]
-        if not again:
+        calls, recomputed = self._calls(number), self.attention[number]
+        if not recomputed:
             return 0.0, 0.0
-        inside = [p.forward for i, p in zip(calls, parts, strict=True) if i in again]
+        inside = [
+            p.forward for i, p in zip(calls, parts, strict=True) if i in recomputed
+        ]
         recorded = [p.recorded for p in parts]
-        rest = self._kept(calls, split, recorded, grid, again, before)
-        return _pass(inside, late=False) + moved, max(kept - rest, 0.0)
+        remaining = self._kept(calls, split, recorded, grid, recomputed, before)
+        return _pass(inside, late=False) + moved, max(kept - remaining, 0.0)
 
     @cached_property
     def attention(self) -> tuple[frozenset[int], ...]:
@@ -356,11 +383,11 @@ class ModelCosts:
         """
         graph = self.layers.operations
         op = graph.ops[call]
-        found = {op.batch, SPREAD}
+        labels = {op.batch, SPREAD}
         for value, axes in zip(op.results, op.shape.results, strict=True):
             if axes and axes[0] and graph.values[value].shape[0] == self.batch:
-                found.add(first_label(axes[0]))
-        return frozenset(found - {None})
+                labels.add(first_label(axes[0]))
+        return frozenset(labels - {None})
 
     def _seconds(
         self,
@@ -389,10 +416,18 @@ class ModelCosts:
         stored = self.parts.beside(self.stored(run), kind)
         late = [summed, *(p.whole for p in parts)]
         forward = _pass([stored, *(p.forward for p in parts)], late=False)
-        whole = _pass(late, late=True)
-        backward = min(_pass([summed, *(p.early for p in parts)], late=True), whole)
-        idle = whole - sum(t.late for t in late)
-        return forward, backward, whole - backward, updates.kernels, updates.late - idle
+        whole_pass = _pass(late, late=True)
+        backward = min(
+            _pass([summed, *(p.early for p in parts)], late=True), whole_pass
+        )
+        idle = whole_pass - sum(t.late for t in late)
+        return (
+            forward,
+            backward,
+            whole_pass - backward,
+            updates.kernels,
+            updates.late - idle,
+        )
 
     def stored(self, run: Iterable[int]) -> list[Kernel]:
         """Return a kernel for every buffer that calls change, as ops of a placement have one.
@@ -436,23 +471,27 @@ class ModelCosts:
         graph, rules = self.layers.calls, self.layers.rules
         name, sums = f"{self.optimizer}_update", []
         updates: dict[int, Kernel] = {}
-        seen: set[int] = set()
-        for i, chosen in zip(calls, split, strict=True):
+        counted: set[int] = set()
+        for i, configuration in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 info = graph.values[value]
                 size = max(
                     math.prod(info.shape)
-                    // parts_in(read_layout(axes, chosen), grid[0]),
+                    // parts_in(read_layout(axes, configuration), grid[0]),
                     1,
                 )
                 if info.source == PARAMETER and info.gradient:
                     length = info.shape[-1] if info.shape else 1
                     shape = (max(size // max(length, 1), 1), length)
                     updates[value] = vector(name, shape, 4 * PASSES[name] * size)
-                elif info.gradient and value in seen:
-                    own = size // grid[1]
-                    sums.append(vector("add", (own,), 3 * info.dtype.itemsize * own))
-                seen.add(value)
+                elif info.gradient and value in counted:
+                    local_size = size // grid[1]
+                    sums.append(
+                        vector(
+                            "add", (local_size,), 3 * info.dtype.itemsize * local_size
+                        )
+                    )
+                counted.add(value)
         return self.parts.beside(sums, kind), self.parts.beside(
             [*updates.values()], kind
         )
@@ -470,21 +509,21 @@ class ModelCosts:
         trained = frozen = tied = 0.0
         summed = np.zeros(2 ** len(grid[0]))
         shared = {t.name for t in self.cuts.tied}
-        seen: set[int] = set()
-        for i, chosen in zip(calls, split, strict=True):
+        counted: set[int] = set()
+        for i, configuration in zip(calls, split, strict=True):
             for value, axes in zip(graph.calls[i].reads, rules[i].reads, strict=True):
                 info = graph.values[value]
-                if info.source != PARAMETER or value in seen:
+                if info.source != PARAMETER or value in counted:
                     continue
-                seen.add(value)
+                counted.add(value)
                 size = math.prod(info.shape) / parts_in(
-                    read_layout(axes, chosen), grid[0]
+                    read_layout(axes, configuration), grid[0]
                 )
                 if not info.gradient:
                     frozen += size
                     continue
                 trained += size
-                summed[sum_of(gradient_layout(axes, chosen))] += size
+                summed[sum_of(gradient_layout(axes, configuration))] += size
                 tied += size if info.name in shared else 0.0
         return trained, frozen, tied, summed[1:]
 
@@ -508,35 +547,38 @@ class ModelCosts:
             before: Layouts of what enters the segment. Where they are given, what is gathered is
                 kept as it was made, but for that of attention.
         """
-        kept: dict[int, float] = {}
-        made: dict[int, float] = {}
+        kept_bytes: dict[int, float] = {}
+        made_bytes: dict[int, float] = {}
         graph, rules = self.layers.calls, self.layers.rules
         roots, total = self.roots(calls), 0.0
         parts: dict[int, float] = {}  # of what is gathered again, and of views of it
         layouts = dict(before or {})
         attention = self._attending if before is not None else frozenset[int]()
-        for i, chosen, found in zip(calls, split, recorded, strict=True):
+        for i, configuration, recording in zip(calls, split, recorded, strict=True):
             if i in again:
-                sizes = [(v, made[v]) for v in graph.calls[i].reads if v in made]
+                sizes = [
+                    (v, made_bytes[v]) for v in graph.calls[i].reads if v in made_bytes
+                ]
             else:
-                total += found.inner
-                sizes = [*self.kept_values(i, chosen, found, grid)]
+                total += recording.inner
+                sizes = [*self.kept_values(i, configuration, recording, grid)]
                 if before is not None and i not in attention:
-                    own = self._gathered(i, chosen, layouts, parts, grid[0])
+                    gathered = self._gathered(i, configuration, layouts, parts, grid[0])
                     sizes = [
-                        (v, size / own.get(v, parts.get(v, 1.0))) for v, size in sizes
+                        (v, size / gathered.get(v, parts.get(v, 1.0)))
+                        for v, size in sizes
                     ]
                 for value, axes in zip(
                     graph.calls[i].results, rules[i].results, strict=True
                 ):
-                    layouts[value] = made_layout(axes, chosen)
-                    made[value] = self._bytes(value, grid) / parts_in(
+                    layouts[value] = made_layout(axes, configuration)
+                    made_bytes[value] = self._bytes(value, grid) / parts_in(
                         layouts[value], grid[0]
                     )
             for value, size in sizes:
                 root = roots.get(value, value)
-                kept[root] = max(kept.get(root, 0.0), size)
-        return total + sum(kept.values())
+                kept_bytes[root] = max(kept_bytes.get(root, 0.0), size)
+        return total + sum(kept_bytes.values())
 
     def _gathered(
         self,
@@ -557,15 +599,19 @@ class ModelCosts:
             parts: Numbers of tensors that are views. Those of this call's views are added.
             mesh: Shards along each of their axes.
         """
-        call, rule, own = self.layers.calls.calls[index], self.layers.rules[index], {}
+        call, rule, gathered = (
+            self.layers.calls.calls[index],
+            self.layers.rules[index],
+            {},
+        )
         for value, axes in zip(call.reads, rule.reads, strict=True):
-            made, read = layouts.get(value), read_layout(axes, chosen)
-            if made is not None and is_gathered(made, read, mesh):
-                own[value] = parts_in(made, mesh) / parts_in(read, mesh)
+            source_layout, read = layouts.get(value), read_layout(axes, chosen)
+            if source_layout is not None and is_gathered(source_layout, read, mesh):
+                gathered[value] = parts_in(source_layout, mesh) / parts_in(read, mesh)
         if self._is_view(index):
-            share = own.get(call.reads[0], parts.get(call.reads[0], 1.0))
+            share = gathered.get(call.reads[0], parts.get(call.reads[0], 1.0))
             parts.update(dict.fromkeys(call.results, share))
-        return own
+        return gathered
 
     @cached_property
     def _attending(self) -> frozenset[int]:
@@ -574,14 +620,14 @@ class ModelCosts:
 
     def roots(self, calls: Sequence[int]) -> dict[int, int]:
         """Return the tensor that each result of some calls is a view of; itself if it is none."""
-        found: dict[int, int] = {}
+        roots: dict[int, int] = {}
         for i in calls:
             call, views = self.layers.calls.calls[i], self._is_view(i)
             for value in call.results:
-                found[value] = (
-                    found.get(call.reads[0], call.reads[0]) if views else value
+                roots[value] = (
+                    roots.get(call.reads[0], call.reads[0]) if views else value
                 )
-        return found
+        return roots
 
     def _is_view(self, index: int) -> bool:
         """Return whether a call makes views of the one tensor that it reads, of the same type."""
@@ -627,14 +673,14 @@ class ModelCosts:
     def entering_values(self, number: int, calls: Sequence[int]) -> tuple[int, ...]:
         """Return the values that a segment has of calls outside: what crosses, and masks."""
         graph = self.layers.operations
-        own = {v for i in calls for v in graph.ops[i].results}
-        others = {
+        results = {v for i in calls for v in graph.ops[i].results}
+        needed_elsewhere = {
             v
             for i in calls
             for v in graph.ops[i].reads
-            if graph.values[v].source == CALL and v not in own
+            if graph.values[v].source == CALL and v not in results
         }
-        return tuple(sorted(others | set(self.cuts.crossing[number])))
+        return tuple(sorted(needed_elsewhere | set(self.cuts.crossing[number])))
 
     def _entering(self, number: int, grid: Grid, choice: SplitChoice) -> float:
         """Return the bytes on a device of what enters a segment."""
@@ -664,28 +710,34 @@ class ModelCosts:
         calls, alike = self._calls(number), self.cuts.segments[number].kind
         if math.prod(grid[0]) == 1:
             return tuple((None,) for _ in calls), (0.0, 0.0, 0.0, 0.0)
-        given: Given | None = None
+        given_labels: Given | None = None
         if choice.labels is not None:
-            whole = (None,) * len(grid[0])
+            replicated = (None,) * len(grid[0])
             names = (self.layers.calls.calls[i].name for i in calls)
-            given = tuple(choice.told.get(name, whole) for name in names)
-        told = choice if given is None else (given, choice.border, choice.regather)
-        known = (alike, kind, grid, told)
-        if known not in self._chosen:
-            if given is None:
+            given_labels = tuple(choice.told.get(name, replicated) for name in names)
+        choice_key = (
+            choice
+            if given_labels is None
+            else (given_labels, choice.border, choice.regather)
+        )
+        key = (alike, kind, grid, choice_key)
+        if key not in self._chosen:
+            if given_labels is None:
                 problem = self._problem(number, kind, grid, choice)
-                chosen = best_strategy(problem.weighted(choice)).configuration
+                configuration = best_strategy(problem.weighted(choice)).configuration
             else:
-                problem = SegmentProblem.of(self, number, calls, kind, grid, (), given)
-                chosen = problem.completed(choice)
+                problem = SegmentProblem.of(
+                    self, number, calls, kind, grid, (), given_labels
+                )
+                configuration = problem.completed(choice)
             places = range(problem.before, problem.before + len(calls))
-            split = tuple(problem.options[k][chosen[k]] for k in places)
-            attention, again = self.attention[number], choice.regather
-            self._chosen[known] = (
+            split = tuple(problem.options[k][configuration[k]] for k in places)
+            attention, regather = self.attention[number], choice.regather
+            self._chosen[key] = (
                 split,
-                problem.exchanged(chosen, attention, again=again),
+                problem.exchanged(configuration, attention, again=regather),
             )
-        return self._chosen[known]
+        return self._chosen[key]
 
     def _problem(
         self, number: int, kind: str, grid: Grid, choice: SplitChoice

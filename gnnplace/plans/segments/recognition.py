@@ -179,11 +179,13 @@ class _Recogniser:
             raise UnrecognisedError(f"{frozen[0]} is not trained")
         if not self.layer_calls:
             raise UnrecognisedError("it has no numbered layers")
-        found = {
+        sizes_of_layers = {
             name: self._layer(name, calls) for name, calls in self.layer_calls.items()
         }
-        first, layer = next(iter(found.items()))
-        unlike = next((name for name, sizes in found.items() if sizes != layer), None)
+        first, layer = next(iter(sizes_of_layers.items()))
+        unlike = next(
+            (name for name, sizes in sizes_of_layers.items() if sizes != layer), None
+        )
         if unlike is not None:
             raise UnrecognisedError(f"{unlike} has other sizes than {first}")
         outside = [
@@ -194,7 +196,7 @@ class _Recogniser:
             layer.hidden, vocabulary, is_tied=is_tied
         )
         sizes = DecoderSizes(
-            layers=len(found),
+            layers=len(sizes_of_layers),
             hidden=layer.hidden,
             heads=layer.heads,
             kv_heads=layer.kv_heads,
@@ -234,12 +236,12 @@ class _Recogniser:
         kinds = {k: self.layers.rules[k].kind for k in calls}
         for k, kind in kinds.items():
             if kind not in (LINEAR, ATTENTION, *BETWEEN):
-                what = (
+                reason = (
                     "attention written out"
                     if kind == "product"
                     else f"a call of kind {kind}"
                 )
-                raise UnrecognisedError(f"{self.calls[k].name}: {what}")
+                raise UnrecognisedError(f"{self.calls[k].name}: {reason}")
         attentions = [k for k in calls if kinds[k] == ATTENTION]
         if len(attentions) != 1:
             raise UnrecognisedError(
@@ -250,22 +252,26 @@ class _Recogniser:
         heads, head_size = self._heads(attention)
 
         # Products before attention make queries, keys and values; one takes what it returns.
-        before = self._makers_of(attention, set(calls))
-        projections = [product for product in products if product.call in before]
-        after = [p for p in products if self._source(p.call, p.stream) == attention]
-        inside = [p for p in products if p not in projections and p not in after]
-        if len(after) != 1 or after[0].inputs != heads * head_size:
+        makers = self._makers_of(attention, set(calls))
+        projections = [product for product in products if product.call in makers]
+        products_after = [
+            p for p in products if self._source(p.call, p.stream) == attention
+        ]
+        inside = [
+            p for p in products if p not in projections and p not in products_after
+        ]
+        if len(products_after) != 1 or products_after[0].inputs != heads * head_size:
             raise UnrecognisedError(
                 f"{name}: no single product takes what attention returns"
             )
-        hidden = after[0].outputs
-        keys, rest = divmod(
+        hidden = products_after[0].outputs
+        keys, remainder = divmod(
             sum(p.outputs for p in projections) - heads * head_size, 2 * head_size
         )
         is_plain = len(projections) in (1, 2, 3) and all(
             p.inputs == hidden for p in projections
         )
-        if not is_plain or rest or keys < 1:
+        if not is_plain or remainder or keys < 1:
             raise UnrecognisedError(
                 f"{name}: queries, keys and values are not made of the stream alone"
             )
@@ -458,15 +464,15 @@ class _Recogniser:
             call: The call.
             within: Those that are looked at.
         """
-        found: set[int] = set()
+        makers: set[int] = set()
         pending = [call]
         while pending:
             for value in self.calls[pending.pop()].reads:
                 maker = self.makers.get(value)
-                if maker is not None and maker in within and maker not in found:
-                    found.add(maker)
+                if maker is not None and maker in within and maker not in makers:
+                    makers.add(maker)
                     pending.append(maker)
-        return found
+        return makers
 
 
 def _feed_forward(

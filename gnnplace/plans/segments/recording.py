@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gnnplace.arrays import FloatArray
-from gnnplace.costs.profiling.description import Description, describe
+from gnnplace.costs import Description, describe
 from gnnplace.sharding import Configuration, run_part
 from gnnplace.torch_names import FakeTensor, FakeTensorMode, pytree
 from gnnplace.tracing import (
@@ -142,13 +142,15 @@ class _Ops(BareMode):
         result = func(*args, **kwargs)
         if func.namespace == "prim" or func.overloadpacket.__name__ in self.free:
             return result
-        given, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
-        made = tuple(
+        positional, named = pytree.tree_map(self._ref, (tuple(args), dict(kwargs)))
+        results = tuple(
             self._name(x) for x in pytree.tree_leaves(result) if torch.is_tensor(x)
         )
         name = f"op{len(self.ops)}"
         view = is_view(func) and not func._schema.is_mutable  # what changes it is none
-        op = ProgramOp(name, func, given, named, made, self.phase, None, (), view)
+        op = ProgramOp(
+            name, func, positional, named, results, self.phase, None, (), view
+        )
         self.ops.append(op)
         return result
 
@@ -164,9 +166,9 @@ class _Ops(BareMode):
 
     def taken(self) -> Description:
         """Return the kernels of what was noted since the last time."""
-        found = describe(Program("call", tuple(self.ops), {}, self.values, None))
+        description = describe(Program("call", tuple(self.ops), {}, self.values, None))
         self.ops = []
-        return found
+        return description
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -231,10 +233,12 @@ def record(
             for value, axes in zip(call.reads, rule.reads, strict=True)
         ]
         # What a call changes in place must be no leaf; making the copy is no part of the call.
-        given = [x.clone() if call.inplace or call.changes else x for x in operands]
+        operand_copies = [
+            x.clone() if call.inplace or call.changes else x for x in operands
+        ]
         keeping = torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda x: x)
         with ops, keeping, precision_of(precision):
-            results = run_part(call, _alone(rule, call, split), share, given)
+            results = run_part(call, _alone(rule, call, split), share, operand_copies)
         forward = ops.taken()
         ops.phase = BACKWARD
         # Gradients: of activations alone where those of weights can wait, then of everything.
@@ -246,15 +250,15 @@ def record(
         ]
         every = [x for x in operands if x.requires_grad]
         backward = _gradients(ops, learned, made) if call.kind in QUEUED else None
-        whole = _gradients(ops, learned, every)
+        gradients = _gradients(ops, learned, every)
     # Kept tensors are operands or results; the others are the call's own.
-    outer = {storage_of(tensor) for tensor in (*given, *results)}
+    outer = {storage_of(tensor) for tensor in (*operand_copies, *results)}
     inner = sum(size for key, size in saved.storages.items() if key not in outer)
     return Recorded(
         forward,
-        whole if backward is None else backward,
-        whole,
-        tuple(storage_of(tensor) in saved.storages for tensor in given),
+        gradients if backward is None else backward,
+        gradients,
+        tuple(storage_of(tensor) in saved.storages for tensor in operand_copies),
         tuple(storage_of(tensor) in saved.storages for tensor in results),
         inner,
         np.array([float(i.bytes) for i in ops.values.values()]),
@@ -267,14 +271,14 @@ def _operand(
     info = graph.values[value]
     shape = local_shape(tuple(axes), info.shape, share)
     if value in graph.constants and not isinstance(graph.constants[value], FakeTensor):
-        given = graph.constants[value]
-        if given.numel() == math.prod(shape):
-            return torch.empty_like(given)
-    made = torch.empty(shape, dtype=info.dtype)
+        constant = graph.constants[value]
+        if constant.numel() == math.prod(shape):
+            return torch.empty_like(constant)
+    operand = torch.empty(shape, dtype=info.dtype)
     return (
-        made.requires_grad_()
+        operand.requires_grad_()
         if info.gradient and info.dtype.is_floating_point
-        else made
+        else operand
     )
 
 
@@ -284,8 +288,8 @@ def _alone(rule: Rule, call: LayerCall, split: Configuration) -> Rule:
     Statistics of a batch and means over it are of each part's own examples. Shards draw the whole
     mask of a dropout to have one device's numbers; on paper each draws its own.
     """
-    whole = all(label is None for label in split[:-1])
-    if "dropout" in call.kind or (whole and rule.kind in APART):
+    is_whole = all(label is None for label in split[:-1])
+    if "dropout" in call.kind or (is_whole and rule.kind in APART):
         return replace(rule, run=None)
     return rule
 
@@ -294,9 +298,9 @@ def _gradients(
     ops: _Ops, results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> Description:
     if results and wanted:
-        given = [torch.empty_like(x) for x in results]
+        seeds = [torch.empty_like(x) for x in results]
         with ops:
             torch.autograd.grad(
-                results, wanted, given, retain_graph=True, allow_unused=True
+                results, wanted, seeds, retain_graph=True, allow_unused=True
             )
     return ops.taken()

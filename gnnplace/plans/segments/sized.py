@@ -51,8 +51,7 @@ from gnnplace.plans.segments.recognition import (
     recognised_sizes,
     recognition_line,
 )
-from gnnplace.problem import Cluster
-from gnnplace.problem.cluster.gpus import known_kind
+from gnnplace.problem import Cluster, known_kind
 from gnnplace.zoo import Workload
 
 SHARED_BY = {
@@ -111,12 +110,19 @@ class SizedModelCosts(ModelCosts):
             for name, weights in SHARED_BY.items()
         }
         # A free split takes the known one's numbers times the ratio of both when captured.
-        known = None if base is choice else super().costs(kind, axes, examples, base)
-        if known is not None and not _is_like(known, captured):
+        base_costs = (
+            None if base is choice else super().costs(kind, axes, examples, base)
+        )
+        if base_costs is not None and not _is_like(base_costs, captured):
             for name in RATIOS:
-                before, after = getattr(known, name), getattr(captured, name)
+                base_column, captured_column = (
+                    getattr(base_costs, name),
+                    getattr(captured, name),
+                )
                 columns[name] *= np.where(
-                    before > 0, after / np.maximum(before, 1e-30), 1.0
+                    base_column > 0,
+                    captured_column / np.maximum(base_column, 1e-30),
+                    1.0,
                 )
         # A layer's input is its first segment's, the loss its last segment's.
         is_first = np.concatenate([[True], self.layer[1:] != self.layer[:-1]])
@@ -206,8 +212,8 @@ class SizedModelCosts(ModelCosts):
     ) -> Degrees:
         """Return the degrees of the nearest split that the sizes know; see `base_choice`."""
         base = self.base_choice(kind, axes, examples, choice)
-        found = None if base is None else degrees_of(axes, base)
-        return found or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
+        degrees = None if base is None else degrees_of(axes, base)
+        return degrees or Degrees(tp=axes[-1], cp=1, ep=1, replicas=1)
 
     def cut(self, num_stages: int) -> tuple[int, ...]:
         """Return the layers of every stage as the framework cuts them. [stages]"""

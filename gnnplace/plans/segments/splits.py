@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray
-from gnnplace.costs.collectives import ALL_REDUCE
-from gnnplace.costs.memory import PARAMETER as STATE_BYTES
-from gnnplace.costs.memory import state_terms
+from gnnplace.costs import ALL_REDUCE, state_terms
+from gnnplace.costs import PARAMETER as STATE_BYTES
 from gnnplace.errors import InputError
 from gnnplace.plans.mesh import Mesh, MeshFabric
 from gnnplace.plans.segments.chain import CONTEXT, EXAMPLES, EXPERTS, FREE, SplitChoice
@@ -148,20 +147,20 @@ class SegmentProblem(CapturedProblem):
         inside = 0 <= place < len(self.calls)
         if inside and self.given:
             return (self.given[place],)
-        found = super().configurations(op)
+        configurations = super().configurations(op)
         if not inside or self.styles == (FREE,):
-            return found
-        allowed = self._styled(op, found, self.styles)
-        return tuple(c for c, fine in zip(found, allowed, strict=True) if fine)
+            return configurations
+        allowed = self._styled(op, configurations, self.styles)
+        return tuple(c for c, fine in zip(configurations, allowed, strict=True) if fine)
 
     def _allowed(self, op: int, choice: SplitChoice) -> BoolArray:
         """Return which of an operation's configurations a choice allows. [K]"""
-        found = self.options[op]
+        options = self.options[op]
         if 0 <= op - self.before < len(self.calls):
             styles = styles_of(choice, alone=True)
             if self.styles != (FREE,) or styles == (FREE,):
-                return np.ones(len(found), dtype=np.bool_)
-            return self._styled(op, found, styles)
+                return np.ones(len(options), dtype=np.bool_)
+            return self._styled(op, options, styles)
         assert self.source is not None
         it = self.graph.ops[op]
         (value,), (axes,) = (
@@ -169,8 +168,8 @@ class SegmentProblem(CapturedProblem):
             (*it.shape.reads, *it.shape.results),
         )
         wanted = self.source.border(value, self.priced, choice)
-        fits = np.array([made_layout(axes, c) == wanted for c in found])
-        return fits if fits.any() else np.array([not any(c) for c in found])
+        fits = np.array([made_layout(axes, c) == wanted for c in options])
+        return fits if fits.any() else np.array([not any(c) for c in options])
 
     def _styled(
         self, op: int, found: Sequence[Configuration], styles: Sequence[str]
@@ -206,12 +205,17 @@ class SegmentProblem(CapturedProblem):
             return inside
         if style == EXPERTS and DISPATCH in labels:
             return np.array([label == DISPATCH for label in labels])
-        own = [(v, axes) for v, axes in zip(it.reads, it.shape.reads, strict=True)
-               if values[v].source == PARAMETER]  # fmt: skip
+        of_style = [
+            (v, axes)
+            for v, axes in zip(it.reads, it.shape.reads, strict=True)
+            if values[v].source == PARAMETER
+        ]
         if style in (CONTEXT, EXPERTS):
-            cuts = [any(read_layout(a, c)[axis].cuts for _, a in own) for c in found]
+            cuts = [
+                any(read_layout(a, c)[axis].cuts for _, a in of_style) for c in found
+            ]
             return inside & ~np.array(cuts)
-        matrices = [a for v, a in own if len(values[v].shape) > 1]
+        matrices = [a for v, a in of_style if len(values[v].shape) > 1]
         parted = np.array(
             [all(read_layout(a, c)[axis].cuts for a in matrices) for c in found]
         )
@@ -221,12 +225,12 @@ class SegmentProblem(CapturedProblem):
         """Return what decides an operation's costs: its shape, and the kernels of its call."""
         place = op - self.before
         inner = self.source is not None and 0 <= place < len(self.calls)
-        own = (
+        signature = (
             self.source.parts.call_key(self.calls[place])
             if self.source and inner
             else None
         )
-        return super().node_key(op), own
+        return super().node_key(op), signature
 
     def weighted(self, choice: SplitChoice) -> ShardingProblem:
         """Return the tables for a choice: seconds of a micro-batch, and what else it weighs.
@@ -238,8 +242,13 @@ class SegmentProblem(CapturedProblem):
         if not self._extras:
             self._extras = [self._extra(op) for op in range(len(self.graph.ops))]
         assert self.source is not None
-        of = partial(state_terms, 1.0, optimizer=self.source.optimizer,
-                     precision=self.source.precision, zero=choice.zero)  # fmt: skip
+        of = partial(
+            state_terms,
+            1.0,
+            optimizer=self.source.optimizer,
+            precision=self.source.precision,
+            zero=choice.zero,
+        )
         frozen = choice.state * STATE_BYTES[self.source.precision][0]
         frozen /= choice.replicas if choice.zero == 3 else 1
         price = [choice.once, frozen, choice.saved]
@@ -262,38 +271,40 @@ class SegmentProblem(CapturedProblem):
         none first. [3 + 2 ** axes, K]
         """
         options, place = self.options[op], op - self.before
-        found = np.zeros((3 + 2 ** len(self.mesh), len(options)))
+        extra = np.zeros((3 + 2 ** len(self.mesh), len(options)))
         if self.source is None or not 0 <= place < len(self.calls):
-            return found
+            return extra
         source, call = self.source, self.calls[place]
         graph, rule = source.layers.calls, source.layers.rules[call]
         width = STATE_BYTES[source.precision][1]
-        for k, chosen in enumerate(options):
-            recorded = source.part(call, chosen, self.kind, self.priced).recorded
-            found[2, k] = recorded.inner
+        for k, configuration in enumerate(options):
+            recorded = source.part(call, configuration, self.kind, self.priced).recorded
+            extra[2, k] = recorded.inner
             for value, axes in zip(graph.calls[call].reads, rule.reads, strict=True):
                 info = graph.values[value]
                 if info.source != PARAMETER:
                     continue
                 # Elements count in the row of the axes over which their gradient is a sum.
                 size = math.prod(info.shape) / parts_in(
-                    read_layout(axes, chosen), self.mesh
+                    read_layout(axes, configuration), self.mesh
                 )
                 if not info.gradient:
-                    found[1, k] += size
+                    extra[1, k] += size
                     continue
-                gradient = gradient_layout(axes, chosen)
-                found[3 + sum_of(gradient), k] += size
+                gradient = gradient_layout(axes, configuration)
+                extra[3 + sum_of(gradient), k] += size
                 if PARTIAL in gradient:
                     members = Mesh.over(0, 1, self.mesh).summing(
                         [place == PARTIAL for place in gradient]
                     )
-                    found[0, k] += source.fabric.collective(
+                    extra[0, k] += source.fabric.collective(
                         ALL_REDUCE, width * size, *members
                     )
-            for value, size in source.kept_values(call, chosen, recorded, self.priced):
-                found[2, k] += size / max(self._keepers.get(value, 1), 1)
-        return found
+            for value, size in source.kept_values(
+                call, configuration, recorded, self.priced
+            ):
+                extra[2, k] += size / max(self._keepers.get(value, 1), 1)
+        return extra
 
     @cached_property
     def _keepers(self) -> dict[int, int]:
@@ -302,10 +313,10 @@ class SegmentProblem(CapturedProblem):
         source, roots = self.source, self.source.roots(self.calls)
         count: Counter[int] = Counter()
         for call in self.calls:
-            whole = (None,) * len(self.mesh)
-            found = source.part(call, whole, self.kind, self.priced).recorded
-            kept = source.kept_values(call, whole, found, self.priced)
-            count.update(roots.get(value, value) for value, _ in kept)
+            replicated = (None,) * len(self.mesh)
+            recorded = source.part(call, replicated, self.kind, self.priced).recorded
+            kept_values = source.kept_values(call, replicated, recorded, self.priced)
+            count.update(roots.get(value, value) for value, _ in kept_values)
         it = source.layers.calls
         values = {
             v for c in self.calls for v in (*it.calls[c].reads, *it.calls[c].results)
@@ -325,8 +336,8 @@ class SegmentProblem(CapturedProblem):
         if not 0 <= place < len(self.calls) or self.source is None:
             return np.zeros(len(self.options[op]))
         source, call = self.source, self.calls[place]
-        found = [source.part(call, c, self.kind, self.priced) for c in self.options[op]]
-        return np.array([p.forward.kernels + p.whole.kernels for p in found])
+        parts = [source.part(call, c, self.kind, self.priced) for c in self.options[op]]
+        return np.array([p.forward.kernels + p.whole.kernels for p in parts])
 
     def exchanges(self, op: int) -> FloatArray:
         """Return the seconds of what an operation's parts exchange. [K]
@@ -358,40 +369,55 @@ class SegmentProblem(CapturedProblem):
             Seconds of the forward pass, of the backward pass, of `some` in the forward pass, and of
             gathering again.
         """
-        own = [
+        gradient_sums = [
             float(self.exchanges(op)[chosen[op]]) / 2
             for op in range(len(self.graph.ops))
         ]
         places = {self.before + k for k, call in enumerate(self.calls) if call in some}
-        there = back = sum(own)
-        inside, gathered = sum(own[op] for op in places), 0.0
-        kept = self._kept(chosen, places) if again else frozenset()
+        forward = back = sum(gradient_sums)
+        inside, gathered = sum(gradient_sums[op] for op in places), 0.0
+        kept_values = self._kept(chosen, places) if again else frozenset()
         for link in self.links:
             if link.parameter:
                 continue
-            before, after = link.sources[chosen[link.u]], link.targets[chosen[link.v]]
+            source_layout, target_layout = (
+                link.sources[chosen[link.u]],
+                link.targets[chosen[link.v]],
+            )
             ahead = move(
-                link.info.bytes, before[0], after[0], self.mesh, self.machine
+                link.info.bytes,
+                source_layout[0],
+                target_layout[0],
+                self.mesh,
+                self.machine,
             ).total
-            there += ahead
+            forward += ahead
             inside += ahead if link.v in places else 0.0
-            if link.value in kept and is_gathered(before[0], after[0], self.mesh):
+            if link.value in kept_values and is_gathered(
+                source_layout[0], target_layout[0], self.mesh
+            ):
                 gathered += ahead if link.v not in places else 0.0
-            back += link.cost(before, after).total - ahead
-        return there, back, inside, gathered
+            back += link.cost(source_layout, target_layout).total - ahead
+        return forward, back, inside, gathered
 
     def _kept(self, chosen: Sequence[int], apart: Collection[int]) -> frozenset[int]:
         """Return the values that operations keep for their backward pass, and bases of views."""
         assert self.source is not None
-        source, found, roots = self.source, set[int](), self.source.roots(self.calls)
+        source, kept_values, roots = (
+            self.source,
+            set[int](),
+            self.source.roots(self.calls),
+        )
         for place, call in enumerate(self.calls, self.before):
             if place not in apart:
                 split = self.options[place][chosen[place]]
                 recorded = source.part(call, split, self.kind, self.priced).recorded
-                found.update(
+                kept_values.update(
                     v for v, _ in source.kept_values(call, split, recorded, self.priced)
                 )
-        return frozenset(found | {roots.get(value, value) for value in found})
+        return frozenset(
+            kept_values | {roots.get(value, value) for value in kept_values}
+        )
 
 
 def sum_of(gradient: Layout) -> int:
@@ -418,12 +444,12 @@ def styles_of(choice: SplitChoice, *, alone: bool = False) -> tuple[str, ...]:
 
 def _fewer(source: ModelCosts, call: int, examples: int) -> SplitOp:
     """Return an operation with `examples` examples that may be cut; 0: they stay together."""
-    op, own = source.layers.operations.ops[call], source.examples_of(call)
-    kept = {op.batch, SPREAD} if examples else set()
+    op, examples_labels = source.layers.operations.ops[call], source.examples_of(call)
+    kept_labels = {op.batch, SPREAD} if examples else set()
     extents = [
-        (label, math.gcd(n, examples) if label in own else n)
+        (label, math.gcd(n, examples) if label in examples_labels else n)
         for label, n in op.shape.extents
-        if label not in own or label in kept
+        if label not in examples_labels or label in kept_labels
     ]
     return replace(op, shape=replace(op.shape, extents=tuple(extents)))
 

@@ -73,10 +73,12 @@ def pieces_of(
         InputError: Several stages use a buffer that the forward pass changes.
     """
     stage_of = _stages(graph, members)
-    made = {v: i for i, call in enumerate(graph.calls) for v in call.results}
-    own = [_own(graph, stage_of, made, stage) for stage in range(len(members))]
-    _check_state(graph, own)
-    crossing = _crossing(graph, stage_of, made, own)
+    makers = {v: i for i, call in enumerate(graph.calls) for v in call.results}
+    stage_calls = [
+        _own(graph, stage_of, makers, stage) for stage in range(len(members))
+    ]
+    _check_state(graph, stage_calls)
+    crossing = _crossing(graph, stage_of, makers, stage_calls)
     return tuple(
         StageCalls(
             calls,
@@ -85,7 +87,7 @@ def pieces_of(
             _runs(graph, calls, again[stage]),
             _parameters(graph, calls),
         )
-        for stage, calls in enumerate(own)
+        for stage, calls in enumerate(stage_calls)
     )
 
 
@@ -121,7 +123,7 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
         MismatchError: These are not the model's calls, or not in their order.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    found: dict[int, int] = {}
+    stages: dict[int, int] = {}
     for stage, names in enumerate(members):
         for name in names:
             if name not in index:
@@ -129,14 +131,14 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
                     f"plan: stages[{stage}].members: the model has no call {name!r}; make a plan "
                     "for this model"
                 )
-            found[index[name]] = stage
-    order = [found[i] for i in sorted(found)]
+            stages[index[name]] = stage
+    order = [stages[i] for i in sorted(stages)]
     if order != sorted(order):
         raise MismatchError(
             "plan: stages: their calls are not in the order of the model's"
         )
     for i, call in enumerate(graph.calls):
-        if i not in found and any(
+        if i not in stages and any(
             graph.values[v].source == PARAMETER for v in call.reads
         ):
             raise MismatchError(
@@ -145,10 +147,10 @@ def _stages(graph: CallGraph, members: Sequence[Sequence[str]]) -> dict[int, int
     changing = {i for indices in graph.changed.values() for i in indices}
     later = len(members) - 1
     for i in reversed(range(len(graph.calls))):
-        later = found.get(i, later)
+        later = stages.get(i, later)
         if i in changing:
-            found.setdefault(i, later)
-    return found
+            stages.setdefault(i, later)
+    return stages
 
 
 def _check_state(graph: CallGraph, own: Sequence[Sequence[int]]) -> None:
@@ -172,18 +174,18 @@ def _own(
     graph: CallGraph, stage_of: dict[int, int], made: dict[int, int], stage: int
 ) -> tuple[int, ...]:
     """Return the calls of a stage, with those in no stage that make what it reads of inputs."""
-    found = {i for i, s in stage_of.items() if s == stage}
-    todo = [v for i in found for v in graph.calls[i].reads]
+    calls = {i for i, s in stage_of.items() if s == stage}
+    todo = [v for i in calls for v in graph.calls[i].reads]
     if stage == max(stage_of.values()):
         todo += [
             x.value for x in pytree.tree_leaves(graph.output) if isinstance(x, CallRef)
         ]
     while todo:
         maker = made.get(todo.pop())
-        if maker is not None and maker not in found and maker not in stage_of:
-            found.add(maker)
+        if maker is not None and maker not in calls and maker not in stage_of:
+            calls.add(maker)
             todo += graph.calls[maker].reads
-    return tuple(sorted(found))
+    return tuple(sorted(calls))
 
 
 def _crossing(
@@ -201,13 +203,13 @@ def _crossing(
     for leaf in pytree.tree_leaves(graph.output):
         if isinstance(leaf, CallRef):
             last[leaf.value] = stages - 1
-    found: list[list[int]] = [[] for _ in range(stages + 1)]
+    crossing: list[list[int]] = [[] for _ in range(stages + 1)]
     for value in sorted(last):
         if graph.values[value].source != CALL or made.get(value) not in stage_of:
             continue
         for stage in range(stage_of[made[value]] + 1, last[value] + 1):
-            found[stage].append(value)
-    return [tuple(values) for values in found]
+            crossing[stage].append(value)
+    return [tuple(values) for values in crossing]
 
 
 def _runs(
@@ -219,12 +221,12 @@ def _runs(
     out.
     """
     place = {graph.calls[i].name: k for k, i in enumerate(calls)}
-    found = []
+    runs = []
     for names in again:
         places = [place[name] for name in names if name in place]
         if places:
-            found.append((min(places), max(places) + 1))
-    return tuple(sorted(found))
+            runs.append((min(places), max(places) + 1))
+    return tuple(sorted(runs))
 
 
 def _parameters(graph: CallGraph, calls: Sequence[int]) -> tuple[str, ...]:
@@ -249,10 +251,10 @@ def seed_of(base: int, step: int, example: int, number: int) -> int:
         example: Number of the micro-batch.
         number: Number of the draw.
     """
-    found = base
+    seed = base
     for part in (step, example, number):
-        found = (found * 6364136223846793005 + 1442695040888963407 * (part + 1)) % LARGE
-    return found
+        seed = (seed * 6364136223846793005 + 1442695040888963407 * (part + 1)) % LARGE
+    return seed
 
 
 class _SharesSeeded(SeededAgain):

@@ -82,11 +82,11 @@ from gnnplace.problem.cluster.cluster import (
     linked_by,
 )
 from gnnplace.problem.cluster.servers import (
+    POOL,
     ServersFile,
     WireEntry,
     cluster_of_file,
     counted_servers,
-    counts_servers,
 )
 
 _ROWS: Mapping[str, Any] = json.loads(
@@ -280,7 +280,9 @@ def is_preset(name: str) -> bool:
     Raises:
         InputError: it would, and has too many of them.
     """
-    return name in PRESETS or with_servers(name) is not None or counts_servers(name)
+    return (
+        name in PRESETS or with_servers(name) is not None or bool(POOL.fullmatch(name))
+    )
 
 
 @lru_cache(maxsize=64)

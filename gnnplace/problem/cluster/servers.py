@@ -49,7 +49,9 @@ from gnnplace.problem.cluster.cluster import (
 from gnnplace.problem.cluster.gpus import TERA, Gpu, add_kind, figures, known_kind
 
 COUNTED = re.compile(r"(\d{1,5})x([a-z][a-z0-9 _-]*)", re.IGNORECASE)
-"""GPUs of one kind. Several kinds are joined by ``+``."""
+"""GPUs of one kind."""
+POOL = re.compile(rf"{COUNTED.pattern}(\+{COUNTED.pattern})*", re.IGNORECASE)
+"""GPUs of one kind or of several."""
 ATTAINED = 0.9
 """Share of a network's raw rate that a message attains; assumed, as of the fabrics of presets."""
 CONTEXT = 1e9
@@ -223,25 +225,13 @@ def counted_servers(name: str) -> ServerPool | None:
     Raises:
         InputError: No servers of that kind are known, or the GPUs do not fill servers.
     """
-    parts: list[Servers] = []
-    for match in _matches(name):
-        if match is None:
-            return None
-        parts.append(_counted_part(name, int(match[1]), match[2]))
+    if POOL.fullmatch(name) is None:
+        return None
+    parts = [_counted_part(name, int(n), kind) for n, kind in COUNTED.findall(name)]
     pool = ServerPool(tuple(parts))
     if pool.num_devices > MOST_DEVICES:
         raise InputError(f"cluster {name!r}: more than {MOST_DEVICES} GPUs in all")
     return pool
-
-
-def counts_servers(name: str) -> bool:
-    """Return whether a name is of the form ``64xH100`` or ``16xH100+16xA100``."""
-    return all(_matches(name))
-
-
-def _matches(name: str) -> list[re.Match[str] | None]:
-    """Return the numbers and kinds of a name, None for a part that has another form."""
-    return [COUNTED.fullmatch(part.strip()) for part in name.split("+")]
 
 
 def _counted_part(name: str, count: int, word: str) -> Servers:

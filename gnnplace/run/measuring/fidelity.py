@@ -18,6 +18,7 @@ from gnnplace.costs import local_device, profile_model
 from gnnplace.errors import ExecutionError, GnnplaceError, InputError
 from gnnplace.measurements import (
     CLOCKS,
+    Candidate,
     FidelityRow,
     Forward,
     MeasurementStore,
@@ -34,7 +35,7 @@ from gnnplace.measurements import (
     shortest,
     stored_samples,
 )
-from gnnplace.measurements.candidates import Candidate, candidates
+from gnnplace.measurements.candidates import candidates
 from gnnplace.policy import place, shown_placers, warm
 from gnnplace.problem import Placement, machine
 from gnnplace.run.measuring.recording import step_record

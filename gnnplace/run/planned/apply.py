@@ -11,34 +11,34 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.errors import InputError, MismatchError
-from gnnplace.plans import Plan, PlanFile
-from gnnplace.plans.order.orders import Action
-from gnnplace.plans.reading import check_plan
-from gnnplace.plans.segments.chain import joined_runs, layer_numbers
-from gnnplace.plans.segments.chains import (
+from gnnplace.plans import (
+    MIXED,
+    Action,
+    Cuts,
+    Layouts,
+    Plan,
+    PlanFile,
+    StageCalls,
+    attention_runs,
     batch_of,
     check_inputs,
+    check_placements,
+    check_plan,
+    check_stages,
+    counts_of,
+    cuts_of,
     fingerprint,
     inputs_of,
-    layers_of,
-    told_inputs,
-    with_batch,
-)
-from gnnplace.plans.segments.counts import counts_of
-from gnnplace.plans.segments.cuts import Cuts, attention_runs, cuts_of
-from gnnplace.plans.segments.placements import (
-    Layouts,
-    check_placements,
-    check_stages,
+    joined_runs,
+    layer_numbers,
     layouts_of,
-)
-from gnnplace.plans.segments.recording import MIXED
-from gnnplace.plans.segments.stage_calls import (
-    StageCalls,
     moved_to,
     numbered_draws,
     pieces_of,
+    told_inputs,
+    with_batch,
 )
+from gnnplace.plans.segments.chains import layers_of
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.parameters import Parameters, make_local_parameter

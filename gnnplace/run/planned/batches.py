@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gnnplace.errors import InputError
-from gnnplace.plans.segments.chains import as_type
+from gnnplace.plans import as_type
 from gnnplace.torch_names import pytree
 from gnnplace.tracing import (
     BatchStructure,

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from gnnplace.plans.order.orders import FORWARD, FULL, INPUT, WEIGHT, Action
-from gnnplace.plans.order.rows import RECV_B, RECV_F, SEND_B, SEND_F
+from gnnplace.plans import (
+    FORWARD,
+    FULL,
+    INPUT,
+    RECV_B,
+    RECV_F,
+    SEND_B,
+    SEND_F,
+    WEIGHT,
+    Action,
+)
 from gnnplace.run.planned.passes import StageCode
 from gnnplace.run.planned.seats import Seat
 from gnnplace.run.planned.weights import Queue

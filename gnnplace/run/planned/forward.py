@@ -24,18 +24,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.plans import PlanFile
-from gnnplace.plans.segments.chains import inputs_of
-from gnnplace.plans.segments.cuts import cuts_of
-from gnnplace.plans.segments.placements import (
+from gnnplace.plans import (
     WHOLE_WORDS,
     Layouts,
+    PlanFile,
+    StageCalls,
     check_placements,
     check_stages,
+    cuts_of,
+    inputs_of,
     layouts_of,
+    pieces_of,
     place_of,
 )
-from gnnplace.plans.segments.stage_calls import StageCalls, pieces_of
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
 from gnnplace.run.planned.seats import Seat, Seats, check_processes, seats_of

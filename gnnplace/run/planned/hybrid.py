@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gnnplace.costs import resolve_cluster
-from gnnplace.plans.hybrid.groups import Running, grouped_plan
-from gnnplace.plans.job import CAPTURING
+from gnnplace.plans import CAPTURING, Running, grouped_plan
 from gnnplace.problem import Cluster
 from gnnplace.run.planned.running import PlanRun, run_plan
 

@@ -19,8 +19,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from gnnplace.plans.segments.placements import border_layout
-from gnnplace.plans.segments.stage_calls import ATTENTION, StageCalls, seed_of
+from gnnplace.plans import ATTENTION, StageCalls, border_layout, seed_of
 from gnnplace.run.planned.buffers import PassBuffers, observed_buffers
 from gnnplace.run.planned.parameters import Parameters
 from gnnplace.run.planned.weights import QUEUED, Pack, Queue, product

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnplace.errors import ExecutionError, InputError, MismatchError
-from gnnplace.plans import PlanFile
-from gnnplace.plans.segments.counts import Counts
+from gnnplace.plans import Counts, PlanFile
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.local import Marks, plainly, unmark

@@ -18,10 +18,7 @@ import torch
 import torch.distributed as dist
 
 from gnnplace.errors import MismatchError
-from gnnplace.plans import Plan
-from gnnplace.plans.order.orders import Action
-from gnnplace.plans.order.rows import MESSAGES, PASSES
-from gnnplace.plans.reading import check_plan
+from gnnplace.plans import MESSAGES, PASSES, Action, Plan, check_plan
 from gnnplace.run.checking import Verification
 from gnnplace.run.planned.apply import check_model
 from gnnplace.run.planned.seats import seats_of

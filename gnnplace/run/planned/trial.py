@@ -25,11 +25,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from gnnplace.plans import Plan
-from gnnplace.plans.order.orders import Action
-from gnnplace.plans.segments.chains import TYPES, as_type, batch_of, retyped, with_batch
-from gnnplace.plans.segments.recording import precision_of
-from gnnplace.plans.segments.stage_calls import drawn_alike
+from gnnplace.plans import (
+    TYPES,
+    Action,
+    Plan,
+    as_type,
+    batch_of,
+    drawn_alike,
+    precision_of,
+    retyped,
+    with_batch,
+)
 from gnnplace.run.checking import Difference, differences
 from gnnplace.run.planned.apply import apply_plan
 from gnnplace.run.planned.runner import PlanRunner

@@ -190,10 +190,16 @@ def _array_fault(arrays: dict[str, Any], num_kinds: int) -> str:
             return f"{key}: must be there and hold numbers"
     n, tensors = arrays["phase"].size, arrays["producer"].size
     shapes = {
-        "phase": (n,), "unit": (n,), "state": (n,), "work": (num_kinds, n),
-        "launch": (num_kinds, n), "producer": (tensors,), "size": (tensors,),
-        "consumer_offset": (tensors + 1,), "consumer": (arrays["consumer"].size,),
-    }  # fmt: skip
+        "phase": (n,),
+        "unit": (n,),
+        "state": (n,),
+        "work": (num_kinds, n),
+        "launch": (num_kinds, n),
+        "producer": (tensors,),
+        "size": (tensors,),
+        "consumer_offset": (tensors + 1,),
+        "consumer": (arrays["consumer"].size,),
+    }
     for key, shape in shapes.items():
         if arrays[key].shape != shape or not n:
             return f"{key}: its shape is {arrays[key].shape}, not {shape}"
