@@ -22,7 +22,7 @@ from gnnplace.errors import GnnplaceError
 from gnnplace.plans.answers import find_baselines
 from gnnplace.plans.job import SearchOptions, TrainingJob
 from gnnplace.plans.plan import Plan
-from gnnplace.plans.search.search import BASELINES
+from gnnplace.plans import BASELINES
 from gnnplace.plans.segments.chains import chain_of
 from gnnplace.problem.cluster import Cluster
 from gnnplace.problem.cluster.headroom import with_slack

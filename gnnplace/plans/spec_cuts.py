@@ -25,8 +25,10 @@ V = "v"
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
 SPEED_SHARES = (1.0, 0.75, 0.5, 0.25)
-"""Exponents of the ranks' speeds in cuts over devices of several kinds. With 1 all ranks take as
-long; with less, slower ranks with more memory have more layers."""
+"""Exponents of the ranks' speeds in cuts over devices of several kinds; with 1 all take as long."""
+RATIOS, RATIOS_OF_LOOPS = 33, 9
+"""Ratios of the layers of two kinds of devices that are tried."""
+MOST_RATIO = 16.0
 MOST_CHUNKS = 32
 """Chunks of a rank at most."""
 
@@ -67,7 +69,7 @@ def cuts_of(
         if sum(layers) == decoder.layers:
             cuts.setdefault(layers, None if rule == usual else layers)
     if len(set(kinds_of_ranks(setting, pp))) > 1:
-        for layers in _cuts_by_speed(setting, pp, schedule):
+        for layers in _cuts_by_kind(setting, pp, schedule):
             cuts.setdefault(layers, layers)
     return tuple(cuts.values())
 
@@ -89,10 +91,10 @@ def kinds_of_ranks(setting: PricingSetting, pp: int) -> tuple[tuple[str, ...], .
     )
 
 
-def _cuts_by_speed(
+def _cuts_by_kind(
     setting: PricingSetting, pp: int, schedule: str
 ) -> Iterator[tuple[int, ...]]:
-    """Yield cuts that give ranks of faster devices more layers.
+    """Yield cuts that give ranks of some kinds of devices more layers than others.
 
     A layer goes to the rank that is the least busy with it, one after another (Graham, 1966: least
     loaded first), and to the chunk of that rank with the fewest. Every stage has one at least.
@@ -100,15 +102,7 @@ def _cuts_by_speed(
     decoder, ranks = setting.decoder, chunk_ranks(schedule, pp)
     if decoder.layers < len(ranks):
         return
-    frameworks = [
-        [setting.framework.on_kind(kind) for kind in kinds]
-        for kinds in kinds_of_ranks(setting, pp)
-    ]
-    seconds = np.array(
-        [max(one.kernels.products([LARGE]) for one in kinds) for kinds in frameworks]
-    )
-    for share in SPEED_SHARES:
-        of_layer = (seconds / seconds.min()) ** share
+    for of_layer in _weights_of_layers(setting, pp, is_looped=len(ranks) > pp):
         counts = np.ones(len(ranks), dtype=np.int64)
         busy = of_layer * len(ranks) / pp
         busy[ranks[-1]] += of_layer[ranks[-1]] * head_layers(decoder)
@@ -118,6 +112,29 @@ def _cuts_by_speed(
             chunks = np.flatnonzero(np.array(ranks) == rank)
             counts[chunks[np.argmin(counts[chunks])]] += 1
         yield tuple(counts.tolist())
+
+
+def _weights_of_layers(
+    setting: PricingSetting, pp: int, *, is_looped: bool
+) -> Iterator[FloatArray]:
+    """Yield how much a layer weighs on every rank. [ranks] each
+
+    First by seconds, then, of two kinds, in every ratio between them: the faster kind may have less
+    memory. Pipelines of several chunks a rank try fewer ratios.
+    """
+    kinds = kinds_of_ranks(setting, pp)
+    seconds: dict[tuple[str, ...], float] = {}
+    for names in dict.fromkeys(kinds):
+        frameworks = [setting.framework.on_kind(name) for name in names]
+        seconds[names] = max(one.kernels.products([LARGE]) for one in frameworks)
+    least = min(seconds.values())
+    for share in SPEED_SHARES:
+        yield np.array([(seconds[names] / least) ** share for names in kinds])
+    if len(seconds) == 2:
+        is_first = np.array([names == kinds[0] for names in kinds])
+        count = RATIOS_OF_LOOPS if is_looped else RATIOS
+        for ratio in np.geomspace(1 / MOST_RATIO, MOST_RATIO, count):
+            yield np.where(is_first, ratio, 1.0)
 
 
 @lru_cache(maxsize=1024)

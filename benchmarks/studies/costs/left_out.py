@@ -79,7 +79,7 @@ def without(evidence: Evidence, name: str) -> Evidence:
     """Nothing of a GPU or of an op."""
     kept = {
         relation: tuple(
-            part for part in mine if name not in (part.kind, part.op, part.other)
+            part for part in mine if name not in (part.kind, part.op, part.answering)
         )
         for relation, mine in evidence.parts.items()
     }

@@ -177,7 +177,7 @@ def without_shapes(tables: CostTables, seen: Rows) -> CostTables:
     for kind, rows in tables.rows.items():
         mine = zip(rows.sizes, rows.bytes, strict=True)
         kept[kind] = rows.take(np.array([_shape(s, b) not in shapes for s, b in mine]))
-    return CostTables(kept, tables.errors, tables.given)
+    return CostTables(kept, tables.errors, tables.user_errors)
 
 
 def _shape(sizes: np.ndarray[Any, Any], moved: float) -> tuple[float, ...]:
