@@ -93,7 +93,7 @@ def put_values(
     return changed
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value of a file for a message: at most 40 letters, or the type of a container."""
     plain = value is None or isinstance(value, (str, int, float))
     return repr(str(value)[:40]) if plain else f"a {type(value).__name__}"

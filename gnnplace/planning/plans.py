@@ -150,7 +150,7 @@ class JointPlan(Plan):
     def apply(
         self,
         model: nn.Module,
-        inputs: Any = None,
+        inputs: object = None,
         *,
         loss: Callable[..., torch.Tensor] | None = None,
         device: torch.device | str | None = None,
@@ -224,7 +224,7 @@ def _joint(
 def plan_model(
     model: str | nn.Module | None,
     cluster: str | Cluster,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     batch: int | None = None,
@@ -471,7 +471,7 @@ def _price_given(
 def compare_plans(
     model: str | nn.Module,
     cluster: str | Cluster,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     loss: Callable[..., torch.Tensor] | None = None,
     batch: int | None = None,

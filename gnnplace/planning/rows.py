@@ -129,7 +129,7 @@ def price_plans(
     model: str | nn.Module,
     cluster: str | Cluster,
     given: str | Path,
-    inputs: Any = None,
+    inputs: object = None,
     *,
     framework_name: str | None = None,
     environment_name: str | None = None,

@@ -167,7 +167,7 @@ def plan_shard(
 
 def shard_model(
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     mesh: int | DeviceMesh,
     *,
     loss: Loss | None = None,

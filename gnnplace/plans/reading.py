@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from gnnplace.costs import OPTIMIZERS, PARAMETER, TRAITS, environment
 from gnnplace.errors import FormatError, InputError, MismatchError, suggestion
@@ -56,7 +55,7 @@ def read_plan(path: str | Path) -> Plan:
     return plan_from_data(read_json(path), str(path))
 
 
-def plan_from_data(data: Any, source: str) -> Plan:
+def plan_from_data(data: object, source: str) -> Plan:
     """Return the plan that JSON data hold.
 
     Raises:

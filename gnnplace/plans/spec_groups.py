@@ -413,10 +413,12 @@ class SpecSpace:
 
         The `sums` of a group are None if the model cannot be cut as the group says.
         """
-        return tuple(groups_of(self.on, self.batch, self.num_devices, self.modes))
+        return tuple(
+            groups_of(self.used_setting, self.batch, self.num_devices, self.modes)
+        )
 
     @cached_property
-    def on(self) -> PricingSetting:
+    def used_setting(self) -> PricingSetting:
         """Return the setting on the devices that are used, if they are of several kinds."""
         cluster = self.setting.cluster
         if len(cluster.kinds) == 1 or self.num_devices == cluster.num_devices:
@@ -426,7 +428,7 @@ class SpecSpace:
     def answer(self, spec: PlanSpec) -> PlanAnswer:
         """Price a plan. A plan that cannot be priced has a reason."""
         if spec not in self._answers:
-            self._answers[spec] = price(self.on, spec)
+            self._answers[spec] = price(self.used_setting, spec)
         return self._answers[spec]
 
 

@@ -193,7 +193,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def key(*parts: Any) -> str:
+def key(*parts: object) -> str:
     """Return the key of what the parts and this machine determine."""
     return hashlib.sha256(repr((parts, sorted(machine().items()))).encode()).hexdigest()
 

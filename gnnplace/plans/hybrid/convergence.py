@@ -45,7 +45,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -165,7 +164,7 @@ def _from_csv(text: str) -> list[tuple[float, float]]:
     return [(float(row["batch"]), float(row["epochs"])) for row in reader]
 
 
-def _from_yaml(data: Any) -> list[tuple[float, float]]:
+def _from_yaml(data: object) -> list[tuple[float, float]]:
     if isinstance(data, dict):
         return [(float(batch), float(epochs)) for batch, epochs in data.items()]
     if isinstance(data, Sequence) and not isinstance(data, str):

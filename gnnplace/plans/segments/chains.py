@@ -437,7 +437,7 @@ def retyped(model: nn.Module, dtype: torch.dtype) -> None:
                 module._buffers[name] = buffer.to(dtype)
 
 
-def as_type(leaf: Any, precision: str) -> Any:
+def as_type(leaf: object, precision: str) -> Any:
     """Return an input in the type of a precision's parameters; unchanged if that is not half."""
     if (
         precision in TYPES
@@ -476,7 +476,7 @@ def with_batch(workload: Workload, batch: int | None) -> Workload:
         raise InputError(f"batch {batch}: must be from 1 to {BATCH:,}")
     before = batch_of(workload)
 
-    def resized(leaf: Any) -> Any:
+    def resized(leaf: object) -> object:
         if (
             not isinstance(leaf, torch.Tensor)
             or leaf.dim() == 0

@@ -281,7 +281,7 @@ def _signature(graph: CallGraph, calls: Sequence[LayerCall]) -> Any:
     """Return what equal runs have in common: functions, constants, shapes, and what reads what."""
     numbers: dict[int, int] = {}
 
-    def place(leaf: Any) -> Any:
+    def place(leaf: object) -> object:
         if not isinstance(leaf, CallRef):
             return repr(leaf)
         info = graph.values[leaf.value]

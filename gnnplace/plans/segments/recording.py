@@ -154,7 +154,7 @@ class _Ops(BareMode):
         self.ops.append(op)
         return result
 
-    def _ref(self, leaf: Any) -> Any:
+    def _ref(self, leaf: object) -> object:
         return Ref(self._name(leaf)) if isinstance(leaf, torch.Tensor) else leaf
 
     def _name(self, tensor: torch.Tensor) -> str:

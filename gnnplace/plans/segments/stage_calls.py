@@ -99,7 +99,7 @@ def moved_to(graph: CallGraph, device: torch.device) -> CallGraph:
         device: The device that they run on.
     """
 
-    def there(leaf: Any) -> Any:
+    def there(leaf: object) -> object:
         return device if isinstance(leaf, torch.device) else leaf
 
     calls = tuple(
