@@ -8,7 +8,7 @@ comes after the last is of the last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -459,22 +459,21 @@ def _mesh_of_entry(cluster: Cluster, entry: StageEntry, place: str) -> Mesh:
 
 
 def _stage_of_entry(
-    chain: Chain,
     entry: StageEntry,
     mesh: Mesh,
     segments: range,
+    by_name: Mapping[str, int],
     labels: tuple[tuple[str, tuple[str | None, ...]], ...] | None,
 ) -> Stage:
     """Return a stage of a plan's file.
 
     Args:
-        chain: The model as a chain of segments.
         entry: The stage as the file has it.
         mesh: Its devices.
         segments: Its segments.
+        by_name: The index of every segment of the model.
         labels: How the file's calls are split; None: the chain has no calls.
     """
-    by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
     choice = FASTEST
     if mesh.shards > 1 and labels is not None:
         choice = SplitChoice(
@@ -501,6 +500,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     file = plan.file
     _check_basis(chain, cluster, file)
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
+    by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
     labels = (
         chain.source.labels_of(file.stages, file.microbatch_size)
         if isinstance(chain.source, ModelCosts)
@@ -519,7 +519,7 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
                 "a plan for this model"
             )
         last = begin + len(segments)
-        stages.append(_stage_of_entry(chain, entry, mesh, range(begin, last), labels))
+        stages.append(_stage_of_entry(entry, mesh, range(begin, last), by_name, labels))
         begin = last
     if begin != len(chain):
         raise MismatchError(

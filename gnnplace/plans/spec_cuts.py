@@ -97,21 +97,28 @@ def _cuts_by_kind(
     """Yield cuts that give ranks of some kinds of devices more layers than others.
 
     A layer goes to the rank that is the least busy with it, one after another (Graham, 1966: least
-    loaded first), and to the chunk of that rank with the fewest. Every stage has one at least.
+    loaded first), whose chunks share its layers evenly. Every stage has one at least.
     """
     decoder, ranks = setting.decoder, chunk_ranks(schedule, pp)
     if decoder.layers < len(ranks):
         return
-    for of_layer in _weights_of_layers(setting, pp, is_looped=len(ranks) > pp):
-        counts = np.ones(len(ranks), dtype=np.int64)
-        busy = of_layer * len(ranks) / pp
+    chunks = len(ranks) // pp
+    for of_layer in _weights_of_layers(setting, pp, is_looped=chunks > 1):
+        layers = np.full(pp, chunks)
+        busy = of_layer * chunks
         busy[ranks[-1]] += of_layer[ranks[-1]] * head_layers(decoder)
         for _ in range(decoder.layers - len(ranks)):
             rank = int(np.argmin(busy + of_layer))
             busy[rank] += of_layer[rank]
-            chunks = np.flatnonzero(np.array(ranks) == rank)
-            counts[chunks[np.argmin(counts[chunks])]] += 1
-        yield tuple(counts.tolist())
+            layers[rank] += 1
+        # The first chunks of a rank have one layer more where they do not divide its layers.
+        placed = [0] * pp
+        counts: list[int] = []
+        for rank in ranks:
+            each_chunk, remainder = divmod(int(layers[rank]), chunks)
+            counts.append(each_chunk + (placed[rank] < remainder))
+            placed[rank] += 1
+        yield tuple(counts)
 
 
 def _weights_of_layers(

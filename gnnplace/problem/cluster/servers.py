@@ -105,14 +105,6 @@ class Servers:
         """Number of GPUs of all servers."""
         return self.num_servers * self.per_server
 
-    def link(self, source: int, target: int) -> Link:
-        """Return the link from one GPU to another, by their numbers."""
-        ends = source // self.per_server, target // self.per_server
-        if ends[0] == ends[1]:
-            return _link(self.inside, source, target)
-        network = self.network
-        return _link(network, source, target, *_ports(network, network, ends))
-
     def cluster(self, name: str) -> Cluster:
         """Return the GPUs with all pairs linked."""
         return ServerPool((self,)).cluster(name)
@@ -135,17 +127,18 @@ class ServerPool:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one GPU to another, by their numbers."""
-        sender, first_server, sender_gpu = self._part(source)
-        receiver, second_server, receiver_gpu = self._part(target)
-        ends = (
-            first_server + sender_gpu // sender.per_server,
-            second_server + receiver_gpu // receiver.per_server,
-        )
-        if ends[0] == ends[1]:
-            return _link(sender.inside, source, target)
+        sender, first_server = self._server(source)
+        receiver, second_server = self._server(target)
+        names = f"gpu:{source}", f"gpu:{target}"
+        if first_server == second_server:
+            return _link(sender.inside, names, names)
         networks = sender.network, receiver.network
+        ports = (
+            f"server:{first_server}" if networks[0].shared else names[0],
+            f"server:{second_server}" if networks[1].shared else names[1],
+        )
         slower = min(networks, key=lambda wire: wire.bandwidth)
-        return _link(slower, source, target, *_ports(*networks, ends))
+        return _link(slower, names, ports, "network ")
 
     def cluster(self, name: str) -> Cluster:
         """Return the GPUs with all pairs linked."""
@@ -154,57 +147,36 @@ class ServerPool:
             Device(name=f"gpu:{index}", kind=part.kind, memory=part.memory)
             for index, part in enumerate(kinds)
         )
-        rule = self.parts[0] if len(self.parts) == 1 else self
-        return Cluster(devices, linked_by(rule), name)
+        return Cluster(devices, linked_by(self), name)
 
-    def _part(self, device: int) -> tuple[Servers, int, int]:
-        """Return the servers that a GPU is of, the number of their first, and its number there."""
+    def _server(self, device: int) -> tuple[Servers, int]:
+        """Return the servers that a GPU is of, and the number of its own."""
         server = 0
         for part in self.parts:
             if device < part.num_devices:
-                return part, server, device
+                return part, server + device // part.per_server
             device -= part.num_devices
             server += part.num_servers
         raise IndexError(device)
 
 
-def _ports(sender: Wire, receiver: Wire, servers: tuple[int, int]) -> tuple[str, str]:
-    """Return the names of the network ports of two servers; empty for a GPU's own port.
-
-    Args:
-        sender: The network of the sending server.
-        receiver: The network of the receiving server.
-        servers: The numbers of both.
-    """
-    names = [
-        f"server:{number}" if wire.shared else ""
-        for wire, number in zip((sender, receiver), servers, strict=True)
-    ]
-    return names[0], names[1]
-
-
-def _link(wire: Wire, source: int, target: int, *ports: str) -> Link:
+def _link(
+    wire: Wire, names: tuple[str, str], ports: tuple[str, str], word: str = ""
+) -> Link:
     """Return the link from one GPU to another.
 
     Args:
         wire: What joins them.
-        source: The number of the sending GPU.
-        target: The number of the receiving GPU.
-        ports: Network ports of both, an empty name for a GPU's own; none inside of a server.
+        names: The names of both.
+        ports: The names of the ports that messages pass.
+        word: What ports are of, "network " between servers.
     """
-    names = f"gpu:{source}", f"gpu:{target}"
-    word = "network " if ports else ""
-    ends = (
-        [port or name for port, name in zip(ports, names, strict=True)]
-        if ports
-        else names
-    )
     return Link(
         source=names[0],
         target=names[1],
         latency=wire.latency,
         bandwidth=wire.bandwidth,
-        channel=(f"{ends[0]} {word}out", f"{ends[1]} {word}in"),
+        channel=(f"{ports[0]} {word}out", f"{ports[1]} {word}in"),
         fabric=wire.fabric,
     )
 
