@@ -20,7 +20,7 @@ from gnnplace.bench.tables import Grid, interval_text
 from gnnplace.report import Axis, Series, chart
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 PARALLEL = "ddp"  # data parallelism, as the planner calls it
 PLANS = ("one-device", "zero-3", "megatron", "pipedream", "alpa", "pase", "plan")
@@ -159,7 +159,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def headline_plot(rows: Sequence[Row], machine: str) -> Figure:
+def headline_plot(rows: Sequence[Row], machine: str) -> Picture:
     """Plot the step time over data parallelism's, a line a model and a dot a method."""
     ratios, names = _ratios(_times(rows)), _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))

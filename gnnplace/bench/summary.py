@@ -48,7 +48,7 @@ from gnnplace.files import write_text
 from gnnplace.report import Axis, Series, chart, html, svg
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ SHORTEST = 1e-4  # seconds that can be told on the axis
 CLOSE = 1.05  # factor by which profiles are ordered and told
 
 
-def quality_plot(found: Sequence[Standing], title: str) -> Figure:
+def quality_plot(found: Sequence[Standing], title: str) -> Picture:
     """Plot the ratio over the best known against mean seconds, a line a placer."""
     lines: dict[str, list[tuple[Standing, Interval]]] = {}
     for standing in sorted(found, key=lambda s: s.seconds):
@@ -121,7 +121,7 @@ def _line(placer: str, line: Sequence[tuple[Standing, Interval]]) -> Series:
     )
 
 
-def profile_plot(found: Sequence[Profile], title: str) -> Figure:
+def profile_plot(found: Sequence[Profile], title: str) -> Picture:
     """Plot the share of problems against the factor of the best known, of each largest budget."""
     shown = {
         profile.placer: profile for profile in sorted(found, key=lambda p: p.budget)

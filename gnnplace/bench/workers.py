@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
@@ -29,6 +29,9 @@ from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy import is_warm
 from gnnplace.processes import ends_with_this, exit_text
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
@@ -246,7 +249,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
     return run
 
 
-def _row_of(future: Any, task: CellTask) -> Row:
+def _row_of(future: Future, task: CellTask) -> Row:
     """Return a future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:

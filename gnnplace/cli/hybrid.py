@@ -36,10 +36,11 @@ def _study(args: Namespace) -> int:
         check_drawable,
         hybrid_page,
         hybrid_plot,
+        hybrid_study_data,
+        hybrid_study_lines,
         hybrid_table,
         write_picture,
     )
-    from gnnplace.report.hybrid import study_data, study_lines
 
     check_output(args.output, args.html)
     if args.output is not None:
@@ -58,7 +59,11 @@ def _study(args: Namespace) -> int:
         write_text(args.html, hybrid_page(study))
     title = f"{args.what} on up to {study.devices} devices"
     table = hybrid_table(study.rows, title, study.advice)
-    print_answer(args, lambda: study_data(study), lambda: [table, *study_lines(study)])
+    print_answer(
+        args,
+        lambda: hybrid_study_data(study),
+        lambda: [table, *hybrid_study_lines(study)],
+    )
     return 0
 
 

@@ -67,7 +67,7 @@ class Command(Protocol):
         """Run the command and return its exit code."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def run_and_exit(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:

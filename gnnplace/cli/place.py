@@ -37,12 +37,12 @@ from gnnplace.placers import Result, SearchSpace
 from gnnplace.problem import (
     CLUSTER_KEY,
     CONSTRAINTS_KEY,
+    OPTIONS_KEY,
     Placement,
     Problem,
     placement_to_data,
     problem_to_data,
 )
-from gnnplace.problem.placement import OPTIONS_KEY
 from gnnplace.report import (
     advice_lines,
     bytes_text,

@@ -25,7 +25,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.kin import OTHER_TYPES, POOL, apart, class_of, group_of, kin_of
 from gnnplace.costs.rows import Rows, read_rows
-from gnnplace.costs.tables import CostTables, Surface, shipped
+from gnnplace.costs.tables import CostTables, Surface, shipped_tables
 from gnnplace.problem import figures, known_kind
 
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
@@ -88,7 +88,7 @@ def with_table(path: str | Path) -> CostTables:
     rows = read_rows(Path(path))
     for kind in rows:
         figures(kind)
-    return with_rows(shipped(), rows)
+    return with_rows(shipped_tables(), rows)
 
 
 def with_rows(tables: CostTables, rows: Mapping[str, Rows]) -> CostTables:

@@ -49,7 +49,7 @@ from gnnplace.costs.links import (
     Key,
     LinkTable,
     SizeSeries,
-    shipped,
+    shipped_links,
 )
 from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, is_between
@@ -167,7 +167,7 @@ def collective(
         )
     if not 0 <= size < np.inf:
         raise InputError(f"{op} of {size} bytes: must be a number from 0 on")
-    table = table or shipped()
+    table = table or shipped_links()
     if group.count < 2:
         return Estimate(0.0, FORMULA, 0.0, "one device exchanges nothing")
     seconds, provenance = _stages(op, np.array(size), group, table)
@@ -184,7 +184,7 @@ def collective_seconds(
     """Return the seconds of collectives of many sizes; 0 for one device. [shape of ``sizes``]"""
     if group.count < 2:
         return np.zeros_like(sizes)
-    return _stages(op, sizes, group, table or shipped())[0]
+    return _stages(op, sizes, group, table or shipped_links())[0]
 
 
 def _sources(group: Group, table: LinkTable) -> str:
@@ -394,7 +394,7 @@ class Exchange:
     """
 
     cluster: Cluster
-    table: LinkTable = field(default_factory=shipped)
+    table: LinkTable = field(default_factory=shipped_links)
 
     def __post_init__(self) -> None:
         if self.whole is None or not self.whole.fabrics <= self.table.latency.keys():

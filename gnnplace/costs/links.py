@@ -119,7 +119,7 @@ class LinkTable:
 
 
 @cache
-def shipped() -> LinkTable:
+def shipped_links() -> LinkTable:
     """Return the table in the package."""
     data = json.loads((files("gnnplace.costs") / TABLE).read_text(encoding="utf-8"))
     series = {
@@ -145,7 +145,7 @@ def _series(points: Mapping[str, list[float]]) -> SizeSeries:
     return SizeSeries(sizes, 1e-6 * np.array(points["us"], dtype=np.float64))
 
 
-def message(fabric: str, size: float) -> Estimate:
+def price_message(fabric: str, size: float) -> Estimate:
     """Return the seconds of one message on an idle fabric.
 
     Args:
@@ -155,7 +155,7 @@ def message(fabric: str, size: float) -> Estimate:
     Raises:
         InputError: The fabric is unknown, or the size is negative.
     """
-    table = shipped()
+    table = shipped_links()
     if fabric not in table.latency:
         raise InputError(
             f"fabric {fabric!r}: unknown; known: {', '.join(table.latency)}"

@@ -34,7 +34,7 @@ from gnnplace.costs.kin import (
     tensor_types,
 )
 from gnnplace.costs.rows import Names, Rows, roofline
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.problem import FLOAT32, figures, known_kind
 
 TABLE, NEIGHBOUR, ROOFLINE = "table", "neighbour", "roofline"
@@ -137,7 +137,7 @@ def predict_in_step(
     estimates = predict(rows, kind, tables, tf32=tf32)
     kind = known_kind(kind) or kind
     alone = hardware().constants.get(f"alone.{kind}")
-    if alone is None or tables.rows.get(kind) is not shipped().rows[kind]:
+    if alone is None or tables.rows.get(kind) is not shipped_tables().rows[kind]:
         return estimates
     products = np.isin(rows.family, ("matmul", "bmm")) & (rows.dtype == FLOAT32)
     speedup = np.where(products, alone.value, 1.0)

@@ -95,7 +95,7 @@ class CostTables:
 
 
 @cache
-def shipped() -> CostTables:
+def shipped_tables() -> CostTables:
     """Return the tables that come with the package; see its `tables/README.md`."""
     rows: dict[str, Rows] = {}
     for path in sorted(FOLDER.glob(f"*{ENDING}")):

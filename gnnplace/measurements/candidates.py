@@ -56,7 +56,7 @@ class Candidate:
         return kind if number.isdecimal() else REORDERED if "," in self.name else PLACED
 
 
-def candidates(
+def draw_candidates(
     problem: Problem,
     placers: Iterable[str],
     place: Place,

@@ -173,7 +173,7 @@ class Database:
         self._engine.dispose()
 
 
-def add_once(connection: Connection, table: Any, row: dict[str, Any]) -> None:
+def add_once(connection: Connection, table: Table, row: dict[str, Any]) -> None:
     """Insert a row unless its key is there, whoever put it there."""
     try:
         with connection.begin_nested():

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
 
 EMULATED = "emulated"
 OK, FAILED, INTERRUPTED, OPEN = "ok", "failed", "interrupted", "open"
@@ -100,7 +103,7 @@ class StepRecord:
         return packed({"ops": ops, "transfers": rows})
 
     @classmethod
-    def from_row(cls, row: Any) -> StepRecord:
+    def from_row(cls, row: Row[Any]) -> StepRecord:
         """Return a row of the table of steps."""
         timeline = unpacked(row.timeline)
         return cls(

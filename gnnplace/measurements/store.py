@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select
+from sqlalchemy import Row, Select, delete, insert, select
 from sqlalchemy.engine import Connection
 
 from gnnplace.errors import InputError
@@ -177,7 +177,7 @@ class MeasurementStore:
         with self._database.reading() as connection:
             return [StepRecord.from_row(row) for row in connection.execute(query)]
 
-    def problem(self, digest: str) -> Any:
+    def problem(self, digest: str) -> object:
         """Return the data of a problem file, as a run was predicted with it.
 
         Raises:
@@ -285,7 +285,7 @@ def _step_times(
     return times
 
 
-def _stored(row: Any, times: list[tuple[float, float, bool]]) -> StoredRun:
+def _stored(row: Row[Any], times: list[tuple[float, float, bool]]) -> StoredRun:
     (wall, virtual), (least_wall, least_virtual) = medians(times), fastest(times)
     outcome = Outcome(row.status, row.error, row.verified, row.bitwise, row.ended)
     return StoredRun(

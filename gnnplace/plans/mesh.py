@@ -20,8 +20,16 @@ from math import prod
 
 import numpy as np
 
-from gnnplace.costs import Group, LinkTable, collective, hops, ring_seconds, share
-from gnnplace.costs.links import message, shipped
+from gnnplace.costs import (
+    Group,
+    LinkTable,
+    collective,
+    hops,
+    price_message,
+    ring_seconds,
+    share,
+    shipped_links,
+)
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS, Cluster, Link, is_between
 from gnnplace.simulation import message_seconds
@@ -238,7 +246,9 @@ class MeshFabric:
             inside = next(iter(self._inner(members)), None)
         group = Group(inside, between, len(counts), max(counts.values()))
         return (
-            group if group.fabrics <= (self.table or shipped()).latency.keys() else None
+            group
+            if group.fabrics <= (self.table or shipped_links()).latency.keys()
+            else None
         )
 
     def _inner(self, members: Sequence[int]) -> list[str]:
@@ -332,7 +342,7 @@ class MeshFabric:
                 f"cluster {self.cluster.name!r}: no link from {a!r} to {b!r}"
             )
         if link.fabric is not None and link.fabric in FABRICS:
-            return message(link.fabric, size).seconds
+            return price_message(link.fabric, size).seconds
         return message_seconds(size, link.bandwidth, link.latency)
 
 

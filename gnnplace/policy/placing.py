@@ -90,7 +90,7 @@ def place(
     objective: str = TIME,
     space: SearchSpace | None = None,
     constraints: Given | None = None,
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Find devices and sequences for a problem.
 

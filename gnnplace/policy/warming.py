@@ -233,7 +233,7 @@ def _ask_network(space: SearchSpace) -> None:
         network_decodes(rollouts, network, rollouts.aims[0], np.inf)
 
 
-def _search(space: SearchSpace, learned: LearnedPlacer | Any) -> None:
+def _search(space: SearchSpace, learned: LearnedPlacer) -> None:
     """Make the first moves of the learned placer's search."""
     from gnnplace.policy.decode.rollouts import Rollouts
     from gnnplace.policy.learned import load_policy

@@ -73,7 +73,7 @@ def age(seconds: float) -> str:
     return "a moment"
 
 
-def environment() -> dict[str, dict[str, Any]]:
+def describe_environment() -> dict[str, dict[str, Any]]:
     """Versions, this machine, and caches with their sizes and ages, as plain data."""
     return {
         "versions": versions(PACKAGES),

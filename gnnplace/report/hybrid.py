@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
 
 
-def study_data(study: HybridStudy) -> dict[str, Any]:
+def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     """Return the study as plain data, in seconds."""
     published, best = published_gain(study.name), study.advice.best
     return {
@@ -70,7 +70,7 @@ def row_data(row: SplitRow) -> dict[str, Any]:
     }
 
 
-def study_lines(study: HybridStudy) -> list[str]:
+def hybrid_study_lines(study: HybridStudy) -> list[str]:
     """Format the lines below the table."""
     num_devices, cross = study.devices, study.advice.crossover
     lines = [
@@ -179,7 +179,7 @@ def hybrid_page(study: HybridStudy) -> str:
     picture = hybrid_plot(study.rows, title=f"{title}: time to converge", note=note)
     origins = [
         line
-        for line in study_lines(study)
+        for line in hybrid_study_lines(study)
         if line != sentence(study.advice, study.devices)
     ]
     parts = [

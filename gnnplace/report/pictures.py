@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -37,7 +37,10 @@ from gnnplace.report import html
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Scale
-    from matplotlib.figure import Figure as Figure
+    from matplotlib.figure import Figure
+
+Picture: TypeAlias = "Figure"
+"""A picture that `chart` drew and `svg` writes: matplotlib's own."""
 
 SPACE = "http://www.w3.org/2000/svg"
 FONT = "font-family: 'DejaVu Sans', sans-serif"

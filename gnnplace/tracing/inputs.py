@@ -22,10 +22,10 @@ import sys
 import types
 import uuid
 from collections import OrderedDict, UserDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from torch.nn.parameter import Buffer
 from gnnplace.errors import InputError, MismatchError
 from gnnplace.geometric_names import BATCH_TABLES, NUM_GRAPHS, entries_of, kind_of
 from gnnplace.torch_names import FakeTensor, disabled_torch_function_impl, pytree
+
+if TYPE_CHECKING:
+    from torch_geometric.data.data import BaseData
 
 Path = tuple[Any, ...]
 """Place of a leaf in a batch, in the keys of torch's pytrees."""
@@ -80,7 +83,11 @@ CODE = (
 HIDDEN_SLOTS = ("__dict__", "__weakref__")
 
 
-def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
+Inputs = tuple[Any, ...] | dict[str, Any]
+"""Positional inputs of a model, or inputs by name."""
+
+
+def as_inputs(batch: object, model: torch.nn.Module | None = None) -> Inputs:
     """Return a batch as positional inputs (a tuple) or as inputs by name (a dict).
 
     A list or tuple holds positional inputs, as data loaders give them, unless only the whole of it
@@ -93,8 +100,8 @@ def as_inputs(batch: Any, model: torch.nn.Module | None = None) -> Any:
     Raises:
         InputError: a field is of a type that a recorded step cannot take; names both.
     """
-    if type(batch) in NAMED:
-        inputs: Any = dict(batch)
+    if isinstance(batch, dict) and type(batch) in NAMED:
+        inputs: Inputs = dict(batch)
     elif isinstance(batch, tuple | list) and not _is_one_input(batch, model):
         register_types(batch)
         inputs = tuple(batch)
@@ -164,7 +171,7 @@ class BatchStructure:
             {**leaves, **tensors}, dict(_kinds((), pytree.tree_structure(inputs)))
         )
 
-    def inputs(self, batch: object) -> Any:
+    def inputs(self, batch: object) -> Inputs:
         """Return a batch as the inputs that the example was: spread, or as one.
 
         Raises:
@@ -440,7 +447,7 @@ def _register_type(path: Path, value: object) -> None:
         keys = [adapter.key(name) for name in form.names]
         return [*zip(keys, values, strict=True)], form
 
-    def unflatten(values: Iterable[Any], form: _FieldNames) -> Any:
+    def unflatten(values: Iterable[object], form: _FieldNames) -> object:
         return adapter.rebuild(
             form.template, dict(zip(form.names, values, strict=True))
         )
@@ -527,7 +534,7 @@ class _ObjectAdapter:
             fields[self.ITEMS] = [*value]
         return fields
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return the class, and whether a mapping's entries are its attributes."""
         return type(value), getattr(value, "__dict__", None) is value
 
@@ -551,7 +558,7 @@ class _ObjectAdapter:
                 object.__setattr__(value, name, field)
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: Any) -> object:
         """Return a field's key in a path."""
         return _ItemsKey() if name == self.ITEMS else pytree.GetAttrKey(name)
 
@@ -574,7 +581,7 @@ class _MappingAdapter(_ObjectAdapter):
         }
         return {**entries, **plain}
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return the class, and types of attributes that cannot be taken."""
         table = value.__dict__
         unreadable = {
@@ -600,7 +607,7 @@ class _MappingAdapter(_ObjectAdapter):
             object.__setattr__(value, name, stand_in)
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: Any) -> object:
         """Return a field's key in a path."""
         return name if isinstance(name, pytree.MappingKey) else pytree.GetAttrKey(name)
 
@@ -629,7 +636,7 @@ class _GraphAdapter:
                 fields[(key, NUM_GRAPHS)] = store.__dict__[NUM_GRAPHS]
         return fields
 
-    def template(self, value: object) -> Any:
+    def template(self, value: object) -> object:
         """Return a copy without the entries."""
         bare = copy.copy(value)
         for store in _stores(bare):
@@ -651,7 +658,7 @@ class _GraphAdapter:
                 entries_of(stores[key])[name] = field
         return value
 
-    def key(self, name: Any) -> Any:
+    def key(self, name: tuple[Hashable, str]) -> object:
         """Return a field's key in a path: `.x`, or `['paper'].x` of one kind of nodes."""
         key, field = name
         return pytree.GetAttrKey(field) if key is None else _StoreKey(key, field)
@@ -679,7 +686,7 @@ class _ItemsKey:
     def __str__(self) -> str:
         return ""
 
-    def get(self, value: object) -> Any:
+    def get(self, value: object) -> object:
         """Return the items."""
         return value
 
@@ -687,7 +694,7 @@ class _ItemsKey:
 ADAPTERS: tuple[Any, ...] = (_GraphAdapter(), _MappingAdapter(), _ObjectAdapter())
 
 
-def _stores(data: Any) -> list[Any]:
+def _stores(data: BaseData) -> list[Any]:
     """Return the stores of a graph: its own, then nodes' and edges' by kind."""
 
     def order(store: object) -> tuple[bool, str]:
@@ -727,7 +734,7 @@ def _slots(kind: type) -> Iterator[str]:
                 yield f"_{base.__name__.lstrip('_')}{name}" if private else name
 
 
-def _is_one_input(batch: Any, model: torch.nn.Module | None) -> bool:
+def _is_one_input(batch: Sequence[object], model: torch.nn.Module | None) -> bool:
     """Return whether `forward` takes a list or named tuple only as one input."""
     if type(batch) is tuple or model is None:
         return False

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -30,8 +30,7 @@ from gnnplace.torch_names import (
 from gnnplace.tracing.calls import loop_over_experts
 from gnnplace.tracing.fakes import make_fake_mode
 from gnnplace.tracing.inputs import as_inputs
-from gnnplace.zoo import Workload
-from gnnplace.zoo.hugging_face import BATCH
+from gnnplace.zoo import TRANSFORMERS_BATCH, Workload
 
 ZOO, HUGGING_FACE = "zoo", "hf"
 SHORT = 4096  # elements of a fake tensor whose numbers are kept
@@ -73,14 +72,14 @@ def _build(path: str, options: dict[str, Any], share: int, spec: str) -> Workloa
     """Make the workload of a kind of model, `path`, at 1/`share` of its batch."""
     prefix, colon, name = path.partition(":")
     if colon and prefix == HUGGING_FACE:
-        batch = _share(options.pop("batch", BATCH), share, spec)
+        batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
         return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
     if not colon or prefix == ZOO:
         name = name if colon else path
         if name not in zoo.names() and not colon:
             if find_model(name) is None:
                 raise InputError(_unknown(path, spec))
-            batch = _share(options.pop("batch", BATCH), share, spec)
+            batch = _share(options.pop("batch", TRANSFORMERS_BATCH), share, spec)
             return _seeded(lambda: zoo.hugging_face(name, batch=batch, **options))
         batch = options.pop("batch", zoo.default_batch(name))
         return zoo.build(name, batch=_share(batch, share, spec), **options)
@@ -150,7 +149,10 @@ def _default_batch(
     return value if isinstance(value, int) else None
 
 
-def _seeded(function: Callable[[], Any]) -> Any:
+ResultT = TypeVar("ResultT")
+
+
+def _seeded(function: Callable[[], ResultT]) -> ResultT:
     """Call a function with one seed, so that random parameters are the same in every process."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -204,13 +206,10 @@ def shares_of(workload: Workload, count: int) -> list[Any]:
     batch = tensors[0].shape[0]
     size = _share(batch, count, workload.name)
 
-    def part(value: Any, index: int) -> Any:
-        has_batch = isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
-        return (
-            value[index * size : (index + 1) * size].contiguous()
-            if has_batch
-            else value
-        )
+    def part(value: object, index: int) -> object:
+        if isinstance(value, torch.Tensor) and value.shape[:1] == (batch,):
+            return value[index * size : (index + 1) * size].contiguous()
+        return value
 
     return [
         pytree.tree_map(lambda x, k=k: part(x, k), workload.inputs)
@@ -226,10 +225,11 @@ def in_double(workload: Workload) -> Workload:
     return Workload(workload.name, model, inputs, workload.loss)
 
 
-def doubled(value: Any) -> object:
+def doubled(value: object) -> object:
     """Return a real tensor in double precision, and any other value as it is."""
-    real = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if real else value
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    return value
 
 
 def _share(batch: object, share: int, what: str) -> int:

@@ -125,9 +125,10 @@ def _converted(
         return model, inputs
     target = DTYPES[dtype]
 
-    def convert(leaf: Any) -> object:
-        floating = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(target) if floating else leaf
+    def convert(leaf: object) -> object:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            return leaf.to(target)
+        return leaf
 
     if any(isinstance(p, FakeTensor) for p in model.parameters()):
         # Fake tensors are not copied, or the copies would be of another mode than the inputs.
@@ -347,8 +348,7 @@ def workload_of(
         raise InputError("capture: example inputs are needed with a module")
     else:
         initialise_lazy(model, loss, inputs)
-        batch = as_inputs(inputs, model)
-        workload = Workload(type(model).__name__, model, batch, loss)
+        workload = Workload(type(model).__name__, model, as_inputs(inputs, model), loss)
     module, batch = workload.model, workload.inputs
     leaves = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(batch)]
     if not any(map(operator.attrgetter("is_meta"), filter(torch.is_tensor, leaves))):

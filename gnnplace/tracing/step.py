@@ -86,7 +86,7 @@ class StepModule(nn.Module):
             return tuple(self.kwargs)
         return tuple(str(i) for i in range(len(self.inputs())))
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> object:
         """Return the loss, or the output's tensors if `forward_only`."""
         remaining = iter(tensors)
         leaves = [
@@ -119,8 +119,10 @@ def initialise_lazy(model: nn.Module, loss: Loss, inputs: Inputs) -> None:
     if not is_uninitialised(model):
         return
     batch = as_inputs(inputs, model)
-    named = isinstance(batch, dict)
-    call = arguments(model, loss, () if named else batch, batch if named else {})
+    if isinstance(batch, dict):
+        call = arguments(model, loss, (), batch)
+    else:
+        call = arguments(model, loss, batch, {})
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

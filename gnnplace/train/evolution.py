@@ -314,7 +314,7 @@ class Evolution(PolicyModule):
         return np.log(scores / scores[0])
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Return a value that loads without unpickling objects."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)

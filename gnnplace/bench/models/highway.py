@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from gnnplace.zoo import Workload
-from gnnplace.zoo.language_models import LanguageModel, Unrolled, word_workload
+from gnnplace.zoo import LanguageModel, Unrolled, Workload, word_workload
 
 
 class Highway(Unrolled):

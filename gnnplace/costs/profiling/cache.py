@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -33,6 +33,8 @@ from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import cache_folder, read_json, write_json
 from gnnplace.problem import processor_name
 from gnnplace.tracing import Program
+
+ValueT = TypeVar("ValueT")
 
 MOST_LOAD = 0.25
 """Share of the machine that others may take; beyond it a measurement is noisy."""
@@ -214,12 +216,12 @@ def measured_anew() -> Iterator[None]:
 def kept(
     room: str,
     name: str,
-    measure: Callable[[], tuple[Any, float]],
+    measure: Callable[[], tuple[ValueT, float]],
     *,
     what: str,
-    fits: Callable[[Any], bool],
+    fits: Callable[[object], bool],
     progress: Callable[[str], None] | None = None,
-) -> Any:
+) -> ValueT:
     """Return a measurement from the cache; without one, measure and keep it.
 
     One that turns out noisy is made twice, and the quieter one is kept.

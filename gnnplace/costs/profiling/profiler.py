@@ -27,7 +27,7 @@ from gnnplace.costs.profiling.targets import (
     resolve_cluster,
 )
 from gnnplace.costs.profiling.workspace import op_workspace
-from gnnplace.costs.tables import CostTables, shipped
+from gnnplace.costs.tables import CostTables, shipped_tables
 from gnnplace.errors import InputError
 from gnnplace.foreign import check_installed
 from gnnplace.graph import coarsen
@@ -357,7 +357,7 @@ def profile_model(
 def _tables(path: str | Path | None) -> CostTables:
     """Return the tables of a file beside those that are shipped, or these alone."""
     if path is None:
-        return shipped()
+        return shipped_tables()
     from gnnplace.costs.calibration import (
         with_table,
     )  # late: its statistics take long to import

@@ -160,8 +160,10 @@ def _measured_links(
     return all_pairs(names, **entry)
 
 
-def _is_link(entry: Any) -> bool:
+def _is_link(entry: object) -> bool:
     """Return whether plain data is that of a link."""
+    if not isinstance(entry, dict):
+        return False
     try:
         Link(source="a", target="b", **entry)
     except (TypeError, ValueError):

@@ -582,17 +582,21 @@ def decoder_or_reason(
     if isinstance(model, str):
         path, _, query = model.partition("?")
         if path.startswith("hf:") or find_model(path) is not None:
-            from gnnplace.zoo.hugging_face import BATCH, LENGTH, configuration
+            from gnnplace.zoo import (
+                TRANSFORMERS_BATCH,
+                TRANSFORMERS_LENGTH,
+                transformers_config,
+            )
 
             options = options_of(query, model)
-            sizes = int(options.pop("length", LENGTH)), int(options.pop("batch", BATCH))
-            config = configuration(path.removeprefix("hf:"), options)
+            length = int(options.pop("length", TRANSFORMERS_LENGTH))
+            batch = int(options.pop("batch", TRANSFORMERS_BATCH))
+            config = transformers_config(path.removeprefix("hf:"), options)
             classes = config.architectures or ()
             if classes and not str(classes[0]).endswith(CAUSAL):
                 return f"{classes[0]} has another head"
-            return (
-                from_config(model, config, *sizes) or f"layers of {config.model_type}"
-            )
+            sizes = from_config(model, config, length, batch)
+            return sizes or f"layers of {config.model_type}"
     elif inputs is None:
         return "its example inputs are not known"
     workload = workload_of(model, inputs, loss, fake=True)

@@ -133,7 +133,7 @@ def captured_decoder(workload: Workload) -> DecoderSizes | str:
     sizes = configured_sizes(workload, batch)
     if sizes is not None:
         return sizes
-    return recognised_sizes(layers_of(workload, "32-true"), workload.model, batch)
+    return recognised_sizes(capture_layers(workload, "32-true"), workload.model, batch)
 
 
 def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
@@ -155,7 +155,7 @@ def _captured(job: TrainingJob, cluster: Cluster) -> tuple[Chain, Workload]:
     workload = with_batch(whole, job.batch)
     mixes, notices = _mixes(job.model, whole, batch_of(workload), job.accept_other_loss)
     # Capture the calls; some of them forbid the cut as well.
-    layers = layers_of(workload, precision)
+    layers = capture_layers(workload, precision)
     notices = (*notices, *layers.calls.notices)
     if layers.calls.statistics and not mixes and not job.accept_other_loss:
         mixes = (
@@ -353,7 +353,7 @@ def _unlike(whole: Workload) -> int:
     )
 
 
-def layers_of(
+def capture_layers(
     workload: Workload, precision: str, *, as_run: bool = False, proven: bool = True
 ) -> LayerGraph:
     """Capture a workload's calls in a precision, with its loss, and the rules by which they split.

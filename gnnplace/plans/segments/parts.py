@@ -23,6 +23,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray
 from gnnplace.costs import (
     EAGER,
+    NO_FLOOR,
     CostTables,
     Description,
     Floor,
@@ -30,9 +31,8 @@ from gnnplace.costs import (
     joined,
     predict_in_step,
     rows_of,
+    shipped_tables,
 )
-from gnnplace.costs.floors import NOTHING
-from gnnplace.costs.tables import shipped
 from gnnplace.plans.segments.chain import divisors_of
 from gnnplace.plans.segments.recording import PaperShare, Recorded, record
 from gnnplace.problem import known_kind
@@ -109,7 +109,7 @@ class Parts:
     layers: LayerGraph
     batch: int
     precision: str
-    tables: CostTables = field(default_factory=shipped)
+    tables: CostTables = field(default_factory=shipped_tables)
     floor: Floor | None = None
     fullest: float = 1.0
     _keys: dict[int, object] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class Parts:
     def _floor(self, kind: str) -> Floor:
         if self.floor is not None:
             return self.floor
-        return NOTHING if known_kind(kind) == "cpu" else EAGER
+        return NO_FLOOR if known_kind(kind) == "cpu" else EAGER
 
 
 def _times(

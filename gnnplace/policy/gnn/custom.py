@@ -134,7 +134,7 @@ def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     return functools.partial(encoder_class, **arguments)
 
 
-def _argument(value: object, where: str) -> Any:
+def _argument(value: object, where: str) -> object:
     if isinstance(value, dict) and "class_path" in value:
         return _factory(value, where)
     return value

@@ -28,6 +28,7 @@ from gnnplace.measurements import (
     agreement,
     clocked,
     cross_validated,
+    draw_candidates,
     fit,
     halves,
     mean_overlap,
@@ -35,7 +36,6 @@ from gnnplace.measurements import (
     shortest,
     stored_samples,
 )
-from gnnplace.measurements.candidates import candidates
 from gnnplace.policy import place, shown_placers, warm
 from gnnplace.problem import Placement, machine
 from gnnplace.run.measuring.recording import step_record
@@ -187,7 +187,9 @@ class _Runner:
             ).placement
 
         warm(names, progress=self.progress)
-        return candidates(self.study.problem, names, placed, options.placements, seed)
+        return draw_candidates(
+            self.study.problem, names, placed, options.placements, seed
+        )
 
     def _measure(self, row: FidelityRow, placement: Placement) -> None:
         row.predicted = simulate(self.study.problem, placement).step_time

@@ -21,6 +21,7 @@ from gnnplace.plans import (
     StageCalls,
     attention_runs,
     batch_of,
+    capture_layers,
     check_inputs,
     check_placements,
     check_plan,
@@ -38,7 +39,6 @@ from gnnplace.plans import (
     told_inputs,
     with_batch,
 )
-from gnnplace.plans.segments.chains import layers_of
 from gnnplace.run.planned.batches import BatchForm
 from gnnplace.run.planned.executor import Executor
 from gnnplace.run.planned.parameters import Parameters, make_local_parameter
@@ -267,7 +267,9 @@ def _record(file: PlanFile, workload: Workload, attention: bool = True) -> _Mode
     Raises:
         MismatchError: it is another one.
     """
-    of_batch = layers_of(with_batch(workload, file.batch), file.precision, proven=False)
+    of_batch = capture_layers(
+        with_batch(workload, file.batch), file.precision, proven=False
+    )
     short = file.model.removeprefix("hf:").partition("?")[0]  # what options are said of
     names = dict.fromkeys((file.model, short, type(workload.model).__name__))
     cuts = cuts_of(of_batch.calls, of_batch.rules)
@@ -279,7 +281,7 @@ def _record(file: PlanFile, workload: Workload, attention: bool = True) -> _Mode
             "or model has another name); make a plan for this one"
         )
     share = with_batch(workload, file.microbatch_size)
-    layers = layers_of(share, file.precision, as_run=attention)
+    layers = capture_layers(share, file.precision, as_run=attention)
     cuts = cuts_of(layers.calls, layers.rules)
     check_stages(cuts.segments, file.stages)
     check_placements(layers.calls, layers.rules, file.stages)

@@ -231,7 +231,7 @@ class _Forward:
         return tuple(place_of(word) for word in words)
 
     @torch.compiler.disable
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the model's output, whole on every device.
 
         Raises:
@@ -381,7 +381,7 @@ class _Whole(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: object, *given: object) -> Any:
+    def backward(ctx: object, *given: object) -> object:
         """Return the gradient as a plain tensor."""
         return given[0].full_tensor() if isinstance(given[0], DTensor) else given[0]
 

@@ -79,7 +79,7 @@ class Local(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Call a function, unless it makes fewer elements than it reads."""
         name, kwargs = func.__name__, kwargs or {}
         if name in NUMBERS:
@@ -110,7 +110,7 @@ class Elsewhere(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Call a function that reads no elements."""
         name = func.__name__
         if name not in METADATA:

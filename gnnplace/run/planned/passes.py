@@ -303,7 +303,7 @@ class _Pass:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pack: Pack | None = None,
-    ) -> Any:
+    ) -> object:
         """Compute a call; weight gradients of products may wait."""
         if self.queue is not None and call.kind in QUEUED:
             result = product(call.kind, args, kwargs, self.queue, pack)

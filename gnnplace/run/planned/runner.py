@@ -107,7 +107,7 @@ class PlanRunner:
         if not any(parameter.requires_grad for _, parameter in self.named_parameters()):
             yield self.nothing
 
-    def share(self, batch: object) -> Any:
+    def share(self, batch: object) -> object:
         """Return this replica's share of a whole batch.
 
         Args:
@@ -511,7 +511,7 @@ class StepLoss(torch.Tensor):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         """Refuse one more backward pass, as `InputError`."""
         if func in (torch.Tensor.backward, torch.autograd.grad):
             raise InputError(

@@ -40,7 +40,7 @@ from gnnplace.run.checking import Difference, differences
 from gnnplace.run.planned.apply import apply_plan
 from gnnplace.run.planned.runner import PlanRunner
 from gnnplace.run.workers import Replica, Seconds, meet, time_steps
-from gnnplace.torch_names import TorchDispatchMode, pytree
+from gnnplace.torch_names import OpOverload, TorchDispatchMode, pytree
 from gnnplace.tracing import StepModule, in_double, may_draw, shares_of
 from gnnplace.zoo import Workload
 
@@ -355,7 +355,7 @@ class _Doubled(TorchFunctionMode):
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         arguments = args, kwargs or {}
         if func is torch.Tensor.float:
             func = torch.Tensor.double
@@ -373,7 +373,7 @@ class _RandomnessWatch(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: OpOverload,
         types: Collection[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,

@@ -22,6 +22,7 @@ import torch
 from torch.nn import functional
 
 from gnnplace.sharding import unpack_saved
+from gnnplace.torch_names import FunctionContext
 
 QUEUED = ("linear", "addmm")
 Pack = Callable[[torch.Tensor], Any]
@@ -53,12 +54,30 @@ def add_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         parameter.grad.add_(gradient)
 
 
+class _ProductContext(FunctionContext):
+    """What a product keeps for its backward pass.
+
+    Attributes:
+        part: The packed operand; None if it is kept as it is.
+        shape: The shape of x.
+        leaves: The parameters of the weight and of the bias.
+        transposed: Whether the product is x w^T.
+        queue: Where gradients of weights wait.
+    """
+
+    part: object
+    shape: torch.Size
+    leaves: tuple[torch.Tensor, torch.Tensor | None]
+    transposed: bool
+    queue: Queue
+
+
 class _Product(torch.autograd.Function):
     """x w, or x w^T, plus a bias; gradients of w and of the bias go to the queue."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _ProductContext,
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -77,7 +96,9 @@ class _Product(torch.autograd.Function):
         return torch.addmm(bias, x, weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: _ProductContext, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         weight, *saved = ctx.saved_tensors
         leaf, bias = ctx.leaves
         rows = gradient.reshape(-1, gradient.shape[-1])
@@ -96,10 +117,10 @@ class _Product(torch.autograd.Function):
                 add_gradient(bias, rows.sum(0))
 
         ctx.queue.waiting.append(compute_weight_gradients)
+        bias_gradient = None
+        if ctx.needs_input_grad[2]:  # of a bias that is no leaf
+            bias_gradient = rows.sum(0)
         input_gradient = None
-        bias_gradient = (
-            rows.sum(0) if ctx.needs_input_grad[2] else None
-        )  # of a bias that is no leaf
         if ctx.needs_input_grad[0]:
             factor = weight if transposed else weight.t()
             input_gradient = rows.mm(factor).view(ctx.shape)

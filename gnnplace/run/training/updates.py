@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 from torch.utils.weak import TensorWeakRef
 
 from gnnplace.errors import InputError
 from gnnplace.run.workers import WORD, shared_like, shared_words
-from gnnplace.torch_names import will_engine_execute_node
+from gnnplace.torch_names import FunctionContext, will_engine_execute_node
 from gnnplace.tracing import UPDATE, Optimizer, Program, ProgramOp, mean_gradient
 
 SETS = 2
@@ -200,31 +201,48 @@ def with_backward(loss: torch.Tensor, handover: GradientHandover) -> torch.Tenso
     return _HandOver.apply(anchor, loss, handover, *parameters)  # type: ignore
 
 
+class _HandOverContext(FunctionContext):
+    """What the loss keeps for its backward pass.
+
+    Attributes:
+        anchor: The node that runs only if gradients of parameters are accumulated.
+        handover: Gives the parameters their gradients.
+        count: The number of parameters.
+    """
+
+    anchor: Node
+    handover: GradientHandover
+    count: int
+
+
 class _HandOver(torch.autograd.Function):
     """The identity on a loss, whose backward pass hands stored gradients over."""
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _HandOverContext,
         anchor: torch.Tensor,
         loss: torch.Tensor,
         handover: GradientHandover,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
+        assert anchor.grad_fn is not None
         ctx.anchor = anchor.grad_fn
         ctx.handover = handover
         ctx.count = len(parameters)
         return loss.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # type: ignore[override]
+        ctx: _HandOverContext, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise InputError(
                 "loss: create_graph=True: the gradients of a compiled step have no graph; write "
                 "what depends on them into the model or its loss"
             )
         weight = float(gradients[0])
-        returned = [None] * ctx.count
+        returned: Sequence[torch.Tensor | None] = [None] * ctx.count
         if will_engine_execute_node(ctx.anchor):
             ctx.handover.hand_over(weight)
         else:  # single gradients are wanted, as by torch.autograd.grad

@@ -120,7 +120,7 @@ class Replica(nn.Module):
         step: Model and loss, on this process.
     """
 
-    def __init__(self, workload: Workload, inputs: Any) -> None:
+    def __init__(self, workload: Workload, inputs: object) -> None:
         super().__init__()
         self.step = StepModule(copy.deepcopy(workload.model), workload.loss, inputs)
         self._replica = DistributedDataParallel(self.step)

@@ -85,10 +85,8 @@ class Translator:
 
     def _op(self, node: fx.Node, target: OpOverload) -> ProgramOp:
         """Return the op of a node, with its function where ATen's own will not do."""
-        args, kwargs = (
-            self._argument(node.args, node),
-            self._argument(node.kwargs, node),
-        )
+        args: tuple[Any, ...] = tuple(self._argument(item, node) for item in node.args)
+        kwargs = {key: self._argument(item, node) for key, item in node.kwargs.items()}
         function: Callable[..., Any] = PORTABLE.get(target, target)
         if is_random(target, node.args, node.kwargs):
             function, args = (
@@ -109,7 +107,7 @@ class Translator:
             beside=not stack_of(node),
         )
 
-    def _argument(self, value: object, reader: fx.Node) -> Any:
+    def _argument(self, value: object, reader: fx.Node) -> object:
         """Return an argument with `Ref`s in the place of nodes.
 
         Args:

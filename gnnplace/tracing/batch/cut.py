@@ -93,7 +93,9 @@ def changes(user: fx.Node, node: fx.Node) -> bool:
     return is_view and any(changes(view_user, user) for view_user in user.users)
 
 
-def insert(graph: fx.Graph, before: fx.Node, target: Any, *args: Any) -> fx.Node:
+def insert(
+    graph: fx.Graph, before: fx.Node, target: Any, *args: fx.node.Argument
+) -> fx.Node:
     """Put an op before a node, as if that node's line had called it."""
     with graph.inserting_before(before):
         node = graph.call_function(target, args)

@@ -33,7 +33,11 @@ from torch.nn import functional
 
 from gnnplace import transformers_names
 from gnnplace.errors import CaptureError, InputError
-from gnnplace.torch_names import DisableTorchFunction, disable_current_modes
+from gnnplace.torch_names import (
+    DisableTorchFunction,
+    FunctionContext,
+    disable_current_modes,
+)
 from gnnplace.tracing.tensors import DATA
 from gnnplace.transformers_names import gate_of
 
@@ -373,14 +377,28 @@ def _(
     return gradients
 
 
-def _setup(ctx: Any, inputs: Any, output: object) -> None:
+class _ExpertsContext(FunctionContext):
+    """What the op keeps for its backward pass.
+
+    Attributes:
+        act: Name of the activation, as in `GATES`.
+        first: Number of the first expert that is on this device.
+        dtype: Type of the products.
+    """
+
+    act: str
+    first: int
+    dtype: torch.dtype
+
+
+def _setup(ctx: _ExpertsContext, inputs: tuple[Any, ...], output: object) -> None:
     """Keep the operands of a call, and the type of its products."""
     ctx.save_for_backward(*inputs[:5], *inputs[7:])
     ctx.act, ctx.first = inputs[5:7]
     ctx.dtype = _working(inputs[0])
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: _ExpertsContext, gradient: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients of all arguments of the op; None of those that are no tensors."""
     x, index, weights, up, down, *biases = ctx.saved_tensors
     dx, dweights, dup, ddown, *bias_gradients = torch.ops.gnnplace.experts_backward(

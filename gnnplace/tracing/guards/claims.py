@@ -70,7 +70,7 @@ class _AsOps(TorchFunctionMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         return METHODS.get(func, func)(*args, **(kwargs or {}))
 
 

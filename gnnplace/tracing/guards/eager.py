@@ -235,14 +235,16 @@ class _Constants(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,
+        func: Function,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        inquiry = getattr(func.__self__, "__name__", "") if name == "__get__" else name
+        inquiry = name
+        if name == "__get__":  # of a property of tensors, which has a name
+            inquiry = getattr(getattr(func, "__self__", None), "__name__", "")
         if inquiry in INQUIRIES:
             _check_selections(args[:1])  # nine of ten calls are such ones
             return func(*args, **kwargs)
@@ -277,7 +279,11 @@ class _Constants(TorchFunctionMode):
         return result
 
     def _answer(
-        self, func: Function, args: tuple[Any, ...], leaves: list[Any], form: Any
+        self,
+        func: Function,
+        args: tuple[Any, ...],
+        leaves: list[Any],
+        form: pytree.TreeSpec,
     ) -> object | None:
         """Return the answer to a question for a number; None if only a real tensor can say."""
         numbers = self.numbers(leaves)
@@ -295,7 +301,7 @@ class _Constants(TorchFunctionMode):
         self,
         func: Function,
         leaves: list[Any],
-        form: Any,
+        form: pytree.TreeSpec,
         versions: list[int],
         result: object,
     ) -> None:
@@ -450,7 +456,7 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
         numbers: tensors with numbers, by the ids of those without; None: all have numbers.
     """
 
-    def number(size: object) -> Any:
+    def number(size: object) -> object:
         if not isinstance(size, torch.Tensor):
             return size
         return int(size if numbers is None else numbers.get(id(size), size))
@@ -459,7 +465,10 @@ def as_numbers(sizes: object, numbers: Mapping[int, torch.Tensor] | None = None)
 
 
 def _called(
-    func: Function, leaves: list[Any], form: Any, numbers: Mapping[int, torch.Tensor]
+    func: Function,
+    leaves: list[Any],
+    form: pytree.TreeSpec,
+    numbers: Mapping[int, torch.Tensor],
 ) -> object:
     """Call a function on numbers of its tensors, by the ids of those without."""
     arguments = [

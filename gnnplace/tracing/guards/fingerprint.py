@@ -245,7 +245,7 @@ class _Container(NamedTuple):
     table: dict[Any, Any]
     keys: list[Any]
 
-    def data(self) -> Any:
+    def data(self) -> object:
         """Return the plain data in it."""
         if self.keys:
             return (len(self.table), *map(self.table.get, self.keys))

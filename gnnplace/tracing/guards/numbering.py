@@ -25,6 +25,7 @@ from gnnplace.torch_names import (
     DisableTorchDispatch,
     FakeTensor,
     FakeTensorMode,
+    OpOverload,
     pytree,
 )
 from gnnplace.tracing.fakes import BareMode
@@ -144,7 +145,7 @@ class Numbering(BareMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: OpOverload,
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -219,12 +220,12 @@ class Numbering(BareMode):
 
     def _run(
         self,
-        func: Any,
+        func: OpOverload,
         signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         writes: bool,
-    ) -> Any:
+    ) -> object:
         """Run the op, on fake tensors if it would write real ones."""
         if signature.plain in TWINS and self.mode is not None:
             with patch.object(self.mode, "cache_enabled", False):
@@ -268,7 +269,7 @@ class Numbering(BareMode):
         return (type(value), value) if plain else str(value)
 
     def _judge(
-        self, op: str, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, op: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Note draws, and what no recording can repeat."""
         self._drawn = may_draw(func, args, kwargs)
@@ -284,9 +285,10 @@ class Numbering(BareMode):
         mode = self.mode
         assert mode is not None
 
-        def fake(x: Any) -> Any:
-            real = isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor)
-            return mode.from_tensor(x) if real else x
+        def fake(x: object) -> object:
+            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
+                return mode.from_tensor(x)
+            return x
 
         return pytree.tree_map(fake, arguments)
 

@@ -505,7 +505,7 @@ class _Judge:
         regions: list[Any] = []
         original = read_private(checkpoint, REGION, "torch")
 
-        def note_region(*args: object, **options: object) -> Any:
+        def note_region(*args: object, **options: object) -> object:
             regions.append(args[0])
             return original(*args, **options)
 

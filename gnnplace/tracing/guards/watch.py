@@ -34,7 +34,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function
 
 from gnnplace.errors import CaptureError
-from gnnplace.torch_names import fake_tensor, torch_utils
+from gnnplace.torch_names import OpOverload, fake_tensor, torch_utils
 from gnnplace.tracing.user_code import user_place
 
 TRACED_LIBRARIES = ("transformers",)
@@ -117,7 +117,10 @@ def _refusals() -> Iterator[Patch]:
 
 
 def _handled(
-    function: Any, tensors: Sequence[object], *args: Any, **options: Any
+    function: Callable[..., object],
+    tensors: Sequence[object],
+    *args: object,
+    **options: object,
 ) -> object:
     """Hand a function to torch's modes, as torch does, if it passes on all its tensors.
 
@@ -146,9 +149,11 @@ def _unanswered(places: list[str]) -> Patch:
     """Return a patch that collects the places of questions which fake tensors cannot answer."""
     original = fake_tensor.DataDependentOutputException.__init__
 
-    def note_question(self: Any, *args: Any) -> None:
+    def note_question(
+        self: fake_tensor.DataDependentOutputException, func: OpOverload
+    ) -> None:
         places.append(user_place())
-        original(self, *args)
+        original(self, func)
 
     return patch.object(
         fake_tensor.DataDependentOutputException, "__init__", note_question
@@ -163,17 +168,16 @@ def other_autocasts() -> Iterator[list[str]]:
     make, enter = kind.__init__, kind.__enter__
 
     def note_enabled(
-        self: Any,
+        self: torch.autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
-        *args: Any,
-        **options: Any,
+        cache_enabled: bool | None = None,
     ) -> None:
-        make(self, device_type, dtype, enabled, *args, **options)
+        make(self, device_type, dtype, enabled, cache_enabled)
         setattr(self, ASKED, enabled)
 
-    def note_entered(self: Any) -> object:
+    def note_entered(self: torch.autocast) -> object:
         is_enabled = getattr(self, ASKED, self._enabled or None)
         if self.device != HOST and is_enabled is not False:
             condition = "" if is_enabled else ", if it is enabled,"

@@ -39,7 +39,7 @@ def overload(name: str) -> Callable[..., Any]:
     return reduce(getattr, name.split("."), torch.ops)  # type: ignore[arg-type, return-value]
 
 
-def seeded(name: str, target: str, *args: object, **options: object) -> Any:
+def seeded(name: str, target: str, *args: object, **options: object) -> object:
     """Call a random ATen op with the seed of its name and of the current step.
 
     Args:

@@ -200,7 +200,7 @@ def iter_refs(value: object) -> Iterator[Ref]:
             waiting += reversed(item.values())
 
 
-def map_refs(value: object, function: Callable[[Ref], Any]) -> Any:
+def map_refs(value: object, function: Callable[[Ref], object]) -> Any:
     """Return the same nested value with `function(ref)` in the place of every reference."""
     if isinstance(value, Ref):
         return function(value)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -244,7 +243,9 @@ NAMES = (
 )
 
 
-def _by_heads(call: LayerCall, args: Operands, kwargs: Keywords, share: Share) -> Any:
+def _by_heads(
+    call: LayerCall, args: Operands, kwargs: Keywords, share: Share
+) -> object:
     """Attend with some of the heads; outputs are a sum over devices, the first adds the bias."""
     parts = share.parts(HEADS)
     if parts == 1:

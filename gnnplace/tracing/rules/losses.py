@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from gnnplace.torch_names import FunctionContext
 from gnnplace.tracing.calls import LayerCall
 from gnnplace.tracing.rules import Exchanged
 from gnnplace.tracing.rules.elementwise import (
@@ -97,6 +97,18 @@ def log_sum_exp(
     return largest + share.total((local - largest).exp(), label).log()
 
 
+class _LossContext(FunctionContext):
+    """What `_ShareOfClasses` keeps for its backward pass.
+
+    Attributes:
+        is_smooth: Whether there is label smoothing.
+        smoothing_weight: Smoothing of one class, times the sum of all classes' weights.
+    """
+
+    is_smooth: bool
+    smoothing_weight: torch.Tensor
+
+
 class _ShareOfClasses(torch.autograd.Function):
     """Every row's share of log-sum-exp minus its target's score, for a part of the classes.
 
@@ -106,7 +118,7 @@ class _ShareOfClasses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _LossContext,
         scores: torch.Tensor,
         target: torch.Tensor,
         weight: torch.Tensor | None,
@@ -158,7 +170,7 @@ class _ShareOfClasses(torch.autograd.Function):
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, *gradients: torch.Tensor
+        ctx: _LossContext, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         """Return softmax times a row's weights, minus those of its classes, times its gradient."""
         (gradient,) = gradients
@@ -175,12 +187,18 @@ class _ShareOfClasses(torch.autograd.Function):
         return result, None, None, None, None, None
 
 
+class _LogSumContext(FunctionContext):
+    """What `_ShareOfLogSum` keeps for its backward pass: the axis of the sum."""
+
+    axis: int
+
+
 class _ShareOfLogSum(torch.autograd.Function):
     """A part's equal share of a log-sum-exp along an axis that is cut."""
 
     @staticmethod
     def forward(
-        ctx: Any, scores: torch.Tensor, axis: int, share: Share, label: str
+        ctx: _LogSumContext, scores: torch.Tensor, axis: int, share: Share, label: str
     ) -> torch.Tensor:
         """Return the share; it has no such axis."""
         log_sum = log_sum_exp(scores, axis, share, label)
@@ -190,7 +208,7 @@ class _ShareOfLogSum(torch.autograd.Function):
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, *gradients: torch.Tensor
+        ctx: _LogSumContext, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         """Return softmax times the gradient."""
         (gradient,) = gradients

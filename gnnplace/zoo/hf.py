@@ -20,7 +20,7 @@ from gnnplace.zoo.targets import add_targets, set_problem
 from gnnplace.zoo.workload import Workload, generator
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 READ: Mapping[str, tuple[str, ...]] = {"qwen3_moe": ("head_dim",)}
 """Fields that a model reads and its configuration does not declare."""
@@ -43,7 +43,7 @@ QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
 DOES_NOT_FIT = (KeyError, AttributeError, IndexError, AssertionError, TypeError)
 """What transformers' classes raise where fields do not fit each other and nothing checks them."""
-BATCH, LENGTH = 4, 64
+TRANSFORMERS_BATCH, TRANSFORMERS_LENGTH = 4, 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
 MAIN = (
@@ -56,7 +56,10 @@ MAIN = (
 
 
 def hugging_face(
-    name: str, batch: int = BATCH, length: int = LENGTH, **options: object
+    name: str,
+    batch: int = TRANSFORMERS_BATCH,
+    length: int = TRANSFORMERS_LENGTH,
+    **options: object,
 ) -> Workload:
     """Return a model of the `transformers` package, made from its configuration.
 
@@ -75,7 +78,7 @@ def hugging_face(
         InputError: an unknown name, field or class, quantized weights, or a class that learns from
             what is not known here.
     """
-    config = configuration(name, options)
+    config = transformers_config(name, options)
     try:
         model = _model(config)
         inputs = _inputs(model, model.config, batch, length)
@@ -100,7 +103,7 @@ def _null_sizes(fields: Mapping[str, Any], path: str = "") -> Iterator[str]:
             yield f"{path}{key}"
 
 
-def _reason_for(name: str, config: PretrainedConfig, error: Exception) -> str:
+def _reason_for(name: str, config: PreTrainedConfig, error: Exception) -> str:
     """Return why transformers makes no model of a configuration, null fields by their names."""
     if "NoneType" not in str(error) or not isinstance(
         error, TypeError | AttributeError
@@ -127,7 +130,7 @@ def _reason(error: Exception) -> str:
     return re.sub(r"\b[A-Z]\w*Error: ", "", text)
 
 
-def configuration(name: str, options: dict[str, Any]) -> Any:
+def transformers_config(name: str, options: dict[str, Any]) -> PreTrainedConfig:
     """Return the configuration of `transformers` that a name and fields make.
 
     Raises:
@@ -146,7 +149,7 @@ def configuration(name: str, options: dict[str, Any]) -> Any:
         ) from None
 
 
-def _configuration(name: str, options: dict[str, Any]) -> object:
+def _configuration(name: str, options: dict[str, Any]) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     path = _file(name)
@@ -282,7 +285,7 @@ def _unknown(name: str, kind: str) -> str:
     )
 
 
-def _model(config: object) -> Any:
+def _model(config: PreTrainedConfig) -> PreTrainedModel:
     """Return the model of the class that a configuration names, or of its type's usual one.
 
     Raises:
@@ -295,7 +298,7 @@ def _model(config: object) -> Any:
     return model
 
 
-def _made_model(config: Any) -> Any:
+def _made_model(config: PreTrainedConfig) -> PreTrainedModel:
     import transformers
 
     if config.architectures:
@@ -311,7 +314,7 @@ def _made_model(config: Any) -> Any:
     raise InputError(f"hf:{config.model_type}: transformers has no model for it")
 
 
-def _named_class(config: Any, name: str) -> Any:
+def _named_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     """Return the class of transformers that `architectures` names.
 
     Raises:
@@ -351,7 +354,9 @@ def _named_class(config: Any, name: str) -> Any:
     return model_class
 
 
-def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str, Any]:
+def _inputs(
+    model: nn.Module, config: PreTrainedConfig, batch: int, length: int
+) -> dict[str, Any]:
     try:
         return _random_inputs(model, config, batch, length)
     except AttributeError as error:
@@ -362,7 +367,7 @@ def _inputs(model: nn.Module, config: Any, batch: int, length: int) -> dict[str,
 
 
 def _random_inputs(
-    model: nn.Module, config: Any, batch: int, length: int
+    model: nn.Module, config: PreTrainedConfig, batch: int, length: int
 ) -> dict[str, Any]:
     random, main = generator(0), getattr(model, "main_input_name", "input_ids")
     taken = inspect.signature(model.forward).parameters
@@ -396,7 +401,7 @@ def _random_inputs(
     return inputs
 
 
-def _ended(words: torch.Tensor, config: Any) -> torch.Tensor:
+def _ended(words: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
     """Return examples that have the token of the end once, as the last."""
     end = config.eos_token_id
     words = torch.where(words == end, (end + 1) % config.vocab_size, words)
@@ -430,7 +435,7 @@ def _words(
     return torch.randint(vocabulary, (batch, length), generator=random)
 
 
-def _sound(config: Any, main: str, length: int) -> tuple[int, ...]:
+def _sound(config: PreTrainedConfig, main: str, length: int) -> tuple[int, ...]:
     """Return the shape of a sound: samples that make `length` frames, or a spectrogram.
 
     Raises:
