@@ -118,11 +118,10 @@ def read_rate(given: object) -> object:
         return given
     text = re.sub(r"ps$", "/s", given.strip())
     amount, slash, _ = text.partition("/s")
-    size = (
-        SIZE.fullmatch(amount.removesuffix("it"))
-        if slash and text.endswith("/s")
-        else None
-    )
+    if slash and text.endswith("/s"):
+        size = SIZE.fullmatch(amount.removesuffix("it"))
+    else:
+        size = None
     if size is None or (amount.endswith("it") and size[3] != "b"):
         raise ValueError(
             f"{given!r} is no bandwidth; write bytes per second, as 12e9 or '12GB/s', or bits, as "
@@ -360,7 +359,10 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
         if is_node and open_collections and open_collections[-1].is_mapping:
             parent = open_collections[-1]
             if parent.expects_key and isinstance(event, yaml.ScalarEvent):
-                line = event.start_mark.line + 1 if event.start_mark else 0
+                if event.start_mark:
+                    line = event.start_mark.line + 1
+                else:
+                    line = 0
                 if event.value in parent.key_lines:
                     first_line = parent.key_lines[event.value]
                     raise FormatError(
@@ -377,7 +379,10 @@ def check_yaml_events(events: Iterable[yaml.Event], source: str | Path) -> None:
 
 
 def _repeated_key(source: str | Path, key: str, first_line: int, line: int) -> str:
-    place = f"line {line}" if line == first_line else f"lines {first_line} and {line}"
+    if line == first_line:
+        place = f"line {line}"
+    else:
+        place = f"lines {first_line} and {line}"
     return f"{source}: {place}: key {key!r} is repeated; keep one of the two"
 
 
@@ -411,9 +416,10 @@ def yaml_of(
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        position = (
-            f"line {mark.line + 1} column {mark.column + 1}" if mark else "unreadable"
-        )
+        if mark:
+            position = f"line {mark.line + 1} column {mark.column + 1}"
+        else:
+            position = "unreadable"
         problem = str(getattr(error, "problem", None) or "syntax error")
         raise FormatError(
             f"{source}: {position}: not YAML: {' '.join(problem.split())}"
@@ -485,7 +491,8 @@ def descriptor_of(path: str | Path) -> int | None:
     match = DESCRIPTOR.fullmatch(os.path.normpath(path))
     if match is None:
         return None
-    stream, number = match[1], match[2]
+    stream = match[1]
+    number = match[2]
     if number:
         return int(number)
     return ("stdin", "stdout", "stderr").index(stream)
@@ -545,7 +552,8 @@ def silent(descriptor: int) -> Iterator[None]:
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)
-    saved_descriptor, nowhere = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    saved_descriptor = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, descriptor)
         yield

@@ -139,7 +139,8 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
     times = _times(rows)
     ratios = _ratios(times)
     models = dict.fromkeys(str(row["problem"]) for row in rows)
-    names, lines = _names(rows), []
+    names = _names(rows)
+    lines = []
     for method, seconds in times.items():
         ratio = geometric_interval(list(ratios[method].values()))
         cells = [f"{1e3 * seconds[p]:.4g}" if p in seconds else "-" for p in models]
@@ -161,7 +162,8 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 
 def headline_plot(rows: Sequence[Row], machine: str) -> Picture:
     """Plot the step time over data parallelism's, a line a model and a dot a method."""
-    ratios, names = _ratios(_times(rows)), _names(rows)
+    ratios = _ratios(_times(rows))
+    names = _names(rows)
     models = list(dict.fromkeys(str(row["problem"]) for row in rows))
     series = []
     for method in (name for name in DRAWN if name in ratios):

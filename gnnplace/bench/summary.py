@@ -201,7 +201,9 @@ def summarise(
         FormatError: A file is malformed.
     """
     options = options or SummaryOptions()
-    best_known, record, only = options.best_known, options.record, options.only
+    best_known = options.best_known
+    record = options.record
+    only = options.only
     if record and best_known is None:
         raise InputError("bench summary: --record needs --best-known FILE")
     for path in files:
@@ -343,7 +345,10 @@ def _origin(rows: Sequence[Row]) -> str:
         if "machine" in row
     }
     days = sorted(str(row["when"])[:10] for row in rows if "when" in row)
-    span = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    if days:
+        span = " to ".join(dict.fromkeys((days[0], days[-1])))
+    else:
+        span = ""
     commits_text = f"{len(rows)} rows of commits {', '.join(sorted(commits))}"
     return (
         "; ".join(part for part in (commits_text, span, *sorted(machines)) if part)

@@ -51,14 +51,17 @@ class CellWorker:
     """
 
     def __init__(self, names: Sequence[str] = (), folder: str = "") -> None:
-        self.names, self.folder = names, folder
+        self.names = names
+        self.folder = folder
         self.process: subprocess.Popen[str] | None = None
         self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self, task: CellTask) -> Row:
         """Return the row of a cell: the worker's, or one that says that there is none."""
-        begin, limit, description = time.perf_counter(), LOADING, None
+        begin = time.perf_counter()
+        limit = LOADING
+        description = None
         self._send(task.to_json())
         while True:
             text = self._answer(begin + limit - time.perf_counter())
@@ -69,11 +72,9 @@ class CellWorker:
             answer: Row = json.loads(text)
             if not answer.pop("begun", False):
                 return answer
-            begin, limit, description = (
-                time.perf_counter(),
-                task.timeout + GRACE,
-                answer,
-            )
+            begin = time.perf_counter()
+            limit = task.timeout + GRACE
+            description = answer
 
     def close(self) -> None:
         """End the process, at once, for good."""
@@ -81,7 +82,8 @@ class CellWorker:
         self._kill()
 
     def _kill(self) -> None:
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is not None:
             process.kill()
             process.wait()

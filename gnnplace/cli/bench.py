@@ -24,7 +24,8 @@ from gnnplace.cli.console import console, names_in, print_lines, say
 from gnnplace.cli.numbers import BUDGET, COUNT, SEED, Range, check_number
 from gnnplace.errors import InputError
 
-PACK, CHECK = "pack", "check"
+PACK = "pack"
+CHECK = "check"
 RESULTS = "results"  # folder of rows where none is given
 Number = TypeVar("Number", int, float)
 

@@ -28,7 +28,8 @@ def run(args: Namespace) -> int:
     """
     from gnnplace.report import Walking
 
-    begin, folder = time.perf_counter(), output_folder(args.output)
+    begin = time.perf_counter()
+    folder = output_folder(args.output)
     gnnplace.check_budget(args.budget)
     auto = args.microbatches == AUTO
     walking = from_args(Walking, args, capture=capture_options(args), auto=auto)
@@ -47,7 +48,8 @@ def run(args: Namespace) -> int:
 def _print(road: Road) -> None:
     from gnnplace.report import sizes_table
 
-    out, problem = console(), road.problem
+    out = console()
+    problem = road.problem
     if road.chosen is not None:
         out.print(sizes_table(road.sizes, road.chosen))
     title = (

@@ -27,7 +27,9 @@ def run(args: Namespace) -> int:
         raise InputError(
             "--html: shows the splits of a study; --execute runs one of them"
         )
-    return _execute(args) if args.execute else _study(args)
+    if args.execute:
+        return _execute(args)
+    return _study(args)
 
 
 def _study(args: Namespace) -> int:

@@ -292,9 +292,18 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
     """
     if not gnnplace.is_problem_file(args.what):
         return options_entry(options)
-    data = read_json(args.what) if OPTIONS_KEY in read_text(args.what) else {}
-    stored = data.get(OPTIONS_KEY) if isinstance(data, dict) else None
-    cut = {"microbatches": options.microbatches} if options.microbatches > 1 else {}
+    if OPTIONS_KEY in read_text(args.what):
+        data = read_json(args.what)
+    else:
+        data = {}
+    if isinstance(data, dict):
+        stored = data.get(OPTIONS_KEY)
+    else:
+        stored = None
+    if options.microbatches > 1:
+        cut = {"microbatches": options.microbatches}
+    else:
+        cut = {}
     entry = (stored if isinstance(stored, dict) else {}) | cut
     return {OPTIONS_KEY: entry} if entry else {}
 

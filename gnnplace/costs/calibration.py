@@ -31,7 +31,8 @@ from gnnplace.problem import figures, known_kind
 # Standard deviations on either side of the mean that hold nine in ten of a normal law.
 NINETY = 1.645
 LEAST = 3  # rows of a surface that is tried
-LEAST_ERROR, MOST_ERROR = 0.02, 1.5
+LEAST_ERROR = 0.02
+MOST_ERROR = 1.5
 ABOVE = 0.7  # share of the pairs of GPUs whose error is at most the promised one
 ALL = "all"
 Surfaces = Mapping[tuple[str, str, str], Surface]
@@ -171,7 +172,9 @@ def _on_others(surfaces: Surfaces, kind: str, op: str, dtype: str) -> list[Resid
 
 def _parents(op: str) -> list[str]:
     parent = kin_of(op)
-    return [parent, *_parents(parent)] if parent else []
+    if parent:
+        return [parent, *_parents(parent)]
+    return []
 
 
 def spread(residuals: Iterable[FloatArray]) -> float:
@@ -212,7 +215,9 @@ def _kin_names(part: Residuals) -> set[str]:
     Those by a pooled group count for the group too, for its ops without rows.
     """
     pair = f"{part.op}<{part.answering}"
-    return {pair, group_of(part.op)} if part.answering == POOL else {pair}
+    if part.answering == POOL:
+        return {pair, group_of(part.op)}
+    return {pair}
 
 
 def _named(

@@ -55,8 +55,10 @@ from gnnplace.errors import InputError
 from gnnplace.problem import Cluster, is_between
 from gnnplace.simulation import Number
 
-ALL_REDUCE, ALL_GATHER = "all_reduce", "all_gather"
-REDUCE_SCATTER, ALL_TO_ALL = "reduce_scatter", "all_to_all"
+ALL_REDUCE = "all_reduce"
+ALL_GATHER = "all_gather"
+REDUCE_SCATTER = "reduce_scatter"
+ALL_TO_ALL = "all_to_all"
 COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 # What else says how long a collective takes: a ring's all-reduce is a reduce-scatter and then an
 # all-gather, and an all-to-all sends as many bytes as either.
@@ -203,12 +205,17 @@ def _stages(
     measured = any((k.servers, k.per_server) == key[1:] for k in table.of(between))
     if group.per_server == 1 or measured:
         return _level(key, sizes, between, table)
-    total, worst = np.zeros_like(sizes), MEASURED
+    total = np.zeros_like(sizes)
+    worst = MEASURED
     for stage, share, inside in _plan(op, group):
-        devices = (1, group.per_server) if inside else (group.servers, 1)
+        if inside:
+            devices = (1, group.per_server)
+        else:
+            devices = (group.servers, 1)
         fabric = _named(group.inside) if inside else between
         seconds, provenance = _level(Key(stage, *devices), share * sizes, fabric, table)
-        total, worst = total + seconds, max(worst, provenance, key=RANK.__getitem__)
+        total = total + seconds
+        worst = max(worst, provenance, key=RANK.__getitem__)
     return total, max(worst, NEIGHBOUR, key=RANK.__getitem__)
 
 
@@ -290,7 +297,10 @@ def _between(
         return _scaled(key, near, sizes, floor, others[near])
     low, high = (others[keys[i]].at(sizes, floor) for i in (above - 1, above))
     width = np.log(counts[above] / counts[above - 1])
-    weight = np.log(key.devices / counts[above - 1]) / width if width else 0.0
+    if width:
+        weight = np.log(key.devices / counts[above - 1]) / width
+    else:
+        weight = 0.0
     return np.exp((1 - weight) * np.log(low) + weight * np.log(high))
 
 
@@ -328,7 +338,9 @@ def bus_bandwidth(fabric: str, table: LinkTable) -> float:
         for k, s in table.of(fabric).items()
         if k.op in COLLECTIVES
     ]
-    return float(np.median(rates)) if rates else table.bandwidth[fabric]
+    if rates:
+        return float(np.median(rates))
+    return table.bandwidth[fabric]
 
 
 def hops(op: str, count: int) -> float:
@@ -377,7 +389,8 @@ def gradient_seconds(
     """
     if exchange is None:
         return ring_seconds(ALL_REDUCE, count, total, bandwidth)
-    counts, sizes = np.array(float(count)), np.array(float(BUCKET))
+    counts = np.array(float(count))
+    sizes = np.array(float(BUCKET))
     return total / BUCKET * float(exchange.seconds(ALL_REDUCE, counts, sizes))
 
 

@@ -31,7 +31,9 @@ from gnnplace.arrays import FloatArray
 from gnnplace.errors import InputError
 from gnnplace.problem import FABRICS
 
-MEASURED, NEIGHBOUR, FORMULA = "measured", "neighbour", "formula"
+MEASURED = "measured"
+NEIGHBOUR = "neighbour"
+FORMULA = "formula"
 ERRORS: Mapping[str, float] = {MEASURED: 0.04, NEIGHBOUR: 0.33, FORMULA: 0.37}
 P2P = "p2p"
 TABLE = "tables/links.json"
@@ -165,7 +167,10 @@ def price_message(fabric: str, size: float) -> Estimate:
     messages = [s for key, s in table.of(fabric).items() if key.op == P2P]
     if messages:
         seconds = float(messages[0].at(np.array(size), table.latency[fabric]))
-        provenance = MEASURED if messages[0].covers(size) else NEIGHBOUR
+        if messages[0].covers(size):
+            provenance = MEASURED
+        else:
+            provenance = NEIGHBOUR
         return Estimate(seconds, provenance, ERRORS[provenance], table.source[fabric])
     seconds = table.latency[fabric] + size / table.bandwidth[fabric]
     return Estimate(

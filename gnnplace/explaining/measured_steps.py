@@ -222,7 +222,10 @@ def steps_of_log(text: str, source: str, sizes: RunSizes) -> MeasuredSteps:
     for reader in READERS:
         steps, skipped = read_lines(lines, reader, sizes)
         if steps:
-            notes = [f"{skipped} lines of evaluation not counted"] if skipped else []
+            if skipped:
+                notes = [f"{skipped} lines of evaluation not counted"]
+            else:
+                notes = []
             return summarize_steps(steps, reader.source, notes)
     steps, notes = read_bars(lines)
     if steps:
@@ -370,7 +373,10 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
     training = max(candidates, key=lambda bar: bar.seconds)
     others = len(bars) - 1
     plural = "s" if others > 1 else ""
-    notes = [f"{others} other progress bar{plural} not counted"] if others else []
+    if others:
+        notes = [f"{others} other progress bar{plural} not counted"]
+    else:
+        notes = []
     return training.steps, notes
 
 
@@ -395,7 +401,10 @@ def collect_bars(lines: Sequence[str]) -> list[ProgressBar]:
         key = (label, int(counts[2]) if counts else None)
         is_complete = counts is not None and counts[1] == counts[2]
         bar = bars.setdefault(key, ProgressBar(*key))
-        seconds = _number(rate[3]) if rate[3] else 1 / max(_number(rate[1]), 1e-9)
+        if rate[3]:
+            seconds = _number(rate[3])
+        else:
+            seconds = 1 / max(_number(rate[1]), 1e-9)
         if 0 < seconds < MAX_SECONDS:
             bar.steps.append(LoggedStep(seconds, line_number))
             bar.positions.append(position)

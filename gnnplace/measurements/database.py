@@ -134,7 +134,9 @@ class Database:
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return make_url(self.url).render_as_string() if "://" in self.url else self.url
+        if "://" in self.url:
+            return make_url(self.url).render_as_string()
+        return self.url
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -254,9 +254,14 @@ def store_url(url: str | None = None) -> str | None:
     """
     named = url or os.environ.get("GNNPLACE_STORE")
     if named:
-        return None if named == NO_STORE else named
+        if named == NO_STORE:
+            return None
+        return named
     home = os.environ.get("XDG_DATA_HOME")
-    folder = Path(home) if home else Path.home() / ".local" / "share"
+    if home:
+        folder = Path(home)
+    else:
+        folder = Path.home() / ".local" / "share"
     return str(folder / "gnnplace" / "measurements.db")
 
 
@@ -267,7 +272,9 @@ def open_store(url: str | None = None) -> MeasurementStore | None:
         InputError: It cannot be opened, or holds something else.
     """
     named = store_url(url)
-    return None if named is None else MeasurementStore(named)
+    if named is None:
+        return None
+    return MeasurementStore(named)
 
 
 def _parts(names: list[str]) -> list[list[str]]:

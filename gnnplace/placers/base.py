@@ -58,7 +58,9 @@ class Result:
     @property
     def gap(self) -> float:
         """Step time over lower bound, minus one: at most so far from the best possible."""
-        return self.step_time / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
+        if self.lower_bound > 0:
+            return self.step_time / self.lower_bound - 1.0
+        return 0.0
 
     @property
     def peak_memory(self) -> FloatArray:
@@ -211,7 +213,10 @@ class Placer(ABC):
             seconds=seconds,
             seed=seed,
         )
-        by = bounds.binding if bounds.best >= found.bound else "proof"
+        if bounds.best >= found.bound:
+            by = bounds.binding
+        else:
+            by = "proof"
         by += f"; {QUICK}" if late else ""
         return Result(
             placement=placement,

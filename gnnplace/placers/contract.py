@@ -131,7 +131,8 @@ def problems() -> Iterator[Problem]:
     yield training_chain(num_devices=1)
     pinned = training_chain()
     pin = np.full(pinned.num_ops, -1, dtype=np.int32)
-    pin[pinned.graph.index["f2"]], pin[pinned.graph.index["b5"]] = 1, 2
+    pin[pinned.graph.index["f2"]] = 1
+    pin[pinned.graph.index["b5"]] = 2
     yield replace(pinned, pin=pin)
     yield barred()
     yield with_microbatches(barred(), 2)

@@ -228,7 +228,9 @@ class LearnedPlacer(Placer):
     ) -> Anytime | None:
         """Return a search from the first choice; None where there is no time for it."""
         first = self.first_choice(space, deadline)
-        return first.search(rng) if first.search_has_time(deadline) else None
+        if first.search_has_time(deadline):
+            return first.search(rng)
+        return None
 
     def narrow_search(
         self, space: SearchSpace, rng: np.random.Generator
@@ -273,7 +275,10 @@ class LearnedPlacer(Placer):
             return ImprovingRollouts(
                 space, policy, self.improvement, self.orders or IMPROVED
             )
-        options = {} if self.orders is None else {"orders": self.orders}
+        if self.orders is None:
+            options = {}
+        else:
+            options = {"orders": self.orders}
         return Rollouts(space, policy, **options)
 
     def first_choice(
@@ -333,7 +338,10 @@ class LearnedPlacer(Placer):
 
     def decodes(self, rollouts: Rollouts, until: float) -> list[Decoded]:
         """Return decodes under some aims, and on large problems the network's; the best first."""
-        network = self.find_network() if worth_asking(rollouts.space.problem) else None
+        if worth_asking(rollouts.space.problem):
+            network = self.find_network()
+        else:
+            network = None
         if network is None:
             return rollouts.greedy(until)
         ranked = rollouts.greedy(until, FEWER_AIMS)
@@ -383,9 +391,10 @@ class FirstChoice:
         """The choice as a placement."""
         device = self.rollouts.space.spread(self.best.unit_device)
         improved = isinstance(self.rollouts, ImprovingRollouts)
-        walked = (
-            f"{self.best.aim}, improvement walks" if improved else f"{self.best.aim}"
-        )
+        if improved:
+            walked = f"{self.best.aim}, improvement walks"
+        else:
+            walked = f"{self.best.aim}"
         note = f"{walked}; best of {self.decodes} starts, refined"
         return Found(device, self.best.order, note)
 

@@ -80,11 +80,10 @@ class SizedModel:
                 yield self._size(replace(self.options, microbatches=count))
             except OtherLossError as error:
                 if self.progress is not None:
-                    reason = (
-                        f"the batch is left whole: {error}"
-                        if count == 2
-                        else str(error)
-                    )
+                    if count == 2:
+                        reason = f"the batch is left whole: {error}"
+                    else:
+                        reason = str(error)
                     self.progress(reason)
                 return
             except (InputError, CaptureError):
@@ -182,4 +181,6 @@ def _placed(size: Size, place: Place) -> Size:
 def _work(problem: Problem) -> float:
     able = np.isfinite(problem.times).all(axis=0)
     seconds = problem.times[:, able].sum(axis=0)
-    return float(seconds.min()) if len(seconds) else float("nan")
+    if len(seconds):
+        return float(seconds.min())
+    return float("nan")

@@ -71,4 +71,6 @@ def duration_text(seconds: float) -> str:
     """Format how long training takes: in days, or in hours where they are few."""
     if seconds >= 2 * DAY:
         return f"{seconds / DAY:,.3g} days"
-    return f"{seconds / HOUR:,.3g} hours" if seconds >= HOUR else seconds_text(seconds)
+    if seconds >= HOUR:
+        return f"{seconds / HOUR:,.3g} hours"
+    return seconds_text(seconds)

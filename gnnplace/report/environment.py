@@ -44,9 +44,13 @@ class Cache:
         stats = list(self._stats())
         if not stats:
             return f"{self.path} (nothing)"
-        times, current = [stat.st_mtime for stat in stats], time.time()
+        times = [stat.st_mtime for stat in stats]
+        current = time.time()
         size = sum(stat.st_size for stat in stats)
-        count = "1 file" if len(stats) == 1 else f"{len(stats)} files"
+        if len(stats) == 1:
+            count = "1 file"
+        else:
+            count = f"{len(stats)} files"
         ages = f"written {age(current - max(times))} ago"
         if len(stats) > 1:
             ages = f"the newest {ages}, the oldest {age(current - min(times))} ago"

@@ -36,8 +36,12 @@ HEADINGS = (
 
 def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
     """Format an explanation as lines and tables."""
-    simulation, bounds = explanation.simulation, explanation.bounds
-    gap = simulation.step_time / bounds.best - 1.0 if bounds.best > 0 else 0.0
+    simulation = explanation.simulation
+    bounds = explanation.bounds
+    if bounds.best > 0:
+        gap = simulation.step_time / bounds.best - 1.0
+    else:
+        gap = 0.0
     yield (
         f"{explanation.problem.name}: predicted step {seconds_text(simulation.step_time)}; no "
         f"placement can be below {seconds_text(bounds.best)} (by {bounds.binding}), so it is "
@@ -67,7 +71,8 @@ def _path_table(explanation: Explanation) -> Table:
     table = _table(
         "critical path by module", "module", "seconds", "share", *PIECE_KINDS
     )
-    rows, total = explanation.by_module(), explanation.simulation.step_time
+    rows = explanation.by_module()
+    total = explanation.simulation.step_time
     if len(rows) > MOST_ROWS:
         remaining = {
             k: sum(seconds[k] for _, seconds in rows[MOST_ROWS:]) for k in PIECE_KINDS
@@ -107,7 +112,10 @@ def _alternatives_table(explanation: Explanation) -> Table:
             continue
         change = choice.step_time / explanation.simulation.step_time - 1.0
         unmoved = "" if choice.num_moved else "as it is"
-        remark = f"cannot be: {choice.fault}" if choice.fault else unmoved
+        if choice.fault:
+            remark = f"cannot be: {choice.fault}"
+        else:
+            remark = unmoved
         table.add_row(
             name,
             str(choice.num_moved),
@@ -128,9 +136,10 @@ def _prices_table(explanation: Explanation) -> Table:
     )
     for price in explanation.prices or ():
         share = price.gain / explanation.searched
-        cost = (
-            f"{seconds_text(price.gain)} ({share:.1%})" if price.gain > 0 else "nothing"
-        )
+        if price.gain > 0:
+            cost = f"{seconds_text(price.gain)} ({share:.1%})"
+        else:
+            cost = "nothing"
         table.add_row(price.what, seconds_text(price.step_time), cost, price.note)
     return table
 
@@ -198,7 +207,8 @@ def _finite(value: float) -> float | None:
 
 def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
     """Format a difference as lines and tables."""
-    first, second = difference.before, difference.after
+    first = difference.before
+    second = difference.after
     num_moved = sum(move.ops for move in difference.moves)
     yield (
         f"step {seconds_text(first.step_time)} -> {seconds_text(second.step_time)} "
@@ -230,7 +240,9 @@ def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:
 
 def _change(before: float, after: float) -> str:
     comparable = np.isfinite(before) and np.isfinite(after) and before > 0
-    return f"{after / before - 1.0:+.1%}" if comparable else "not comparable"
+    if comparable:
+        return f"{after / before - 1.0:+.1%}"
+    return "not comparable"
 
 
 def difference_data(difference: PlacementDifference) -> dict[str, Any]:
@@ -280,10 +292,12 @@ def _next(advice: Advice, result: Result) -> str:
             f"{best.option}: about {best.speedup:.1f}x ({seconds_text(best.step_time)}, simulated "
             "without profiling; --microbatches auto profiles each number)"
         )
-    best_move, shortest = None, math.inf
+    best_move = None
+    shortest = math.inf
     for idle in advice.idle:
         if idle.step_time is not None and idle.step_time < shortest:
-            best_move, shortest = idle, idle.step_time
+            best_move = idle
+            shortest = idle.step_time
     if best_move is not None:
         speedup = result.step_time / max(shortest, 1e-300)
         if speedup >= WORTH:

@@ -22,14 +22,14 @@ PARTS = {
 
 def fit_lines(answer: FitAnswer) -> list[str]:
     """Format what `gnnplace plan --fits` prints."""
-    setting, parts = answer.setting, answer.parts
+    setting = answer.setting
+    parts = answer.parts
     framework = setting.framework
     verdict = "fits" if answer.fits else "does not fit"
-    chance = (
-        ""
-        if answer.answer.fits is None
-        else f" ({answer.answer.fits:.0%} likely to fit)"
-    )
+    if answer.answer.fits is None:
+        chance = ""
+    else:
+        chance = f" ({answer.answer.fits:.0%} likely to fit)"
     model = "" if answer.job is None else f"{answer.job.model} "
     adapters = setting.decoder.adapters
     trained = "" if adapters is None else f"{adapters.label}, "
@@ -62,7 +62,10 @@ def fit_lines(answer: FitAnswer) -> list[str]:
             f"{bytes_text(answer.nearest.parts.lacking)}"
         )
     for number, change in enumerate(answer.changes[:SHOWN]):
-        label = "smallest change that fits" if number == 0 else "or"
+        if number == 0:
+            label = "smallest change that fits"
+        else:
+            label = "or"
         lines.append(
             f"  {label}: {change.change}: {bytes_text(change.parts.total)}, "
             f"{seconds_text(change.step_time)} a step"
@@ -72,7 +75,8 @@ def fit_lines(answer: FitAnswer) -> list[str]:
 
 def fit_data(answer: FitAnswer) -> dict[str, Any]:
     """Return what `gnnplace plan --fits --json` prints."""
-    framework, adapters = answer.setting.framework, answer.setting.decoder.adapters
+    framework = answer.setting.framework
+    adapters = answer.setting.decoder.adapters
     return {
         "model": None if answer.job is None else answer.job.model,
         "cluster": answer.setting.cluster.name,

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 def hybrid_study_data(study: HybridStudy) -> dict[str, Any]:
     """Return the study as plain data, in seconds."""
-    published, best = published_gain(study.name), study.advice.best
+    published = published_gain(study.name)
+    best = study.advice.best
     return {
         "model": study.what,
         "devices": study.devices,
@@ -72,7 +73,8 @@ def row_data(row: SplitRow) -> dict[str, Any]:
 
 def hybrid_study_lines(study: HybridStudy) -> list[str]:
     """Format the lines below the table."""
-    num_devices, cross = study.devices, study.advice.crossover
+    num_devices = study.devices
+    cross = study.advice.crossover
     lines = [
         f"{quantity.replace('_', '-')}: {source}"
         for quantity, source in study.origin.items()
@@ -92,8 +94,10 @@ def hybrid_study_lines(study: HybridStudy) -> list[str]:
 
 
 def _published_lines(study: HybridStudy) -> list[str]:
-    published, gain = published_gain(study.name), gain_at_scale(study.rows)
-    alone, lines = best_data_parallel(study.rows), []
+    published = published_gain(study.name)
+    gain = gain_at_scale(study.rows)
+    alone = best_data_parallel(study.rows)
+    lines = []
     if gain is not None and alone is not None:
         lines.append(
             f"best hybrid over the best data parallelism alone ({alone.total_devices} devices, "
@@ -196,7 +200,8 @@ def hybrid_page(study: HybridStudy) -> str:
 
 
 def _cards(study: HybridStudy) -> list[tuple[str, str]]:
-    best, gain = study.advice.best, study.advice.gain
+    best = study.advice.best
+    gain = study.advice.gain
     if best is None:
         return [("none", "no split ends")]
     cards = [

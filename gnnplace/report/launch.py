@@ -75,12 +75,13 @@ def launch_answer_lines(found: LaunchAnswer, model: str, cluster: str) -> list[s
         model: As it was named.
         cluster: As it was named.
     """
-    answer, framework, sizes = (
-        found.answer,
-        found.setting.framework,
-        found.setting.decoder,
-    )
-    adapters = [] if sizes.adapters is None else [sizes.adapters.label]
+    answer = found.answer
+    framework = found.setting.framework
+    sizes = found.setting.decoder
+    if sizes.adapters is None:
+        adapters = []
+    else:
+        adapters = [sizes.adapters.label]
     if answer.step_time is None:
         return [f"{model} on {cluster}: {found.plan.words}: {answer.reason}"]
     lines = [

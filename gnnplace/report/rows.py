@@ -93,7 +93,9 @@ def _verdict(verification: Verification | None) -> str:
         return ""
     if verification.bitwise:
         return "bitwise equal"
-    return "within tolerance" if verification.passed else "DIFFERS"
+    if verification.passed:
+        return "within tolerance"
+    return "DIFFERS"
 
 
 WORDS = {
@@ -138,7 +140,10 @@ def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:
         f"placement can be below it; the best here, {best.placer}, is within {best.gap or 0.0:.1%}",
     ]
     single = next((row for row in placed if row.placer == "single"), None)
-    single_seconds = single.predicted if single is not None and may_split else None
+    if single is not None and may_split:
+        single_seconds = single.predicted
+    else:
+        single_seconds = None
     if single_seconds and best.predicted and best.predicted > 0.97 * single_seconds:
         lines.append(
             "no placer that was compared gains 3 % over one device (predicted)"

@@ -16,7 +16,9 @@ def seconds_text(value: float | None) -> str:
     if value is None:
         return "-"
     if value == 0 or value != value or value == float("inf"):
-        return "0 s" if value == 0 else str(value)
+        if value == 0:
+            return "0 s"
+        return str(value)
     scale, unit = next(
         ((s, u) for s, u in UNITS if abs(value) >= NEARLY * s), UNITS[-1]
     )
@@ -41,12 +43,17 @@ def count_text(value: float) -> str:
     scale, letter = next(
         ((s, u) for s, u in COUNTS if abs(value) >= NEARLY * s), (1, "")
     )
-    return f"{value / scale:.3g}{letter}" if letter else f"{value:,.0f}"
+    if letter:
+        return f"{value / scale:.3g}{letter}"
+    return f"{value:,.0f}"
 
 
 def days_text(value: float) -> str:
     """Format a number of days with three digits, e.g. ``1,490 days`` or ``0.52 days``."""
-    digits = f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+    if value >= 100:
+        digits = f"{float(f'{value:.3g}'):,.0f}"
+    else:
+        digits = f"{value:.3g}"
     return f"{digits} days"
 
 

@@ -193,13 +193,14 @@ class BatchStructure:
         """
         inputs = self.inputs(batch)
         leaves = leaves_by_path(inputs)
-        missing, new = (
-            self.leaves.keys() - leaves.keys(),
-            leaves.keys() - self.leaves.keys(),
-        )
+        missing = self.leaves.keys() - leaves.keys()
+        new = leaves.keys() - self.leaves.keys()
         if missing or new:
             path = next(p for p in (*self.leaves, *leaves) if p in missing or p in new)
-            fault = "has no" if path in missing else "has an unknown"
+            if path in missing:
+                fault = "has no"
+            else:
+                fault = "has an unknown"
             raise InputError(
                 f"batch: it {fault} input {path}; give batches with the inputs of the example"
             )
@@ -233,18 +234,23 @@ class BatchStructure:
         if example is _TENSOR and isinstance(leaf, torch.Tensor):
             return
         if example is _TENSOR or isinstance(leaf, torch.Tensor):
-            example_word = "a tensor" if example is _TENSOR else repr(example)
-            leaf_word = "a tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            if example is _TENSOR:
+                example_word = "a tensor"
+            else:
+                example_word = repr(example)
+            if isinstance(leaf, torch.Tensor):
+                leaf_word = "a tensor"
+            else:
+                leaf_word = repr(leaf)
             raise MismatchError(
                 f"batch: input {path} is {leaf_word}, and was {example_word} in the example; make "
                 "the step anew for such batches"
             )
         if not is_same_constant(example, leaf):
-            remedy = (
-                "pad every graph to one number of nodes"
-                if path.endswith("num_nodes")
-                else "give it as a tensor, leave it out, or make the step anew"
-            )
+            if path.endswith("num_nodes"):
+                remedy = "pad every graph to one number of nodes"
+            else:
+                remedy = "give it as a tensor, leave it out, or make the step anew"
             raise MismatchError(
                 f"batch: input {path} is {leaf!r}, and was {example!r} in the example; what is no "
                 f"tensor is recorded: {remedy}"
@@ -400,12 +406,16 @@ def _check_tensor(path: Path, tensor: torch.Tensor) -> None:
             "padded tensor (to_padded_tensor) and a mask"
         )
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        layout = "quantized" if tensor.is_quantized else str(tensor.layout)
-        remedy = (
-            "edge_index in place of adj_t (leave ToSparseTensor out)"
-            if pytree.keystr(path).endswith("adj_t")
-            else "a dense one (.to_dense(), .dequantize()), or its indices and values"
-        )
+        if tensor.is_quantized:
+            layout = "quantized"
+        else:
+            layout = str(tensor.layout)
+        if pytree.keystr(path).endswith("adj_t"):
+            remedy = "edge_index in place of adj_t (leave ToSparseTensor out)"
+        else:
+            remedy = (
+                "a dense one (.to_dense(), .dequantize()), or its indices and values"
+            )
         raise InputError(
             f"{label(path)} is no dense tensor ({layout}), and a recorded step takes dense ones "
             f"alone; give {remedy}"
@@ -460,11 +470,10 @@ def _register_type(path: Path, value: object) -> None:
 def _refusal(path: Path, value: object) -> str:
     """Return the error for a value that a step cannot take."""
     kind = type(value)
-    name = (
-        kind.__name__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__name__}"
-    )
+    if kind.__module__ == "builtins":
+        name = kind.__name__
+    else:
+        name = f"{kind.__module__}.{kind.__name__}"
     if isinstance(value, np.ndarray):
         return (
             f"{label(path)} is a NumPy array ({name}), which PyTorch's layers do not take; give a "
@@ -486,7 +495,8 @@ class _FieldNames:
     """
 
     def __init__(self, names: tuple[Any, ...], template: object) -> None:
-        self.names, self.template = names, template
+        self.names = names
+        self.template = template
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _FieldNames) and self.names == other.names
@@ -542,11 +552,10 @@ class _ObjectAdapter:
         """Return a new object with fields."""
         kind, aliased = template
         items: Any = fields.get(self.ITEMS)
-        value = (
-            tuple.__new__(kind, items)
-            if issubclass(kind, tuple)
-            else kind.__new__(kind)
-        )
+        if issubclass(kind, tuple):
+            value = tuple.__new__(kind, items)
+        else:
+            value = kind.__new__(kind)
         if issubclass(kind, dict):
             dict.update(value, items)
             if aliased:
@@ -560,7 +569,9 @@ class _ObjectAdapter:
 
     def key(self, name: Any) -> object:
         """Return a field's key in a path."""
-        return _ItemsKey() if name == self.ITEMS else pytree.GetAttrKey(name)
+        if name == self.ITEMS:
+            return _ItemsKey()
+        return pytree.GetAttrKey(name)
 
 
 class _MappingAdapter(_ObjectAdapter):
@@ -609,7 +620,9 @@ class _MappingAdapter(_ObjectAdapter):
 
     def key(self, name: Any) -> object:
         """Return a field's key in a path."""
-        return name if isinstance(name, pytree.MappingKey) else pytree.GetAttrKey(name)
+        if isinstance(name, pytree.MappingKey):
+            return name
+        return pytree.GetAttrKey(name)
 
 
 class _GraphAdapter:
@@ -661,7 +674,9 @@ class _GraphAdapter:
     def key(self, name: tuple[Hashable, str]) -> object:
         """Return a field's key in a path: `.x`, or `['paper'].x` of one kind of nodes."""
         key, field = name
-        return pytree.GetAttrKey(field) if key is None else _StoreKey(key, field)
+        if key is None:
+            return pytree.GetAttrKey(field)
+        return _StoreKey(key, field)
 
 
 @dataclass(frozen=True)

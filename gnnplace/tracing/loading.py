@@ -32,7 +32,8 @@ from gnnplace.tracing.fakes import make_fake_mode
 from gnnplace.tracing.inputs import as_inputs
 from gnnplace.zoo import TRANSFORMERS_BATCH, Workload
 
-ZOO, HUGGING_FACE = "zoo", "hf"
+ZOO = "zoo"
+HUGGING_FACE = "hf"
 SHORT = 4096  # elements of a fake tensor whose numbers are kept
 
 
@@ -123,7 +124,9 @@ def _from_callable(
     except (Exception, SystemExit) as error:
         raise InputError(f"model {spec!r}: {name} failed: {said(error)}") from error
     workload = _workload(result, spec)
-    return workload if sized or share == 1 else cut(workload, share)
+    if sized or share == 1:
+        return workload
+    return cut(workload, share)
 
 
 def is_sized(spec: str) -> bool:
@@ -146,7 +149,9 @@ def _default_batch(
     parameter = inspect.signature(function).parameters.get("batch")
     default = None if parameter is None else parameter.default
     value = options.get("batch", default)
-    return value if isinstance(value, int) else None
+    if isinstance(value, int):
+        return value
+    return None
 
 
 ResultT = TypeVar("ResultT")

@@ -43,7 +43,8 @@ QUANTIZED = ("quantization_config", "compression_config")
 """Fields that say that weights are stored with fewer bits."""
 DOES_NOT_FIT = (KeyError, AttributeError, IndexError, AssertionError, TypeError)
 """What transformers' classes raise where fields do not fit each other and nothing checks them."""
-TRANSFORMERS_BATCH, TRANSFORMERS_LENGTH = 4, 64
+TRANSFORMERS_BATCH = 4
+TRANSFORMERS_LENGTH = 64
 CONFIG = "config.json"
 IMAGE = 224  # height and width where the configuration has none
 MAIN = (
@@ -90,7 +91,10 @@ def hugging_face(
         raise InputError(
             f"hf:{name}: transformers makes no model of it: {_reason_for(name, config, error)}"
         ) from None
-    called = name if _file(name) is None else type(model).__name__
+    if _file(name) is None:
+        called = name
+    else:
+        called = type(model).__name__
     return Workload(called, model.train(), inputs)
 
 
@@ -116,7 +120,10 @@ def _reason_for(name: str, config: PreTrainedConfig, error: Exception) -> str:
     ]
     if not sizes:
         return "a field that it needs is null; give it a value, or the path of a whole config.json"
-    example = f", as in hf:{name}?{sizes[0]}=64" if "." not in sizes[0] else ""
+    if "." not in sizes[0]:
+        example = f", as in hf:{name}?{sizes[0]}=64"
+    else:
+        example = ""
     return (
         f"its configuration has no {' and no '.join(sizes)}; give it a number{example}"
     )
@@ -156,7 +163,8 @@ def _configuration(name: str, options: dict[str, Any]) -> PreTrainedConfig:
     row = find_model(name) if path is None else None
     if row is not None:
         require_planned(row)
-        kind, fields = row.type, dict(row.config)
+        kind = row.type
+        fields = dict(row.config)
     else:
         kind, fields = (name, {}) if path is None else _read(path, name)
     try:
@@ -213,7 +221,10 @@ def _check_weights(name: str, fields: Mapping[str, Any], path: str = "") -> None
     """
     for key, value in fields.items():
         if key in QUANTIZED and value:
-            mend = f"take {key} out of {path}" if path else f"add {key}=null"
+            if path:
+                mend = f"take {key} out of {path}"
+            else:
+                mend = f"add {key}=null"
             raise InputError(
                 f"hf:{name}: its weights are quantized ({_quantization(value)}), and plans price "
                 f"weights of 2 or 4 bytes a number; to plan it unquantized {mend}"
@@ -232,7 +243,9 @@ def _quantization(value: object) -> str:
     )
     for key, width in (("load_in_8bit", 8), ("load_in_4bit", 4)):
         bits = width if value.get(key) else bits
-    return method if bits is None else f"{method}, {bits} bits"
+    if bits is None:
+        return method
+    return f"{method}, {bits} bits"
 
 
 def _file(name: str) -> Path | None:
@@ -261,7 +274,10 @@ def _read(path: Path, name: str) -> tuple[str, dict[str, Any]]:
         InputError: it names no model type.
     """
     fields = read_json(path)
-    kind = fields.pop("model_type", None) if isinstance(fields, dict) else None
+    if isinstance(fields, dict):
+        kind = fields.pop("model_type", None)
+    else:
+        kind = None
     if not isinstance(kind, str):
         raise InputError(
             f'hf:{name}: {path} names no model_type, as in {{"model_type": "gpt2"}}'
@@ -277,7 +293,10 @@ def _unknown(name: str, kind: str) -> str:
         plain.partition("-")[0], CONFIG_MAPPING
     )
     nearest = nearest_names(kind)
-    listed = f"; the nearest names are {', '.join(nearest)}" if nearest else near
+    if nearest:
+        listed = f"; the nearest names are {', '.join(nearest)}"
+    else:
+        listed = near
     return (
         f"hf:{name}: no such configuration{listed or ''}; nothing is downloaded: use a name of the "
         "catalogue, a model type of transformers such as 'gpt2', or a local folder with a "
@@ -369,7 +388,8 @@ def _inputs(
 def _random_inputs(
     model: nn.Module, config: PreTrainedConfig, batch: int, length: int
 ) -> dict[str, Any]:
-    random, main = generator(0), getattr(model, "main_input_name", "input_ids")
+    random = generator(0)
+    main = getattr(model, "main_input_name", "input_ids")
     taken = inspect.signature(model.forward).parameters
     if main not in MAIN or main not in taken:
         raise AttributeError(f"its main input is {main!r}")

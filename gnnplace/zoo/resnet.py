@@ -50,7 +50,8 @@ class ResNet(nn.Module):
         self.stem = nn.Sequential(
             convolution(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
         )
-        inputs, stages = width, []
+        inputs = width
+        stages = []
         for stage, depth in enumerate(depths):
             blocks = []
             for i in range(depth):

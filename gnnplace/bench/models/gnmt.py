@@ -44,7 +44,8 @@ class Decoder(nn.Module):
         """Return the top states. [batch, target, width], [batch, source, width] -> [..., width]."""
         nothing = torch.zeros_like(words[:, 0])
         states = [(nothing, nothing) for _ in self.cells]
-        context, tops = nothing, []
+        context = nothing
+        tops = []
         for word in words.unbind(1):
             x = word
             for i, cell in enumerate(self.cells):
@@ -68,7 +69,8 @@ class GNMT(nn.Module):
         super().__init__()
         self.source = nn.Embedding(vocabulary, width)
         self.target = nn.Embedding(vocabulary, width)
-        self.encoder, self.decoder = Encoder(width, layers), Decoder(width, layers)
+        self.encoder = Encoder(width, layers)
+        self.decoder = Decoder(width, layers)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

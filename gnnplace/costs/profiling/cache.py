@@ -129,7 +129,9 @@ def conditions_of(measure: Callable[[], tuple[Any, float]]) -> tuple[Any, Condit
 
 def watch_load() -> Callable[[], float]:
     """Begin to watch the machine. Return a function that gives the share that others took since."""
-    begin, busy, own_busy = time.perf_counter(), _busy(), _own()
+    begin = time.perf_counter()
+    busy = _busy()
+    own_busy = _own()
 
     def load() -> float:
         capacity = (time.perf_counter() - begin) * (psutil.cpu_count() or 1)
@@ -152,7 +154,9 @@ def load_now() -> float:
 def spread(repetitions: FloatArray) -> float:
     """Return the interquartile range over the median. It is 0 for one repetition."""
     low, middle, high = np.percentile(repetitions, [25, 50, 75])
-    return float((high - low) / middle) if middle > 0 else 0.0
+    if middle > 0:
+        return float((high - low) / middle)
+    return 0.0
 
 
 def _busy() -> float:
@@ -206,7 +210,8 @@ _state = {"not before": datetime.min.replace(tzinfo=UTC)}
 @contextmanager
 def measured_anew() -> Iterator[None]:
     """Measure everything that is profiled in the block anew, each thing once."""
-    limit, _state["not before"] = _state["not before"], datetime.now(UTC)
+    limit = _state["not before"]
+    _state["not before"] = datetime.now(UTC)
     try:
         yield
     finally:
@@ -235,13 +240,17 @@ def kept(
         progress: Called with a line if the value is noisy.
     """
     entry = load(room, name)
-    entry = entry if entry is not None and fits(entry[0]) else None
+    if entry is not None and fits(entry[0]):
+        entry = entry
+    else:
+        entry = None
     if entry is not None and not entry[1].stale(_state["not before"]):
         value, conditions = entry
     else:
         value, conditions = _measured(measure, what, progress)
         if entry is not None and _better(entry[1], conditions):
-            value, conditions = entry[0], replace(entry[1], tried=conditions.when)
+            value = entry[0]
+            conditions = replace(entry[1], tried=conditions.when)
         store(room, name, value, conditions)
     if conditions.noisy and progress is not None:
         progress(

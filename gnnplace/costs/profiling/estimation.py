@@ -117,20 +117,24 @@ def estimated_times(
         tf32 = ("convolution", "matmul", "bmm")
     estimate = predict_in_step(description.distinct, kind, cost_tables, tf32=tf32)
     estimate = estimate.take(description.same)
-    count, owner = len(program.ops), description.owner
+    count = len(program.ops)
+    owner = description.owner
     kernel = np.bincount(owner, estimate.seconds, count).astype(np.float64)
     error = np.bincount(owner, estimate.error * estimate.seconds, count) / np.maximum(
         kernel, 1e-30
     )
-    view, floor = description.view, EAGER
+    view = description.view
+    floor = EAGER
     if compiled:
         groups, share = fused_groups(program)
         kernel = np.bincount(groups, kernel * share, count).astype(np.float64)
-        view, floor = view | (groups != np.arange(count)), COMPILED
+        view = view | (groups != np.arange(count))
+        floor = COMPILED
     if cuda_graphs:
         floor = NO_FLOOR
     if known_kind(kind) == "cpu":
-        floor, view = NO_FLOOR, np.zeros(count, dtype=np.bool_)
+        floor = NO_FLOOR
+        view = np.zeros(count, dtype=np.bool_)
     # No line of the user's calls ops of backward passes and updates.
     late = np.array([op.phase != FORWARD for op in program.ops], dtype=np.bool_)
     seconds = with_floor(kernel, view, late, _layers(program), floor)

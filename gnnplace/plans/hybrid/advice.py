@@ -88,21 +88,23 @@ def gain_at_scale(rows: Sequence[SplitRow]) -> float | None:
     alone = best_data_parallel(rows)
     hybrids = [row.seconds for row in rows if row.devices > 1]
     best = min(hybrids, default=math.inf)
-    return (
-        alone.seconds / best - 1.0
-        if alone is not None and math.isfinite(best)
-        else None
-    )
+    if alone is not None and math.isfinite(best):
+        return alone.seconds / best - 1.0
+    return None
 
 
 def sentence(advice: ReplicaAdvice, most: int) -> str:
     """Return the recommendation for `most` devices in one sentence."""
-    best, alone = advice.best, advice.data_parallel
+    best = advice.best
+    alone = advice.data_parallel
     if best is None:
         return f"No way to use {most} devices can be recommended: nothing fits, or no epochs known."
     if best.total_devices == 1 < most:
         return _alone(best, alone, most)
-    cut = f", {best.microbatches} micro-batches" if best.microbatches > 1 else ""
+    if best.microbatches > 1:
+        cut = f", {best.microbatches} micro-batches"
+    else:
+        cut = ""
     how = f"{best.groups} data-parallel group{'s' if best.groups > 1 else ''} of "
     how += f"{best.devices} device{'s' if best.devices > 1 else ''}{cut}"
     if best.total_devices < most:

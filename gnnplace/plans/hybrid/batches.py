@@ -64,13 +64,17 @@ def plan_batches(
     entries: dict[int, BatchPlan] = {}
     for step in (_double, _halve):
         batch: int | None = training.batch
-        shortest, rises = math.inf, 0
+        shortest = math.inf
+        rises = 0
         while batch is not None and rises < MOST_RISES:
             if batch not in entries:
                 entry = _entry(plan_of, training, batch)
                 if entry is not None:
                     entries[batch] = entry
-            seconds = entries[batch].seconds if batch in entries else math.inf
+            if batch in entries:
+                seconds = entries[batch].seconds
+            else:
+                seconds = math.inf
             rises = 0 if seconds < shortest else rises + 1
             shortest = min(shortest, seconds)
             batch = step(batch)
@@ -105,7 +109,9 @@ def _entry(
 
 def _double(batch: int) -> int | None:
     """Return a batch twice as large, or None if it is too large."""
-    return 2 * batch if 2 * batch <= MOST_EXAMPLES else None
+    if 2 * batch <= MOST_EXAMPLES:
+        return 2 * batch
+    return None
 
 
 def _halve(batch: int) -> int | None:

@@ -110,7 +110,8 @@ def study_hybrid(
         InputError: If an argument is bad, or the options ask for inference.
         InfeasibleError: If no split fits its devices' memory.
     """
-    options, search = options or HybridOptions(), search or Search()
+    options = options or HybridOptions()
+    search = search or Search()
     if search.capture.forward_only:
         raise InputError("--forward-only: hybrid is about training")
     problem = read_problem(what) if is_problem_file(what) else None
@@ -124,7 +125,8 @@ def study_hybrid(
     table: LinkTable | None = None
     if options.links is not None:
         measured = with_measurements(machine, options.links)
-        machine, table = measured.cluster, measured.table
+        machine = measured.cluster
+        table = measured.table
         for note in measured.notes:
             progress(note)
     fabric = ClusterCopies(
@@ -154,10 +156,8 @@ def study_hybrid(
             f"hybrid: no split of {num_devices} devices fits; {rows[0].note}"
         )
     # Say where every kind of figure comes from.
-    convergence_origin, convergence = (
-        f"preset {preset.name!r}: {preset.examples_source}",
-        training.convergence,
-    )
+    convergence_origin = f"preset {preset.name!r}: {preset.examples_source}"
+    convergence = training.convergence
     origin = {
         "step": place_on.origin,
         "all_reduce": fabric.origin(num_devices)
@@ -227,12 +227,10 @@ class Placing:
     def __init__(
         self, what: str, cluster: Cluster | None, search: Search, progress: Progress
     ) -> None:
-        self.what, self.cluster, self.search, self.progress = (
-            what,
-            cluster,
-            search,
-            progress,
-        )
+        self.what = what
+        self.cluster = cluster
+        self.search = search
+        self.progress = progress
         self.problems: dict[int, Problem] = {}
         for count in sorted(set(search.microbatches)):
             try:
@@ -269,7 +267,9 @@ class Placing:
         Raises:
             InfeasibleError: If it fits with no number of micro-batches.
         """
-        results, error, search = [], None, self.search
+        results = []
+        error = None
+        search = self.search
         for count, problem in self.problems.items():
             self.progress(
                 f"placing {count} micro-batch{'es' if count > 1 else ''} on "
@@ -280,7 +280,10 @@ class Placing:
                 result = place(
                     part, placer=search.placer, budget=search.budget, seed=search.seed
                 )
-                scale = count if is_problem_file(self.what) else 1
+                if is_problem_file(self.what):
+                    scale = count
+                else:
+                    scale = 1
                 results.append(placed_step(part, result, scale=scale))
             except InfeasibleError as reason:
                 error = reason

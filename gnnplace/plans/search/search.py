@@ -118,7 +118,10 @@ def search(
     drafts_by_name: defaultdict[str, list[Timed]] = defaultdict(list)
     # Make drafts and baselines for every size of micro-batches, ranked by the formula.
     searched = _micro_batch_sizes(chain, seeds)
-    every = _micro_batch_sizes(chain, ()) if all_baselines else searched
+    if all_baselines:
+        every = _micro_batch_sizes(chain, ())
+    else:
+        every = searched
     for size in sorted({*searched, *every}, reverse=True):
         if progress is not None:
             progress(f"planning: micro-batches of {size} of {chain.batch} examples")
@@ -207,7 +210,9 @@ class Shortlist:
         if not obeys(draft, self.chain):
             return None
         priced = fitted(self.pricer(draft.size), draft)
-        return None if priced is None else self.keep(priced)
+        if priced is None:
+            return None
+        return self.keep(priced)
 
     def seeded(self, drafts: Iterable[Draft]) -> Priced | None:
         """Time drafts with the ZeRO that they have, and return the fastest that fits."""
@@ -216,7 +221,10 @@ class Shortlist:
             if not obeys(draft, self.chain):
                 continue
             fitting = fitted(self.pricer(draft.size), draft, zero=False)
-            priced = None if fitting is None else self.keep(fitting)
+            if fitting is None:
+                priced = None
+            else:
+                priced = self.keep(fitting)
             if priced is not None and (
                 best is None or priced.step_time < best.step_time
             ):
@@ -357,7 +365,10 @@ def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
     starts = [priced] if is_apart(priced.draft.schedule) else []
     for fewer in (0, *FEWER):
         draft = _deeper(priced.draft, fewer)
-        fitting = None if draft is None else fitted(pricer, draft)
+        if draft is None:
+            fitting = None
+        else:
+            fitting = fitted(pricer, draft)
         start = None if fitting is None else keep(fitting)
         starts += [start] if start is not None else []
         yield
@@ -375,7 +386,10 @@ def _deeper(draft: Draft, more: int) -> Draft | None:
 
     Nothing is recomputed in it yet. None for interleaved schedules, or if the limits stay the same.
     """
-    name = "v" if draft.schedule.startswith("v") else "zero-bubble"
+    if draft.schedule.startswith("v"):
+        name = "v"
+    else:
+        name = "zero-bubble"
     if draft.schedule.startswith("interleaved"):
         return None
     limit = tuple(np.clip(np.array(draft.limit) + more, 1, draft.microbatches).tolist())
@@ -398,7 +412,8 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         no = (False,) * len(draft.stages)
         draft = replace(draft, rules=Rules(draft.limit, no, no))
     assert draft.rules is not None
-    rules, shortest = draft.rules, best.step_time
+    rules = draft.rules
+    shortest = best.step_time
     room = []  # micro-batches that each chunk may have in flight, by what memory its rank has left
     for c, rank in enumerate(best.draft.ranks):
         free = best.memory[rank] - best.held(rank)
@@ -410,21 +425,23 @@ def _changed(best: Priced, rng: np.random.Generator, keep: Keep) -> Priced:
         candidate = _other(rules, room, draft.microbatches, rng)
         seconds, _ = listed_by(best.line, candidate, best.ends)
         if seconds <= shortest:
-            rules, shortest = candidate, seconds
+            rules = candidate
+            shortest = seconds
     if shortest >= best.step_time * (1 - 1e-9):
         return best
     name = draft.schedule.partition(":")[0]
     changed = keep(replace(draft, schedule=f"{name}:{SEARCHED}", rules=rules))
-    return (
-        changed if changed is not None and changed.step_time < best.step_time else best
-    )
+    if changed is not None and changed.step_time < best.step_time:
+        return changed
+    return best
 
 
 def _other(
     rules: Rules, room: Sequence[int], most: int, rng: np.random.Generator
 ) -> Rules:
     """Return rules with one random change of one chunk: its limit or one of its preferences."""
-    chunk, kind = int(rng.integers(len(rules.limit))), int(rng.integers(4))
+    chunk = int(rng.integers(len(rules.limit)))
+    kind = int(rng.integers(4))
     if kind < 2:
         by = int(rng.choice([-2, -1, 1, 2]))
         limit = list(rules.limit)

@@ -114,7 +114,10 @@ def build_encoder(description: dict[str, Any], inputs: int) -> tuple[nn.Module, 
 
 def _factory(description: Any, where: str) -> Callable[..., nn.Module]:
     """Return a class with its arguments, as of a description at a key ``where``."""
-    keys = set(description) if isinstance(description, dict) else set()
+    if isinstance(description, dict):
+        keys = set(description)
+    else:
+        keys = set()
     if not keys <= {"class_path", "init_args"} or not isinstance(
         description.get("class_path"), str
     ):

@@ -50,7 +50,10 @@ def read_headroom(headroom: str | float) -> tuple[float, float]:
     Raises:
         InputError: it is neither a share nor bytes.
     """
-    text = f"{headroom:.0f}" if isinstance(headroom, int | float) else headroom.strip()
+    if isinstance(headroom, int | float):
+        text = f"{headroom:.0f}"
+    else:
+        text = headroom.strip()
     match = SHARE.fullmatch(text)
     if match is not None and float(match[1]) < 100.0:
         return float(match[1]) / 100.0, 0.0

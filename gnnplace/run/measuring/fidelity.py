@@ -117,7 +117,8 @@ def check_fidelity(
     Raises:
         InputError, CaptureError: there is no such model or cluster, or it cannot be captured.
     """
-    capture, options = capture or CaptureOptions(), options or FidelityOptions()
+    capture = capture or CaptureOptions()
+    options = options or FidelityOptions()
     program = capture_model(model, options=capture)
     problem = profile_model(program, cluster, options=capture, progress=progress)
     for kind in problem.cluster.kinds:  # CPU seconds say nothing about others'
@@ -145,7 +146,9 @@ def _mode_of(study: Study, mode: str) -> str:
     if mode != "auto":
         return mode
     modes = {execution_mode(s.placement, s.problem) for s in study.samples}
-    return modes.pop() if len(modes) == 1 else "emulated"
+    if len(modes) == 1:
+        return modes.pop()
+    return "emulated"
 
 
 @dataclass(frozen=True)
@@ -178,8 +181,10 @@ class _Runner:
         _settle(self.study, contenders)
 
     def _candidates(self) -> list[Candidate]:
-        options, names = self.options, list(self.options.placers or shown_placers())
-        budget, seed = options.budget, options.seed
+        options = self.options
+        names = list(self.options.placers or shown_placers())
+        budget = options.budget
+        seed = options.seed
 
         def placed(name: str) -> Placement:
             return place(

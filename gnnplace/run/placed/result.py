@@ -194,9 +194,9 @@ class Execution:
 
         Steps without an involuntary context switch alone count, as long as there is one.
         """
-        return (
-            self.virtual_step_time if self.mode == "emulated" else self.wall_step_time
-        )
+        if self.mode == "emulated":
+            return self.virtual_step_time
+        return self.wall_step_time
 
     @cached_property
     def wall_step_time(self) -> float:
@@ -221,7 +221,9 @@ class Execution:
     @cached_property
     def fastest(self) -> float:
         """Seconds of the shortest step by the clock of the mode."""
-        return self.fastest_virtual if self.mode == "emulated" else self.fastest_wall
+        if self.mode == "emulated":
+            return self.fastest_virtual
+        return self.fastest_wall
 
     @cached_property
     def num_interrupted(self) -> int:
@@ -232,7 +234,10 @@ class Execution:
     def timeline(self) -> StepTiming:
         """The step whose time is nearest to `step_time`, with its ops and transfers."""
         clock = "virtual" if self.mode == "emulated" else "wall"
-        steps = self.steps if self.mode == "emulated" else self._undisturbed
+        if self.mode == "emulated":
+            steps = self.steps
+        else:
+            steps = self._undisturbed
         return min(steps, key=lambda step: abs(getattr(step, clock) - self.step_time))
 
     @property
@@ -295,7 +300,8 @@ class SavedValues:
 
     def values(self) -> StepValues:
         """Return what was saved, by the names of the model."""
-        program, saved = self._program, self.tensors
+        program = self._program
+        saved = self.tensors
         states: dict[str, dict[str, torch.Tensor]] = {kind: {} for kind in STATEFUL}
         for name in state_values(program):
             states[program.inputs[name].kind][program.inputs[name].source] = saved[name]
@@ -315,9 +321,9 @@ class SavedValues:
         )
 
     def _one(self, name: str) -> torch.Tensor:
-        return (
-            self.tensors[name] if name in self.tensors else self._program.initial[name]
-        )
+        if name in self.tensors:
+            return self.tensors[name]
+        return self._program.initial[name]
 
 
 def step_table(step: StepTiming) -> str:
@@ -374,7 +380,9 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
 
 def _length(op: OpTiming) -> float:
     """Return the seconds of an op, by its worker's own clock if that is known."""
-    return op.finish - op.start if op.busy is None else op.busy
+    if op.busy is None:
+        return op.finish - op.start
+    return op.busy
 
 
 def _ms(seconds: float) -> str:

@@ -93,12 +93,14 @@ def apply_plan(
     `attention`, the dropout of attention is off.
     """
     refuse_again(model)
-    file, beat = plan.file, notify or _ignore
+    file = plan.file
+    beat = notify or _ignore
     inputs = inputs_of(file) if inputs is None else inputs
     reduction = reduction or file.loss
     if reduction not in ("mean", "sum"):
         raise InputError(f"apply: reduction {reduction!r}: must be mean or sum")
-    checked, ranks = check_plan(file), file.rank_of
+    checked = check_plan(file)
+    ranks = file.rank_of
     initialise_lazy(model, loss, inputs)
     workload = Workload(file.model, model, as_inputs(inputs, model), loss)
     refuse_meta(model, workload.inputs, "apply")
@@ -151,7 +153,8 @@ def apply_plan(
 
 def _cut_stages(file: PlanFile, recorded: _Model) -> tuple[StageCalls, ...]:
     """Cut the model's calls into the plan's stages."""
-    graph, segments = recorded.layers.calls, recorded.cuts.segments
+    graph = recorded.layers.calls
+    segments = recorded.cuts.segments
     number = {segment.name: k for k, segment in enumerate(segments)}
     layers = layer_numbers(segments)
     recomputed = []
@@ -182,7 +185,8 @@ def _make_code(
     holders: dict[str, tuple[int, ...]],
 ) -> dict[int, StageCode]:
     """Return what this process runs of each of its stages, by stage."""
-    layers, model = recorded.layers, recorded.workload.model
+    layers = recorded.layers
+    model = recorded.workload.model
     layouts = layouts_of(
         layers, [pieces[k] for k in own_stages], [file.stages[k] for k in own_stages]
     )
@@ -196,7 +200,8 @@ def _make_code(
         for calls in attention_runs(layers.calls, range(*run))
         for i in calls
     }
-    kind, word = seat.device.type, file.precision
+    kind = seat.device.type
+    word = file.precision
     placed: tuple[PlacedCall, ...] = ()
     if seat.mesh is not None:
         placed = place_calls(layers.calls, layers.rules, layouts.split, seat.mesh)
@@ -244,7 +249,9 @@ def _device(device: torch.device | str | None, model: nn.Module) -> torch.device
     if device is not None:
         return torch.device(device)
     first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+    if first is None:
+        return torch.device("cpu")
+    return first.device
 
 
 def check_model(file: PlanFile, workload: Workload) -> None:

@@ -81,7 +81,8 @@ class Local(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         """Call a function, unless it makes fewer elements than it reads."""
-        name, kwargs = func.__name__, kwargs or {}
+        name = func.__name__
+        kwargs = kwargs or {}
         if name in NUMBERS:
             _refuse(name)
         with DisableTorchFunctionSubclass():
@@ -145,9 +146,10 @@ def unmark(tensor: object) -> bool:
     """Make a tensor a plain one or a plain parameter; return whether it was marked."""
     marked = type(tensor) in (Local, Elsewhere)
     if marked:
-        tensor.__class__ = (
-            nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
-        )
+        if isinstance(tensor, nn.Parameter):
+            tensor.__class__ = nn.Parameter
+        else:
+            tensor.__class__ = torch.Tensor
     return marked
 
 

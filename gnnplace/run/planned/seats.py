@@ -186,9 +186,10 @@ def take_seat(
     for p, r in itertools.product(range(len(seats.shards)), range(seats.replicas)):
         row = torch.tensor(seats.members(p)[r]).view(seats.axes[p])
         along_axes = [_make_groups(row, (k,), process) for k in range(row.ndim)]
-        over_all = (
-            _make_groups(row, tuple(range(row.ndim)), process) if row.ndim > 1 else None
-        )
+        if row.ndim > 1:
+            over_all = _make_groups(row, tuple(range(row.ndim)), process)
+        else:
+            over_all = None
         if (p, r) == (rank, replica) and row.numel() > 1:
             groups = [group for group in along_axes if group is not None]
             mesh = DeviceMesh.from_group(

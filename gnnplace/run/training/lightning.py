@@ -254,7 +254,8 @@ class PlacedStrategy(SingleDeviceStrategy):
         timeout: float = 120.0,
     ) -> None:
         super().__init__(device="cpu")
-        self._placement, self._cluster = placement, cluster
+        self._placement = placement
+        self._cluster = cluster
         self._options: dict[str, Any] = {
             "microbatches": microbatches,
             "constraints": as_constraints(constraints),
@@ -326,7 +327,8 @@ class PlacedStrategy(SingleDeviceStrategy):
         self._logged = Logged()
         self._recorded = RecordedStep(module, batch, self._logged)
         inputs = self._recorded.inputs(batch)
-        placement, problem = self._placement, None
+        placement = self._placement
+        problem = None
         with _without_trainer(module):  # what can be reached from it is looked through
             if placement is None:
                 placement, problem = self._search_placement(
@@ -347,7 +349,10 @@ class PlacedStrategy(SingleDeviceStrategy):
         self, model: RecordedStep, inputs: object, optimizer: torch.optim.Optimizer
     ) -> tuple[Placement, Problem]:
         """Search a placement of the step, and return it with its problem."""
-        priced_as = "sgd" if type(optimizer) is torch.optim.SGD else "adamw"
+        if type(optimizer) is torch.optim.SGD:
+            priced_as = "sgd"
+        else:
+            priced_as = "adamw"
         options = CaptureOptions(optimizer=priced_as, **self._options)
         program = capture_model(model, inputs, options=options)
         problem = profile_model(program, self._cluster, options=options)
@@ -375,7 +380,10 @@ def _refuse_shorter(trainer: Trainer) -> None:
             and loader.batch_size
             and not loader.drop_last
         ):
-            count = len(loader.sampler) if isinstance(loader.sampler, Sized) else 0
+            if isinstance(loader.sampler, Sized):
+                count = len(loader.sampler)
+            else:
+                count = 0
             if count % loader.batch_size and trainer.num_training_batches >= len(
                 loader
             ):

@@ -63,7 +63,9 @@ class Store:
     def get_gradient(self, device: torch.device) -> torch.Tensor | None:
         """Return the gradient to update with, on a device; None if the parameter stays as it is."""
         number = self.words[self.position]
-        return None if number == LEFT_OUT else self.sets[number].to(device)
+        if number == LEFT_OUT:
+            return None
+        return self.sets[number].to(device)
 
 
 class GradientStores:
@@ -145,7 +147,9 @@ class GradientStores:
     def _set_of(self, name: str, gradient: torch.Tensor | None) -> int | None:
         sets: Iterable[torch.Tensor] = self.stores[name].sets
         places = {tensor.data_ptr(): number for number, tensor in enumerate(sets)}
-        return None if gradient is None else places.get(gradient.data_ptr())
+        if gradient is None:
+            return None
+        return places.get(gradient.data_ptr())
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,7 +126,8 @@ def _marked(
     ) -> Iterator[None]:
         preserve = is_random_state_kept((function, *arguments), options)
         outer = region_of(traceback.current_meta)
-        index, runs = counts.get(outer, 0), 0
+        index = counts.get(outer, 0)
+        runs = 0
         counts[outer] = index + 1
 
         def run_again(*args: object, **keywords: object) -> object:

@@ -23,7 +23,8 @@ from gnnplace.tracing.batch.state import Op, shape_of
 
 ATEN = torch.ops.aten
 COUNTED = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
-MEAN, TOTAL = 1, 2
+MEAN = 1
+TOTAL = 2
 _META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack")
 
 
@@ -130,7 +131,8 @@ def _is_counted(node: fx.Node) -> bool:
 def _write_out(graph: fx.Graph, node: fx.Node) -> None:
     """Rewrite a mean as a sum over the count or the weights of targets."""
     arguments = Op(node, node, {}, 1).args
-    target, weight = arguments["target"], arguments["weight"]
+    target = arguments["target"]
+    weight = arguments["weight"]
     is_counted = insert(graph, node, ATEN.ne.Scalar, target, arguments["ignore_index"])
     weights = is_counted
     if isinstance(weight, fx.Node):

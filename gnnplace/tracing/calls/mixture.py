@@ -42,7 +42,8 @@ from gnnplace.tracing.tensors import DATA
 from gnnplace.transformers_names import gate_of
 
 Tensor = torch.Tensor
-NAME, IMPLEMENTATION = "gnnplace", "_experts_implementation_internal"
+NAME = "gnnplace"
+IMPLEMENTATION = "_experts_implementation_internal"
 aten = torch.ops.aten
 
 
@@ -204,12 +205,16 @@ def _working(x: Tensor) -> torch.dtype:
 
 def _biased(product: Tensor, bias: Tensor | None) -> Tensor:
     """Return a product with its bias, if it has one."""
-    return product if bias is None else product + bias
+    if bias is None:
+        return product
+    return product + bias
 
 
 def _biases_by_expert(tensor: Tensor | None, count: int) -> Sequence[Tensor | None]:
     """Return a bias for every expert."""
-    return (None,) * count if tensor is None else tensor.unbind()
+    if tensor is None:
+        return (None,) * count
+    return tensor.unbind()
 
 
 @torch.library.custom_op("gnnplace::experts", mutates_args=())
@@ -470,8 +475,14 @@ def balanced(
     if padding > 0:
         dispatched = functional.pad(dispatched, (0, 0, 0, padding))
 
-    up_bias = None if experts.up_bias is None else experts.up_bias.unsqueeze(1)
-    down_bias = None if experts.down_bias is None else experts.down_bias.unsqueeze(1)
+    if experts.up_bias is None:
+        up_bias = None
+    else:
+        up_bias = experts.up_bias.unsqueeze(1)
+    if experts.down_bias is None:
+        down_bias = None
+    else:
+        down_bias = experts.down_bias.unsqueeze(1)
     batched = dispatched.view(num_experts, rows_per_expert, -1)
     projected = _biased(torch.bmm(batched, experts.up.transpose(1, 2)), up_bias)
     middle = _middle(projected, experts.down.shape[2], experts.act)
@@ -543,9 +554,11 @@ def _of_transformers(
             "and cannot be cut; write them by gnnplace.experts(x, index, weights, up, down, act)"
         )
     up_name = "gate_up_proj" if module.has_gate else "up_proj"
-    up, down = getattr(module, up_name), module.down_proj
+    up = getattr(module, up_name)
+    down = module.down_proj
     if module.is_transposed:
-        up, down = up.mT, down.mT
+        up = up.mT
+        down = down.mT
     biases: tuple[Tensor | None, ...] = (None, None)
     if module.has_bias:
         biases = (getattr(module, f"{up_name}_bias"), module.down_proj_bias)
@@ -604,4 +617,6 @@ def _numbers(value: object) -> Any:
         if tensors_and_modules:
             return None
         return [(k, v) for k, v in vars(value).items() if isinstance(v, DATA)]
-    return value if isinstance(value, DATA) else None
+    if isinstance(value, DATA):
+        return value
+    return None

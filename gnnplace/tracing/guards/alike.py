@@ -102,7 +102,9 @@ class StandIn:
         def fill(leaf: object) -> object:
             if isinstance(leaf, LayerResult):
                 return tensors[leaf.position]
-            return leaves[leaf.position] if isinstance(leaf, ArgumentLeaf) else leaf
+            if isinstance(leaf, ArgumentLeaf):
+                return leaves[leaf.position]
+            return leaf
 
         return pytree.tree_map(fill, self.output)
 
@@ -138,7 +140,8 @@ class _Layer(torch.autograd.Function):
             torch.empty_strided(g.shape, g.stride, dtype=g.dtype, device=g.device)
             for g in stand.results
         ]
-        ctx.read, ctx.number = read, _numbering().made_by(stand.name, read, results)
+        ctx.read = read
+        ctx.number = _numbering().made_by(stand.name, read, results)
         pairs = zip(results, stand.results, strict=True)
         ctx.mark_non_differentiable(
             *(x for x, geometry in pairs if not geometry.learns)
@@ -261,7 +264,9 @@ def _plain(value: object) -> Hashable:
         return type(value), tuple((_plain(k), _plain(x)) for k, x in value.items())
     if type(value) is partial:
         return partial, _plain(value.func), _plain(value.args), _plain(value.keywords)
-    return (set, frozenset(map(_plain, value))) if type(value) is set else id(value)
+    if type(value) is set:
+        return (set, frozenset(map(_plain, value)))
+    return id(value)
 
 
 def describe_surroundings(root: nn.Module) -> Description:

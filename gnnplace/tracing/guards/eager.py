@@ -151,7 +151,8 @@ class _Checks:
     """
 
     def __init__(self, constants: _Constants, note: Callable[[], None]) -> None:
-        self._constants, self._note = constants, note
+        self._constants = constants
+        self._note = note
 
     def check_tensor(
         self, error: object, condition: torch.Tensor, message: object = None
@@ -370,7 +371,9 @@ class _Constants(TorchFunctionMode):
                 AssertionError,
             ):  # such as on a device that is not there
                 return {}
-            return numbers if torch.equal(random_state, torch.get_rng_state()) else {}
+            if torch.equal(random_state, torch.get_rng_state()):
+                return numbers
+            return {}
 
 
 def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
@@ -385,7 +388,10 @@ def _check_selections(tensors: Sequence[torch.Tensor]) -> None:
         if row is not None:
             selections.append(row)
     mode = inspect.currentframe()
-    caller = None if mode is None or mode.f_back is None else mode.f_back.f_back
+    if mode is None or mode.f_back is None:
+        caller = None
+    else:
+        caller = mode.f_back.f_back
     while caller is not None and caller.f_code.co_filename == fake_tensor.__file__:
         caller = (
             caller.f_back
@@ -413,7 +419,9 @@ def _converted(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
 
 def _as_list(tensor: torch.Tensor) -> object:
     """Return a tensor's numbers one by one; torch's own (2.13) asks tensors that it has inside."""
-    return [_as_list(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+    if tensor.dim():
+        return [_as_list(row) for row in tensor.unbind()]
+    return tensor.item()
 
 
 def _gaussian_nll_loss(

@@ -39,7 +39,9 @@ from gnnplace.tracing.step import StepModule
 from gnnplace.tracing.tensors import storage_of, tensors_in
 from gnnplace.tracing.user_code import is_users
 
-PARAMETER, BUFFER, INPUT = "parameter", "buffer", "input"
+PARAMETER = "parameter"
+BUFFER = "buffer"
+INPUT = "input"
 LATER = 10**6
 """Steps that counters are turned on by hand, past what warms up."""
 LOST = "a plan repeats calls of torch alone and would lose it"
@@ -333,7 +335,10 @@ class _Runs:
     ) -> Numbers:
         """Run the backward pass, and return the numbers of all that is there after it."""
         leaves = tensors_in(output)
-        roots = [x for x in leaves if x.grad_fn is not None] if self.backward else []
+        if self.backward:
+            roots = [x for x in leaves if x.grad_fn is not None]
+        else:
+            roots = []
         if roots:
             torch.autograd.backward(roots, [torch.ones_like(x) for x in roots])
         numbers: Numbers = {f"output {i}": run.number(t) for i, t in enumerate(leaves)}
@@ -525,7 +530,10 @@ class _Judge:
             differing: Values that differ.
             recording: The recording's run.
         """
-        suffix = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+        if len(differing) > 2:
+            suffix = f" and {len(differing) - 2} more"
+        else:
+            suffix = ""
         values = f"({', '.join(differing[:2])}{suffix})"
         step = self.runs.step
         for kind, name, t in _state(step):
@@ -603,7 +611,9 @@ def _place(step: nn.Module) -> str:
     names = {
         id(m): n.removeprefix("model").lstrip(".") for n, m in step.named_modules()
     }
-    frame, module, line = inspect.currentframe(), "", ""
+    frame = inspect.currentframe()
+    module = ""
+    line = ""
     while frame is not None and frame.f_code is not _Runs.original.__code__:
         owner = frame.f_locals.get("self")
         if (

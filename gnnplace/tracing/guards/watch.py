@@ -72,7 +72,8 @@ def watched() -> Iterator[None]:
 @contextmanager
 def other_generators() -> Iterator[list[str]]:
     """Collect the generators of Python and numpy that are drawn from; leave them as they were."""
-    python_state, numpy_state = random.getstate(), _numpy_state()
+    python_state = random.getstate()
+    numpy_state = _numpy_state()
     names: list[str] = []
     try:
         yield names
@@ -165,7 +166,8 @@ def other_autocasts() -> Iterator[list[str]]:
     """Collect a line for every autocast of another device that is entered within."""
     lines: list[str] = []
     kind = autocast_mode.autocast
-    make, enter = kind.__init__, kind.__enter__
+    make = kind.__init__
+    enter = kind.__enter__
 
     def note_enabled(
         self: torch.autocast,
@@ -180,7 +182,10 @@ def other_autocasts() -> Iterator[list[str]]:
     def note_entered(self: torch.autocast) -> object:
         is_enabled = getattr(self, ASKED, self._enabled or None)
         if self.device != HOST and is_enabled is not False:
-            condition = "" if is_enabled else ", if it is enabled,"
+            if is_enabled:
+                condition = ""
+            else:
+                condition = ", if it is enabled,"
             lines.append(
                 f"torch.autocast({self.device!r}){user_place()}{condition} does nothing to a step "
                 "that is captured on a CPU, wherever it runs; use torch.autocast('cpu'), whose "

@@ -35,8 +35,11 @@ from gnnplace.tracing.rules.rule import (
     whole,
 )
 
-LOSS, CLASSES = "loss", "classes"
-MEAN, SUM, NONE = "mean", "sum", "none"
+LOSS = "loss"
+CLASSES = "classes"
+MEAN = "mean"
+SUM = "sum"
+NONE = "none"
 
 
 def classification(case: Case) -> Rule:
@@ -44,7 +47,8 @@ def classification(case: Case) -> Rule:
 
     The mean is over the targets that count: not ignored, each with its class's weight.
     """
-    scores, target = case.shapes[0], case.shapes[1]
+    scores = case.shapes[0]
+    target = case.shapes[1]
     if len(scores) < 2 or _reduction(case.call, 6) not in (MEAN, SUM, NONE):
         return whole(case, "a loss of one example")
     axes = numbered(len(scores), 1)
@@ -57,7 +61,10 @@ def classification(case: Case) -> Rule:
     draft.read(1, target_axes)
     kind = _reduction(case.call, 6)
     result: Axes = (axes[0], *axes[2:]) if kind == NONE else ()
-    sums = {CLASSES: Exchanged(math.prod(target))} if splits_classes else {}
+    if splits_classes:
+        sums = {CLASSES: Exchanged(math.prod(target))}
+    else:
+        sums = {}
     return draft.rule(
         LOSS, result, run=_counted if kind == MEAN else _added, exchanges=sums
     )
@@ -70,7 +77,9 @@ def _added(
     if share.parts(CLASSES) == 1:
         return call.function(*args, **kwargs)
     losses = _rows(call, args, kwargs, share)
-    return losses if _reduction(call, 6) == NONE else losses.sum()
+    if _reduction(call, 6) == NONE:
+        return losses
+    return losses.sum()
 
 
 def _rows(
@@ -234,7 +243,9 @@ def log_sum(case: Case) -> Rule:
             return call.function(*args, **kwargs)
         scores = args[0] if args else kwargs["input"]
         result: torch.Tensor = _ShareOfLogSum.apply(scores, reduced[0], share, label)
-        return result.unsqueeze(reduced[0]) if keeps_axis else result
+        if keeps_axis:
+            return result.unsqueeze(reduced[0])
+        return result
 
     sums = {
         label: Exchanged(
@@ -304,7 +315,8 @@ def comparison(position: int) -> Callable[[Case], Rule]:
             and case.call.kind in ("mse_loss", "l1_loss")
         ):
             return whole(case, "a mean over weights")
-        axes, draft = numbered(len(case.shapes[0])), RuleDraft(case)
+        axes = numbered(len(case.shapes[0]))
+        draft = RuleDraft(case)
         for slot, shape in enumerate(case.shapes):  # with weights, where it has some
             draft.read(slot, broadcast(shape, case.shapes[0], axes))
         if kind == MEAN:
