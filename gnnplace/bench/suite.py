@@ -180,8 +180,6 @@ class ProblemEntry(Schema):
                     text = value
                 if isinstance(value, dict):
                     text = json.dumps(value)
-                else:
-                    text = text
                 parts.append(f"{key}={text}")
         return " ".join(parts)
 
@@ -191,9 +189,7 @@ class ProblemEntry(Schema):
         named = self.family or self.model or self.profile or self.file or self.network
         family = str(named).partition("?")[0]
         captured = self.captured or self.graph
-        if captured is None:
-            family = family
-        else:
+        if captured is not None:
             family = FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
 

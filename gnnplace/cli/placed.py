@@ -85,8 +85,6 @@ def cluster_of(data: object) -> str:
     names = list(sequence) if isinstance(sequence, dict) else []
     if isinstance(devices, dict):
         names = names or sorted(set(devices.values()))
-    else:
-        names = names
     kinds = {str(name).partition(":")[0] for name in names}
     if len(kinds) != 1 or not kinds <= {"cpu", "cuda"}:
         raise MismatchError(

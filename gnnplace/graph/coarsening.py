@@ -79,8 +79,6 @@ def coarsen(
             raise InputError(f"coarsening: {name} has {len(array)} entries, not {n}")
     if phase is None:
         phase = np.zeros(n, dtype=np.int8)
-    else:
-        phase = phase
     groups = Contraction(graph, cost, unit or (None,) * n, phase)
     _attach(groups, attach)
     _shrink(groups, target, float(np.sum(cost)))

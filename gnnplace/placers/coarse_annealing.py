@@ -114,6 +114,4 @@ def projected(
     score, order = space.sequence(device, [priority])
     if space.score(device, grouped_order) < score:
         order = grouped_order
-    else:
-        order = order
     return Found(*repair(space, device, order, deadline))

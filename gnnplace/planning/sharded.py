@@ -207,8 +207,6 @@ def shard_model(
             count = 0
         if dist.is_initialized():
             count = dist.get_world_size()
-        else:
-            count = count
         if count == mesh:
             device_mesh = mesh_here(axes, kind)
         else:

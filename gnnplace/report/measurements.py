@@ -70,8 +70,6 @@ def calibration_table(found: Calibrated) -> Table:
         ]
         if len(rows) == len(samples) and len(groups) > 1:
             cells = ["all", "-"]
-        else:
-            cells = cells
         for predicted in (uncalibrated, held_out):
             error = (np.array([predicted[i] for i in rows]) - measured) / measured
             cells += [f"{np.abs(error).mean():.1%}", f"{error.mean():+.1%}"]

@@ -244,9 +244,7 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
     for name, plan in (("before", before), ("after", after)):
         seconds = plan.file.step_time
         price = "not priced (plan --given prices it)"
-        if seconds is None:
-            price = price
-        else:
+        if seconds is not None:
             price = f"{_time(seconds)} a step, predicted"
         lines.append(f"{name}: {price}, {plan.shape}")
     moves = moved_between(before, after)

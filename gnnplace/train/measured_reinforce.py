@@ -95,8 +95,6 @@ class MeasuredReinforce(Reinforce):
         best = min(ran, key=lambda pair: pair[0])
         if self.found is None or best[0] < self.found[0]:
             self.found = best
-        else:
-            self.found = self.found
         self.log("measured/best_ms", 1e3 * self.found[0], prog_bar=True, batch_size=1)
         self.log("measured/greedy_ms", 1e3 * (step_times[0] or np.nan), batch_size=1)
         worst = FAILED * max(seconds for seconds, _ in ran)

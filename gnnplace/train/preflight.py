@@ -271,9 +271,7 @@ def _merge(
             value = {"class_path": value}
         if isinstance(value, dict):
             current = target.get(key)
-            if isinstance(current, dict):
-                current = current
-            else:
+            if not isinstance(current, dict):
                 current = {}
             if "class_path" in value:
                 current = _of_class(current, value["class_path"])
@@ -849,9 +847,7 @@ def _check_monitors(
 ) -> None:
     """Refuse a callback's monitor that a model of this package never logs."""
     callbacks = trainer.get("callbacks") or []
-    if isinstance(callbacks, list):
-        callbacks = callbacks
-    else:
+    if not isinstance(callbacks, list):
         callbacks = [callbacks]
     sections = [
         item if isinstance(item, dict) else {"class_path": item} for item in callbacks

@@ -272,9 +272,7 @@ def quiet_trainer(trainer: Namespace, folder: Path) -> None:
             f"trainer.devices {trainer.devices}: a trial has one; start more workers"
         )
     callbacks = trainer.callbacks or []
-    if isinstance(callbacks, list):
-        callbacks = callbacks
-    else:
+    if not isinstance(callbacks, list):
         callbacks = [callbacks]
     trainer.callbacks = [c for c in callbacks if not is_checkpoint(c)]
     trainer.default_root_dir = str(folder)

@@ -558,8 +558,6 @@ class Framework:
         """
         if share is None:
             share = self.network.rates["overlap"]
-        else:
-            share = share
         hidden = np.minimum(exchange, work)
         return exchange - hidden + share * hidden
 

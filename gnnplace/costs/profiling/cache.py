@@ -240,9 +240,7 @@ def kept(
         progress: Called with a line if the value is noisy.
     """
     entry = load(room, name)
-    if entry is not None and fits(entry[0]):
-        entry = entry
-    else:
+    if not (entry is not None and fits(entry[0])):
         entry = None
     if entry is not None and not entry[1].stale(_state["not before"]):
         value, conditions = entry

@@ -141,8 +141,6 @@ class Incumbent:
         """Keep a placement that is better; return whether it is."""
         if score is None:
             score = self.space.score(device, order)
-        else:
-            score = score
         if score >= self.score:
             return False
         self.device = device.copy()

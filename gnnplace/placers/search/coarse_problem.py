@@ -105,8 +105,6 @@ def first_copy(problem: Problem, ops: IntArray | None = None) -> IntArray | None
     """
     if ops is None:
         ops = np.arange(problem.num_ops, dtype=np.int32)
-    else:
-        ops = ops
     if problem.microbatches == 1:
         return ops
     index = problem.graph.index

@@ -299,9 +299,7 @@ class _Pass:
         number = 0
         labels = placed[index].share.configuration
         for label, place, count in zip(labels, seat.places, seat.axes, strict=True):
-            if label is None:
-                number = number
-            else:
+            if label is not None:
                 number = number * count + place
         return number * SHARD
 

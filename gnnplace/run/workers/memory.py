@@ -96,8 +96,6 @@ class Arena:
             self._block = _mapped(max(self._bytes, 1))
         if stride is None:
             stride = contiguous_stride(shape)
-        else:
-            stride = stride
         count = span(shape, stride)
         if count == 0:
             return torch.empty_strided(shape, stride, dtype=dtype)

@@ -111,8 +111,6 @@ def step_differences(
             difference = _compared(step, expected, step, step.inputs(), batch)
             if difference == "":
                 difference = _grown(step, expected)
-            else:
-                difference = difference
         except RuntimeError:  # such as numbers that the model cannot take
             return None
         finally:

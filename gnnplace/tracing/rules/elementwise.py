@@ -250,8 +250,6 @@ def _mean(over: list[str]) -> Callable[..., torch.Tensor]:
         for label in over:
             if share.parts(label) > 1:
                 result = result / share.parts(label)
-            else:
-                result = result
         return result
 
     return run

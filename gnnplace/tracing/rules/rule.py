@@ -176,8 +176,6 @@ class RowShare:
         for cut in (label, ROWS) if label == self.label else (label,):
             if self.share.parts(cut) > 1:
                 tensor = self.share.total(tensor, cut)
-            else:
-                tensor = tensor
         return tensor
 
     def largest(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
@@ -185,8 +183,6 @@ class RowShare:
         for cut in (label, ROWS) if label == self.label else (label,):
             if self.share.parts(cut) > 1:
                 tensor = self.share.largest(tensor, cut)
-            else:
-                tensor = tensor
         return tensor
 
     def sent(
