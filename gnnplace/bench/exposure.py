@@ -117,7 +117,10 @@ def _declared_training(maker: object) -> PlacerTraining:
     folder = getattr(maker, "training_card", UNDECLARED)
     if folder is None:
         return PlacerTraining()
-    card = None if folder == UNDECLARED else read_card(folder)
+    if folder == UNDECLARED:
+        card = None
+    else:
+        card = read_card(folder)
     if card is None:
         return PlacerTraining(declared=False)
     return PlacerTraining((card,), card.complete)

@@ -18,6 +18,7 @@ from gnnplace.bench.standings import step_times
 from gnnplace.bench.statistics import geometric_interval
 from gnnplace.bench.tables import Grid, interval_text
 from gnnplace.report import Axis, Series, chart
+from gnnplace.units import milliseconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report import Picture
@@ -143,7 +144,7 @@ def _of_machine(rows: Sequence[Row], machine: str) -> Grid:
     lines = []
     for method, seconds in times.items():
         ratio = geometric_interval(list(ratios[method].values()))
-        cells = [f"{1e3 * seconds[p]:.4g}" if p in seconds else "-" for p in models]
+        cells = [milliseconds_text(seconds[p]) if p in seconds else "-" for p in models]
         lines.append(
             (ratio.mean if ratio else np.inf, [method, *cells, interval_text(ratio)])
         )

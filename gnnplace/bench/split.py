@@ -92,7 +92,10 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
 
 def _random(loaded: NetworkTables, cell: Cell) -> tuple[int, ...]:
     start = loaded.setting.data_parallel()
-    limit = {"seconds": cell.budget} if cell.budget > 0 else {}
+    if cell.budget > 0:
+        limit = {"seconds": cell.budget}
+    else:
+        limit = {}
     proposals = PROPOSALS if cell.budget <= 0 else 10**9
     return random_search(
         loaded.tables, start, seed=cell.seed, proposals=proposals, **limit

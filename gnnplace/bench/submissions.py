@@ -385,7 +385,10 @@ class Coverage:
         return not self.reasons
 
     def __str__(self) -> str:
-        unit = "s" if self.unit == SECONDS else self.unit
+        if self.unit == SECONDS:
+            unit = "s"
+        else:
+            unit = self.unit
         text = f"{self.suite}: {self.placer}, {self.budget:g} {unit}"
         if self.ranked:
             return f"{text}: complete, {self.cells} cells"

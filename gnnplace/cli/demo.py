@@ -14,7 +14,8 @@ from gnnplace.cli.options import (
     AUTO,
     capture_options,
 )
-from gnnplace.report import comparison_table, eager_line, seconds_text, summary_lines
+from gnnplace.report import comparison_table, eager_line, summary_lines
+from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report import Road

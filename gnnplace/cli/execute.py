@@ -30,17 +30,16 @@ from gnnplace.measurements import is_disturbed
 from gnnplace.planning import read_plan
 from gnnplace.plans import check_cluster, is_plan
 from gnnplace.report import (
-    bytes_text,
     check_drawable,
     eager_line,
     from_execution,
     from_simulation,
     plan_page,
     run_lines,
-    seconds_text,
     write_placements,
     write_trace,
 )
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.run.workers import Hosts

@@ -45,13 +45,13 @@ from gnnplace.problem import (
 )
 from gnnplace.report import (
     advice_lines,
-    bytes_text,
     check_table,
     interval_keys,
     memory_lines,
     placement_rows,
     write_table,
 )
+from gnnplace.units import bytes_text
 
 if TYPE_CHECKING:
     from gnnplace.policy import Size

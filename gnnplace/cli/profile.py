@@ -15,7 +15,7 @@ from gnnplace.cli.options import (
 from gnnplace.errors import InputError
 from gnnplace.files import write_json
 from gnnplace.problem import problem_to_data
-from gnnplace.report import seconds_text
+from gnnplace.units import seconds_text
 
 
 def run(args: Namespace) -> int:

@@ -270,7 +270,10 @@ def _biased(
         is_one_op = len({part.op for part in tries}) == 1
         owner = np.array([part.kind if is_one_op else part.op for part in tries])
         median = np.array([np.median(part.residual) for part in tries])
-        mean = float(median.mean()) if bias is None else bias
+        if bias is None:
+            mean = float(median.mean())
+        else:
+            mean = bias
         unexplained = []
         for k, part in enumerate(tries):
             independent = median[owner != owner[k]]

@@ -212,7 +212,10 @@ def _stages(
             devices = (1, group.per_server)
         else:
             devices = (group.servers, 1)
-        fabric = _named(group.inside) if inside else between
+        if inside:
+            fabric = _named(group.inside)
+        else:
+            fabric = between
         seconds, provenance = _level(Key(stage, *devices), share * sizes, fabric, table)
         total = total + seconds
         worst = max(worst, provenance, key=RANK.__getitem__)

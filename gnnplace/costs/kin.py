@@ -112,7 +112,9 @@ def group_of(op: str) -> str:
     """
     if FAMILY.get(op, VECTOR) != VECTOR:
         return op
-    return "reducing" if op in SPECIAL else POOL
+    if op in SPECIAL:
+        return "reducing"
+    return POOL
 
 
 def class_of(op: str) -> str:

@@ -165,7 +165,10 @@ def network_of(cluster: Cluster, framework: ConstantSet) -> ServerNetwork:
     per_server = len(inner) + 1
     near = inner[0] if inner else links[0]
     is_measured = near.fabric in FABRICS and not is_between(near.fabric or "")
-    card = _card(cluster, outer[0], per_server) if outer else 0.0
+    if outer:
+        card = _card(cluster, outer[0], per_server)
+    else:
+        card = 0.0
     return ServerNetwork(
         per_server=per_server,
         fabric=near.fabric if is_measured else None,

@@ -225,7 +225,7 @@ class CapturedStep(ExplainedStep):
                 pricers[draft.size] = pricer_of(self.chain, self.fabric, draft.size)
             priced = realized(pricers[draft.size], draft)
             if priced is not None:
-                yield change.told, self.answer(priced)
+                yield change.text, self.answer(priced)
 
     def answer(self, priced: Priced) -> PlanAnswer:
         """Return seconds and bytes of a changed plan, and whether it fits."""

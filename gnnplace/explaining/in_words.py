@@ -64,4 +64,4 @@ class SpecStep(ExplainedStep):
                 continue
             answer = price(self.setting, change.spec)
             if answer.step_time is not None:
-                yield change.told, answer
+                yield change.text, answer

@@ -274,7 +274,7 @@ def summarize_steps(
     run = long_enough[-1] if long_enough else max(runs, key=len)
     notes = list(notes)
     if len(runs) > 1:
-        index = next(i for i, other in enumerate(runs) if other is run)
+        index = next(i for i, candidate in enumerate(runs) if candidate is run)
         notes.insert(0, f"run {index + 1} of {len(runs)} in the log")
     warm_up = min(
         max(WARM_UP_MIN, len(run) // WARM_UP_SHARE), WARM_UP_MAX, len(run) - 1
@@ -304,7 +304,8 @@ def split_runs(steps: Sequence[LoggedStep]) -> list[list[LoggedStep]]:
             continue
         recent = run[-3:]
         twin = next(
-            (i for i, other in enumerate(recent) if other.number == step.number), None
+            (i for i, earlier in enumerate(recent) if earlier.number == step.number),
+            None,
         )
         if twin is not None:
             place = len(run) - len(recent) + twin
@@ -360,9 +361,11 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
             bar.is_evaluation = True
     for bar in bars:
         outer = [
-            other for other in bars if other.encloses(bar) and not bar.encloses(other)
+            candidate
+            for candidate in bars
+            if candidate.encloses(bar) and not bar.encloses(candidate)
         ]
-        if any(not other.is_evaluation for other in outer):
+        if any(not enclosing.is_evaluation for enclosing in outer):
             bar.is_evaluation = True
     candidates = [bar for bar in bars if not bar.is_evaluation]
     if not candidates:  # results of evaluation followed the training's own bar
@@ -371,10 +374,10 @@ def read_bars(lines: Sequence[str]) -> tuple[list[LoggedStep], list[str]]:
         return [], []
     # The training's bar takes the most time of those that nothing tells apart.
     training = max(candidates, key=lambda bar: bar.seconds)
-    others = len(bars) - 1
-    plural = "s" if others > 1 else ""
-    if others:
-        notes = [f"{others} other progress bar{plural} not counted"]
+    num_ignored = len(bars) - 1
+    plural = "s" if num_ignored > 1 else ""
+    if num_ignored:
+        notes = [f"{num_ignored} other progress bar{plural} not counted"]
     else:
         notes = []
     return training.steps, notes

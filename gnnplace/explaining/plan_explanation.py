@@ -95,7 +95,7 @@ def explain_step(
     Raises:
         InputError: If the plan cannot be.
     """
-    changes = [PlanChange(told, answer) for told, answer in step.price_changes()]
+    changes = [PlanChange(text, answer) for text, answer in step.price_changes()]
     fitting = [change for change in changes if change.answer.feasible]
     parts = step_parts(step)
     seconds = None if measured is None else measured.seconds

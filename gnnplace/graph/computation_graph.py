@@ -256,7 +256,10 @@ def quotient(
         names: The names of the groups. [G]
         order_only: Whether a tensor carries nothing; by default those of no bytes. [T]
     """
-    bare = graph.size == 0 if order_only is None else order_only
+    if order_only is None:
+        bare = graph.size == 0
+    else:
+        bare = order_only
     tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_offset))
     source = group[graph.producer][tensor]
     target = group[graph.consumer]

@@ -68,7 +68,10 @@ class Result:
         return self.simulation.peak_memory
 
     def __str__(self) -> str:
-        by = f", by {self.bound_by}" if self.bound_by else ""
+        if self.bound_by:
+            by = f", by {self.bound_by}"
+        else:
+            by = ""
         return (
             f"{self.placer}: predicted {self.step_time:.6g} s, lower bound "
             f"{self.lower_bound:.6g} s (gap {self.gap:.1%}{by}), found in {self.seconds:.3g} s"
@@ -137,7 +140,10 @@ class Placer(ABC):
         searching = max(
             budget / 2, budget - FINISHING * problem.num_ops
         )  # the rest is for the end
-        deadline = begin + searching if budget > 0 else NO_BUDGET
+        if budget > 0:
+            deadline = begin + searching
+        else:
+            deadline = NO_BUDGET
         until = begin + budget if budget > 0 else np.inf
         placement = self._searched(space, np.random.default_rng(seed), deadline)
         placement = self._repaired(space, placement)

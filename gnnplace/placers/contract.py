@@ -52,7 +52,10 @@ def training_chain(
     for i in range(num_layers):
         size = float(rng.integers(1, 6))
         back = num_layers + i
-        onward = [i + 1, back] if i + 1 < num_layers else [back]
+        if i + 1 < num_layers:
+            onward = [i + 1, back]
+        else:
+            onward = [back]
         tensors.append((i, size, onward))
         tensors.append(
             (back, size, [back - 1, back + num_layers] if i else [back + num_layers])

@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         best_data_parallel,
         gain_at_scale,
     )
-    from gnnplace.plans.hybrid.advice import hours as advice_hours
     from gnnplace.plans.hybrid.advice import sentence as advice_sentence
     from gnnplace.plans.hybrid.batches import BatchPlan, plan_batches
     from gnnplace.plans.hybrid.convergence import SOURCE as CONVERGENCE_SOURCE
@@ -315,7 +314,6 @@ __all__ = [
     "TrainingJob",
     "TrialEntry",
     "action_words",
-    "advice_hours",
     "advice_sentence",
     "answer_of",
     "as_csv",

@@ -184,7 +184,10 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
             "cut tokens, ep=cp, or without these on replicas: ep divides dp"
         )
     # One (style, border) for each axis that is split, the outer axis first.
-    between_layers = "tokens" if spec.splits_tokens else "whole"
+    if spec.splits_tokens:
+        between_layers = "tokens"
+    else:
+        between_layers = "whole"
     axes: list[tuple[str, str]] = []
     if spec.cp > 1:
         style = EXPERTS if spec.ep > 1 else CONTEXT
@@ -327,7 +330,10 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         end = [*starts, stage.last][min(int(count), len(starts))]
-        run = range(starts[0], end) if starts else range(0)
+        if starts:
+            run = range(starts[0], end)
+        else:
+            run = range(0)
     if (
         chain.framework is not None
     ):  # frameworks recompute layers, no embedding and no head

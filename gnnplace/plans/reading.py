@@ -85,7 +85,8 @@ def check_plan(file: PlanFile, source: str = "plan") -> Checked:
     ranks = file.rank_of
     rows = with_messages(parsed(file.actions, source), ranks)
     saved = [stage.saved for stage in file.stages if stage.saved is not None]
-    saved = saved if len(saved) == len(file.stages) else []
+    if len(saved) != len(file.stages):
+        saved = []
     checked = check_actions(rows, ranks, file.microbatches, source, saved=saved)
     for k, stage in enumerate(file.stages if saved else ()):
         for name in stage.device_names:

@@ -179,9 +179,15 @@ class LearnedPlacer(Placer):
         self.policy = policy
         self.orders = orders
         if improvement is not None:
-            self.orders = IMPROVED if orders is None else orders
+            if orders is None:
+                self.orders = IMPROVED
+            else:
+                self.orders = orders
             check_orders(self.orders)
-        self.network = network if self.orders is None else None
+        if self.orders is None:
+            self.network = network
+        else:
+            self.network = None
         self.on_groups = on_groups
         self.improvement = improvement
         self.missing = ""
@@ -297,7 +303,10 @@ class LearnedPlacer(Placer):
         """
         rollouts = self.rollouts(space)
         begun = now()
-        until = deadline if deadline > NO_BUDGET else np.inf
+        if deadline > NO_BUDGET:
+            until = deadline
+        else:
+            until = np.inf
         passes = RefiningPasses(rollouts)
         ranked = self.decodes(rollouts, until)
         if space.starts:

@@ -18,6 +18,7 @@ from gnnplace.placers import Result
 from gnnplace.problem import Cluster, Problem, with_microbatches
 from gnnplace.simulation import lower_bound
 from gnnplace.tracing import CaptureOptions, Program, capture_model, say_batch
+from gnnplace.units import milliseconds_text
 
 AUTO = "auto"
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -146,7 +147,7 @@ def try_sizes(sized_model: SizedModel, place: Place) -> list[Size]:
     for size in sized_model.sizes():
         bound = lower_bound(size.problem)
         if bound >= best:
-            note = f"not placed: no step of it is below {1e3 * bound:.4g} ms"
+            note = f"not placed: no step of it is below {milliseconds_text(bound)} ms"
             sizes.append(replace(size, note=note))
             continue
         if progress is not None:

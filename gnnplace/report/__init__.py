@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.road import Walking as Walking
     from gnnplace.report.road import walk_road as walk_road
     from gnnplace.report.rows import Row as Row
+    from gnnplace.report.rows import eager_line as eager_line
     from gnnplace.report.rows import make_row as make_row
     from gnnplace.report.rows import summary_lines as summary_lines
     from gnnplace.report.rows import with_best_bound as with_best_bound
@@ -112,8 +113,5 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.timeline import from_simulation as from_simulation
     from gnnplace.report.trace import chrome_trace as chrome_trace
     from gnnplace.report.trace import write_trace as write_trace
-    from gnnplace.report.units import bytes_text as bytes_text
-    from gnnplace.report.units import eager_line as eager_line
-    from gnnplace.report.units import seconds_text as seconds_text
 
 __getattr__, __dir__ = lazy_names(__name__)

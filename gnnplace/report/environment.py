@@ -13,8 +13,8 @@ from typing import Any
 from gnnplace.files import cache_folder
 from gnnplace.measurements import store_url
 from gnnplace.problem import machine, versions
+from gnnplace.units import age_text
 
-UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 KERNELS = "compiled kernels"
 PACKAGES = (
     "gnnplace",
@@ -51,9 +51,9 @@ class Cache:
             count = "1 file"
         else:
             count = f"{len(stats)} files"
-        ages = f"written {age(current - max(times))} ago"
+        ages = f"written {age_text(current - max(times))} ago"
         if len(stats) > 1:
-            ages = f"the newest {ages}, the oldest {age(current - min(times))} ago"
+            ages = f"the newest {ages}, the oldest {age_text(current - min(times))} ago"
         return f"{self.path} ({count}, {size} bytes, {ages})"
 
     def _stats(self) -> Iterator[stat_result]:
@@ -67,14 +67,6 @@ class Cache:
                         yield path.stat()
                 except OSError:  # gone meanwhile
                     continue
-
-
-def age(seconds: float) -> str:
-    """Format a time as a number of the largest unit that it has at least two of."""
-    for unit, name in UNITS:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return "a moment"
 
 
 def describe_environment() -> dict[str, dict[str, Any]]:

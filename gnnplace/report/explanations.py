@@ -22,7 +22,7 @@ from gnnplace.explaining import (
     Side,
 )
 from gnnplace.placers import Result
-from gnnplace.report.units import bytes_text, names_text, seconds_text
+from gnnplace.units import bytes_text, names_text, seconds_text
 
 MOST_ROWS = 12
 IDLE = ("other_device", "transfer", "messages", "nothing_left")
@@ -54,7 +54,7 @@ def explanation_parts(explanation: Explanation) -> Iterator[str | Table]:
     yield f"critical path: {ops} ops; {shares}"
     yield _path_table(explanation)
     yield _device_table(explanation)
-    if explanation.asked:
+    if explanation.question:
         yield _alternatives_table(explanation)
     if explanation.prices is not None:
         yield _prices_table(explanation)
@@ -102,10 +102,10 @@ def _device_table(explanation: Explanation) -> Table:
 
 
 def _alternatives_table(explanation: Explanation) -> Table:
-    devices = ", ".join(explanation.where)
-    title = f"{explanation.asked}, now on {devices}: the step with it elsewhere"
+    devices = ", ".join(explanation.current_devices)
+    title = f"{explanation.question}, now on {devices}: the step with it elsewhere"
     table = _table(title, "device", "ops moved", "step", "change", "remarks")
-    for choice in explanation.others:
+    for choice in explanation.alternatives:
         name = explanation.problem.cluster.devices[choice.device].name
         if not np.isfinite(choice.step_time):
             table.add_row(name, str(choice.num_moved), "-", "-", choice.fault)
@@ -140,7 +140,7 @@ def _prices_table(explanation: Explanation) -> Table:
             cost = f"{seconds_text(price.gain)} ({share:.1%})"
         else:
             cost = "nothing"
-        table.add_row(price.what, seconds_text(price.step_time), cost, price.note)
+        table.add_row(price.constraint, seconds_text(price.step_time), cost, price.note)
     return table
 
 
@@ -158,9 +158,9 @@ def explanation_data(explanation: Explanation) -> dict[str, Any]:
         "critical_path": _path_data(explanation, names),
         "devices": devices,
     }
-    if explanation.asked:
-        data["asked"] = explanation.asked
-        data["now"] = list(explanation.where)
+    if explanation.question:
+        data["asked"] = explanation.question
+        data["now"] = list(explanation.current_devices)
         data["elsewhere"] = {
             names[alternative.device]: {
                 "step_time": _finite(alternative.step_time),
@@ -168,12 +168,12 @@ def explanation_data(explanation: Explanation) -> dict[str, Any]:
                 "feasible": not alternative.fault,
                 "reason": alternative.fault or None,
             }
-            for alternative in explanation.others
+            for alternative in explanation.alternatives
         }
     if explanation.prices is not None:
         data["constraints"] = [
             {
-                "constraint": price.what,
+                "constraint": price.constraint,
                 "step_time": _finite(price.step_time),
                 "costs": _finite(price.gain),
             }

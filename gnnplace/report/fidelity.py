@@ -24,12 +24,12 @@ from gnnplace.measurements import (
     write_calibration,
 )
 from gnnplace.problem import machine, problem_to_data, write_cluster
-from gnnplace.report import html, seconds_text
+from gnnplace.report import html
 from gnnplace.report.pictures import BLUE, GREY, Axis, Series, chart, svg
 from gnnplace.report.timeline import Timeline, from_simulation
-from gnnplace.report.units import page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.simulation import simulate
+from gnnplace.units import milliseconds_text, page_seconds, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -196,7 +196,8 @@ def _dots(name: str, points: Sequence[tuple[str, float, float]], colour: str) ->
     x = [1e3 * measured for _, measured, _ in points]
     y = [1e3 * time for *_, time in points]
     labels = [
-        f"{placement}, {name}: {1e3 * predicted:.4g} ms, measured {1e3 * measured:.4g} ms"
+        f"{placement}, {name}: {milliseconds_text(predicted)} ms, "
+        f"measured {milliseconds_text(measured)} ms"
         for placement, measured, predicted in points
     ]
     return Series(name, x, y, told=labels, joined="none", colour=colour)

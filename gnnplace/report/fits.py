@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnplace.planning import FitAnswer, FitChange
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 SHOWN = 5  # changes
 PARTS = {

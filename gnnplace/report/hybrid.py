@@ -22,12 +22,11 @@ from gnnplace.plans import (
     gain_at_scale,
     published_gain,
 )
-from gnnplace.plans import advice_hours as hours
 from gnnplace.plans import advice_sentence as sentence
 from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import Axis, Series, chart, svg
-from gnnplace.report.units import page_seconds, seconds_text
+from gnnplace.units import page_seconds, seconds_text, training_text
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -101,7 +100,7 @@ def _published_lines(study: HybridStudy) -> list[str]:
     if gain is not None and alone is not None:
         lines.append(
             f"best hybrid over the best data parallelism alone ({alone.total_devices} devices, "
-            f"{hours(alone.seconds)}): {gain:+.1%} (predicted)"
+            f"{training_text(alone.seconds)}): {gain:+.1%} (predicted)"
         )
     if published is not None:
         lines.append(
@@ -131,7 +130,7 @@ def split_cells(row: SplitRow, shown: Callable[[float], str], remark: str) -> li
         str(row.global_batch),
         str(row.steps),
         "-" if row.epochs is None else f"{row.epochs:.4g}",
-        hours(row.seconds),
+        training_text(row.seconds),
         remark,
     ]
 
@@ -209,7 +208,7 @@ def _cards(study: HybridStudy) -> list[tuple[str, str]]:
             f"{best.groups} x {best.devices}",
             "groups x devices of a group, the best split",
         ),
-        (hours(best.seconds), "predicted time to converge"),
+        (training_text(best.seconds), "predicted time to converge"),
     ]
     return [
         *cards,
@@ -258,7 +257,7 @@ def hybrid_plot(rows: Sequence[SplitRow], *, title: str, note: str) -> Figure:
     counts = sorted({count for one in series for count in one.x})
     axes = (
         Axis("devices", logarithmic=True, ticks=counts),
-        Axis("time to converge", logarithmic=True, ticks=ticks, text=hours),
+        Axis("time to converge", logarithmic=True, ticks=ticks, text=training_text),
     )
     return chart(series, axes, title=title, note=note)
 
@@ -269,7 +268,8 @@ def _line(name: str, line: Sequence[SplitRow]) -> Series:
         [row.total_devices for row in line],
         [row.seconds for row in line],
         told=[
-            f"{row.total_devices} devices, {row.groups} x {row.devices}: {hours(row.seconds)}"
+            f"{row.total_devices} devices, {row.groups} x {row.devices}: "
+            f"{training_text(row.seconds)}"
             for row in line
         ],
     )

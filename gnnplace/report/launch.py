@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnnplace.launch import LaunchAnswer, priced_spec
 from gnnplace.plans import Plan, device_peaks, roofline_line
 from gnnplace.report.plans import job_words
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.launch import LaunchFile

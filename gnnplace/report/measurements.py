@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from gnnplace.measurements import Calibrated, Calibration, Forward, StoredRun
-from gnnplace.report.units import seconds_text
+from gnnplace.units import seconds_text
 
 COLUMNS = (
     "run",

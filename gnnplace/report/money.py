@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from gnnplace.errors import InputError
 from gnnplace.plans import Plan
 from gnnplace.problem import ASSUMED_WATTS, Cluster, figures, known_kind
-from gnnplace.report.units import count_text
+from gnnplace.units import HOUR, count_text
 
-HOUR = 3600.0
 BILLION = 1e9
 MOST_PRICE = 1e6
 

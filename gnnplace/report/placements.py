@@ -22,10 +22,10 @@ from gnnplace.report.html import Html
 from gnnplace.report.rows import Row, make_row, with_best_bound
 from gnnplace.report.timeline import Timeline, from_simulation
 from gnnplace.report.trace import write_trace
-from gnnplace.report.units import bytes_text, faults_text
-from gnnplace.report.units import page_seconds as seconds_text
 from gnnplace.report.viewer import viewer
 from gnnplace.simulation import Simulation, simulate
+from gnnplace.units import bytes_text, faults_text
+from gnnplace.units import page_seconds as seconds_text
 
 MOST_MOVES = 16
 MOST_STEPS = 6  # timelines of one page

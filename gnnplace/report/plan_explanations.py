@@ -17,7 +17,7 @@ from gnnplace.explaining import (
 from gnnplace.report.launch import launch_answer_data, launch_answer_lines
 from gnnplace.report.plans import basis_line, interval_share
 from gnnplace.report.rates import rates_line
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 MOST = 3  # changes that are told
 MOST_CAUSES = 4
@@ -149,7 +149,7 @@ def change_lines(found: StepExplanation, step: float, *, fits: bool) -> list[str
     better = [change for change in found.changes if not fits or change.step_time < step]
     for change in better[:MOST]:
         lines.append(
-            f"    {change.told}: {seconds_text(change.step_time)} "
+            f"    {change.text}: {seconds_text(change.step_time)} "
             f"({change.step_time / step - 1:+.1%}), "
             f"{bytes_text(change.answer.peak or 0.0)} on the fullest device"
         )
@@ -160,7 +160,7 @@ def change_lines(found: StepExplanation, step: float, *, fits: bool) -> list[str
 
 def launch_explanation_data(found: LaunchExplanation) -> dict[str, Any]:
     """Return what `gnnplace explain FILE --json` of a launcher prints."""
-    changes = [{"change": x.told, **asdict(x.answer)} for x in found.changes]
+    changes = [{"change": x.text, **asdict(x.answer)} for x in found.changes]
     return {
         **launch_answer_data(found.answer),
         "parts": found.parts,
@@ -197,7 +197,7 @@ def plan_explanation_data(found: PlanExplanation) -> dict[str, Any]:
         "memory": found.memory.model_dump(),
         "room": found.room,
         "changes": [
-            {"change": x.told, "step_time": x.step_time, "held": x.answer.peak}
+            {"change": x.text, "step_time": x.step_time, "held": x.answer.peak}
             for x in found.changes
         ],
         "tried": found.tried,

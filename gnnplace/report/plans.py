@@ -56,6 +56,7 @@ from gnnplace.report.tables import moved_between
 from gnnplace.report.timeline import Curve, Naming, Timeline, from_simulation
 from gnnplace.report.trace import write_trace
 from gnnplace.report.viewer import viewer
+from gnnplace.units import milliseconds_text, step_text
 
 if TYPE_CHECKING:
     from gnnplace.run.planned import PlanRun as Run
@@ -77,8 +78,8 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         return [*lines, *_handed(plan.op_placement)]
     low, high = file.interval or [0.0, 0.0]
     lines = [
-        f"{file.model} on {file.cluster}: {_time(plan.step_time)} a step, predicted "
-        f"({_time(low)} to {_time(high)} in {interval_share(file)}), {file.schedule}, "
+        f"{file.model} on {file.cluster}: {step_text(plan.step_time)} a step, predicted "
+        f"({step_text(low)} to {step_text(high)} in {interval_share(file)}), {file.schedule}, "
         f"{plan.microbatches} micro-batches of {file.microbatch_size} a replica",
         f"  {basis_line(plan)}",
     ]
@@ -86,7 +87,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
     lines += [] if tokens is None else [f"  {run_line(file, plan.step_time, tokens)}"]
     lines += [f"  {short_words(file.words)}"] if file.words else []
     lines += stage_lines(file)
-    parts = ", ".join(f"{name} {_time(s)}" for name, s in file.parts.items() if s > 0)
+    parts = ", ".join(
+        f"{name} {step_text(s)}" for name, s in file.parts.items() if s > 0
+    )
     lines.append(f"  busiest rank: {parts}")
     fullest = max(file.memory, key=lambda name: file.memory[name].all)
     # A plan that was read and not priced has fewer parts of its bytes.
@@ -113,7 +116,9 @@ def plan_lines(plan: Plan, tokens: float | None = None) -> list[str]:
         )
     if file.lower_bound:
         gap = plan.step_time / file.lower_bound - 1.0
-        lines.append(f"  bound {_time(file.lower_bound)}, gap {gap:.1%}: {file.claim}")
+        lines.append(
+            f"  bound {step_text(file.lower_bound)}, gap {gap:.1%}: {file.claim}"
+        )
     elif file.launcher and file.claim:
         lines.append(f"  {file.claim}")
     if plan.trials:
@@ -195,9 +200,9 @@ def _tried(plan: Plan) -> list[str]:
         if trial.measured is None:
             measured = trial.fault
         else:
-            measured = f"measured {_time(trial.measured)}"
+            measured = f"measured {step_text(trial.measured)}"
         rows.append(
-            f"  tried {trial.shape}: predicted {_time(trial.predicted)}, {measured}"
+            f"  tried {trial.shape}: predicted {step_text(trial.predicted)}, {measured}"
         )
     return rows
 
@@ -212,9 +217,9 @@ def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
     if step_time is None:
         against = "where no plan fits"
     else:
-        against = f"against {_time(step_time)}"
+        against = f"against {step_text(step_time)}"
     run = f"; run `{faster.command}`" if faster.command else ""
-    return [f"  op placement is faster: {_time(faster.step_time)} {against}{run}"]
+    return [f"  op placement is faster: {step_text(faster.step_time)} {against}{run}"]
 
 
 def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
@@ -229,11 +234,11 @@ def baseline_lines(found: Mapping[str, Plan | None]) -> list[str]:
             continue
         excess = plan.step_time / best.step_time - 1.0
         lines.append(
-            f"  {name:10} {_time(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}"
+            f"  {name:10} {step_text(plan.step_time):>12}  {excess:+7.1%}  {plan.shape}"
         )
     if best.file.lower_bound:
         lines.append(
-            f"  {'bound':10} {_time(best.file.lower_bound):>12}  {best.file.claim}"
+            f"  {'bound':10} {step_text(best.file.lower_bound):>12}  {best.file.claim}"
         )
     return lines
 
@@ -245,7 +250,7 @@ def difference_lines(before: Plan, after: Plan) -> list[str]:
         seconds = plan.file.step_time
         price = "not priced (plan --given prices it)"
         if seconds is not None:
-            price = f"{_time(seconds)} a step, predicted"
+            price = f"{step_text(seconds)} a step, predicted"
         lines.append(f"{name}: {price}, {plan.shape}")
     moves = moved_between(before, after)
     lines.append(f"{len(moves)} modules moved")
@@ -471,25 +476,21 @@ def run_lines(run: Run) -> list[str]:
                 f"the loss of step {numbers[0] + 1} is no finite number, nor one device's"
             )
     if run.measured is not None:
-        line = f"measured {_time(run.measured)} a step (median of {len(run.seconds)})"
+        line = (
+            f"measured {step_text(run.measured)} a step (median of {len(run.seconds)})"
+        )
         if file.step_time is not None:
             inside = "inside" if run.covered else "outside"
             line += (
-                f", predicted {_time(file.step_time)} ({_time(low)} to {_time(high)}: the measured "
-                f"time is {inside})"
+                f", predicted {step_text(file.step_time)} ({step_text(low)} to "
+                f"{step_text(high)}: the measured time is {inside})"
             )
         lines += [line, rates_line(file, run.measured)]
     for name, times in run.beside.items():
         lines.append(
-            f"measured beside it, by turns: {name} {_time(median(times))} a step"
+            f"measured beside it, by turns: {name} {step_text(median(times))} a step"
         )
     return [*lines, "passed" if run.passed else "NOT passed: see the first lines"]
-
-
-def _time(seconds: float) -> str:
-    if seconds < 1.0:
-        return f"{1e3 * seconds:.2f} ms"
-    return f"{seconds:.3f} s"
 
 
 STAGE_LINES = 8  # of stages at most, where coarser ones serve
@@ -520,7 +521,7 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     step = plan_timeline(plan)
     undrawn = "too many passes to draw, or its file has no times"
     parts += [paragraph(f"The plan has {undrawn}.") if step is None else viewer([step])]
-    rows = [[name, f"{1e3 * s:.2f}"] for name, s in file.parts.items()]
+    rows = [[name, milliseconds_text(s, ".2f")] for name, s in file.parts.items()]
     parts += [
         heading("Where the busiest rank's time goes"),
         table(["part", "ms"], rows),
@@ -529,7 +530,8 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
     parts += [heading("Time against memory")]
     parts += [paragraph("Plans that were timed, none worse than another in both.")]
     trades = [
-        [f"{size / 1e9:.2f} GB", f"{1e3 * s:.2f} ms"] for size, s in file.frontier
+        [f"{size / 1e9:.2f} GB", f"{milliseconds_text(s, '.2f')} ms"]
+        for size, s in file.frontier
     ]
     parts += [table(["fullest device", "step"], trades)]
     parts += [paragraph(notice) for notice in plan.notices]
@@ -559,7 +561,7 @@ def _stages(plan: Plan) -> Html:
     ]
     lines = []
     for k, stage in enumerate(plan.file.stages):
-        seconds = [f"{1e3 * s:.3g}" for s in stage.seconds] or ["", "", ""]
+        seconds = [milliseconds_text(s, ".3g") for s in stage.seconds] or ["", "", ""]
         lines.append(
             [
                 str(k),

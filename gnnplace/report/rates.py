@@ -13,13 +13,11 @@ import re
 from gnnplace.errors import GnnplaceError, InputError
 from gnnplace.plans import PlanFile
 from gnnplace.problem import figures, known_kind, load_cluster
-from gnnplace.report.units import count_text, days_text
+from gnnplace.units import DAY, HOUR, count_text, days_text
 
 TYPES = {"32": "float32", "bf16": "bfloat16", "16": "float16"}
 COUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMBT]?)")
 LARGE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-DAY = 86400.0
-HOUR = 3600.0
 
 
 def utilization(file: PlanFile, seconds: float) -> float | None:

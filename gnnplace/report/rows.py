@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnnplace.errors import GnnplaceError
 from gnnplace.placers import Result
-from gnnplace.report.units import seconds_text
+from gnnplace.units import seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.run.checking import Verification
@@ -121,6 +121,14 @@ def legend(rows: Sequence[Row]) -> str:
         [WORDS["p"]] if any(row.predicted and not row.executed for row in rows) else []
     )
     return "; ".join(meanings)
+
+
+def eager_line(times: Mapping[int, float]) -> str:
+    """Eager PyTorch's step times, by number of cores, in one line."""
+    shown = [
+        f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()
+    ]
+    return f"eager PyTorch, measured beside: {', '.join(shown)}"
 
 
 def summary_lines(rows: Sequence[Row], *, may_split: bool = True) -> list[str]:

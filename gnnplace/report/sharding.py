@@ -26,7 +26,6 @@ from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
-from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import (
     FEWEST,
@@ -42,6 +41,7 @@ from gnnplace.sharding import (
     random_search,
 )
 from gnnplace.simulation import Simulator
+from gnnplace.units import bytes_text, milliseconds_text, page_seconds
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -127,7 +127,8 @@ def _network_lines(
     best = rows["this strategy"]
     parallel = rows["data parallelism"]
     reasons = [(layer.name, layer.reason) for layer in layers]
-    head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
+    step = milliseconds_text(best.total)
+    head = f"{setting.network.name} on {setting.devices} devices: {step} ms a step"
     return [
         f"{head} in the cost model ({proof(result, goal)})",
         *(
@@ -238,7 +239,7 @@ def _part_line(name: str, parts: CostParts) -> str:
         parts.gradient,
         parts.resharding,
     )
-    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    columns = " ".join(f"{milliseconds_text(value, '7.4g')} ms" for value in seconds)
     return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
 
 
@@ -305,8 +306,8 @@ def planned_lines(split: LayerSplit) -> list[str]:
     else:
         proof = "not proven best"
     return [
-        f"{split.problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a "
-        "step",
+        f"{split.problem.name} on a mesh of {mesh} devices: predicted "
+        f"{milliseconds_text(best.total)} ms a step",
         *(f"  {line}" for line in split.lines()),
         *_without_rule((layer.name, layer.reason) for layer in split.words),
         _heading("predicted"),

@@ -8,7 +8,7 @@ import re
 from gnnplace.launch import start_command
 from gnnplace.plans import OWN, Plan, PlanFile
 from gnnplace.report.rates import utilization
-from gnnplace.report.units import bytes_text, seconds_text
+from gnnplace.units import bytes_text, seconds_text
 
 HEAD = (
     "launcher",

@@ -19,8 +19,8 @@ from gnnplace.files import csv_text, write_text
 from gnnplace.placers import Result, ThroughputResult
 from gnnplace.problem import Placement, Problem
 from gnnplace.report.rows import Row
-from gnnplace.report.units import bytes_text, seconds_text
 from gnnplace.simulation import Simulation
+from gnnplace.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from gnnplace.plans import Plan

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gnnplace.arrays import FloatArray, IntArray
 from gnnplace.problem import PHASES, Problem
-from gnnplace.report.units import faults_text
 from gnnplace.simulation import Simulation
+from gnnplace.units import faults_text
 
 if TYPE_CHECKING:
     from gnnplace.run.placed import Execution

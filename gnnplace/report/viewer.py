@@ -27,7 +27,7 @@ from gnnplace.graph import levels
 from gnnplace.problem import Problem
 from gnnplace.report.html import Html, asset, heading
 from gnnplace.report.timeline import Naming, Timeline
-from gnnplace.report.units import names_text
+from gnnplace.units import names_text
 
 MOST_NODES = 4_000
 MOST_EDGES = 12_000

@@ -147,7 +147,10 @@ def _default_batch(
 ) -> int | None:
     """Return the batch that a callable builds: its option or its default, if it is a number."""
     parameter = inspect.signature(function).parameters.get("batch")
-    default = None if parameter is None else parameter.default
+    if parameter is None:
+        default = None
+    else:
+        default = parameter.default
     value = options.get("batch", default)
     if isinstance(value, int):
         return value

@@ -54,4 +54,6 @@ def relative_error(
         return float("inf")
     scale = max(largest_of([expected_values]), floor)
     error = largest_of([values - expected_values])
-    return error / scale if scale else error
+    if scale:
+        return error / scale
+    return error

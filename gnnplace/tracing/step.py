@@ -309,7 +309,10 @@ def _of_dict(
         key: value for key, value in kwargs.items() if key in _names(model)
     }
     targets = tuple(value for key, value in kwargs.items() if key not in model_entries)
-    num_targets = 0 if loss is None else _required(loss) - 1
+    if loss is None:
+        num_targets = 0
+    else:
+        num_targets = _required(loss) - 1
     fits = loss is not None and num_targets == len(targets)
     if model_entries and fits and _binds(model, (), model_entries):
         return Arguments((), model_entries, targets)

@@ -216,7 +216,10 @@ class ProblemDraws:
 
     def exposure(self) -> Exposure:
         """Return the exposure of these problems: the families and graphs that a network sees."""
-        graphs = self._graphs if self.captured > 0 else []
+        if self.captured > 0:
+            graphs = self._graphs
+        else:
+            graphs = []
         if graphs and self.on_presets > 0:
             presets = self.presets
         else:
@@ -281,7 +284,8 @@ class Problems(Dataset[ProblemSample]):
         self.made: dict[int, ProblemSample] = {}
 
     def __getitem__(self, index: int) -> ProblemSample:
-        index = index % self.pool if self.pool else index
+        if self.pool:
+            index = index % self.pool
         if index in self.made:
             return self.made[index]
         space = SearchSpace(self.draws.problem(index))

@@ -247,7 +247,10 @@ class Learner(LightningModule):
         """Return the exported folders: that of the best network, if there is one, and the last."""
         if self.export is None:
             return []
-        best = [self.export] if self.has_exported_best else []
+        if self.has_exported_best:
+            best = [self.export]
+        else:
+            best = []
         return [*best, f"{self.export}-{AT_THE_END}"]
 
     @property

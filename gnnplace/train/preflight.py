@@ -481,7 +481,10 @@ def _short(module: str) -> str:
 def _classes_of(module: str, path: KeyPath) -> list[str]:
     """Return the names of the classes of a module that fit a section."""
     match = find_class(f"{module}.__no_such_name__")
-    names = match.names if isinstance(match, Missing) else ()
+    if isinstance(match, Missing):
+        names = match.names
+    else:
+        names = ()
     kind = KINDS.get(path)
     if kind is None:
         return [name for name in names if name[:1].isupper()]
@@ -594,7 +597,10 @@ def _check_value(
     text = recipe.text_of(path)
     reason = wrong_type(parameter, value, text is not None)
     if reason:
-        shown = text if text is not None else _as_yaml(value)
+        if text is not None:
+            shown = text
+        else:
+            shown = _as_yaml(value)
         raise InputError(f"{recipe.source_of(path)}: {shown}: {reason}")
 
 
@@ -828,7 +834,8 @@ def _check_policies(recipe: TrainingRecipe) -> None:
     if not isinstance(source, ClassSource) or not source.module.name.startswith(OURS):
         return
     trainer = recipe.sections.get("trainer")
-    trainer = trainer if isinstance(trainer, dict) else {}
+    if not isinstance(trainer, dict):
+        trainer = {}
     precision = trainer.get("precision")
     evolves = any(
         base is not None and base.name == EVOLVED for base in bases_of(source)

@@ -323,9 +323,9 @@ def _in_module(module: Module, name: str, steps: int) -> ClassSource | Missing |
             if isinstance(match, ClassSource):
                 return match
         is_open = module.is_open() or hasattr(builtins, first)
-        return (
-            None if is_open else Missing(module.name, first, tuple(sorted(definitions)))
-        )
+        if is_open:
+            return None
+        return Missing(module.name, first, tuple(sorted(definitions)))
     if isinstance(statement, ast.ClassDef | ast.FunctionDef):
         if remainder:
             return None

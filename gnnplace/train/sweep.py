@@ -489,7 +489,10 @@ def _figures(trial: FrozenTrial) -> list[Any]:
         seconds = ""
     else:
         seconds = f"{trial.duration.total_seconds():.1f}"
-    figure = "" if trial.value is None else f"{trial.value:.6f}"
+    if trial.value is None:
+        figure = ""
+    else:
+        figure = f"{trial.value:.6f}"
     validations = len(trial.intermediate_values)
     return [trial.number, trial.state.name.lower(), figure, validations, seconds]
 

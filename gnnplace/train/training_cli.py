@@ -375,7 +375,10 @@ def mistake_of(error: Exception) -> InputError | None:
     )
     if is_monitor:
         named = re.search(r"on metric `?([^` ]+)|monitor='([^']+)'", message)
-        monitor = "" if named is None else named[1] or named[2]
+        if named is None:
+            monitor = ""
+        else:
+            monitor = named[1] or named[2]
         listed_part = (
             message.partition("metrics: ")[2] or message.partition("following: ")[2]
         )

@@ -55,7 +55,10 @@ class ResNet(nn.Module):
         for stage, depth in enumerate(depths):
             blocks = []
             for i in range(depth):
-                stride = 2 if stage > 0 and i == 0 else 1
+                if stage > 0 and i == 0:
+                    stride = 2
+                else:
+                    stride = 1
                 blocks.append(Bottleneck(inputs, width << stage, stride))
                 inputs = (width << stage) * EXPANSION
             stages.append(nn.Sequential(*blocks))

@@ -19,7 +19,9 @@ def made(count=30, seed=0):
             raise InputError("cannot")
         return placer(name).place(p).placement
 
-    return p, draw_candidates(p, ["single", "broken", "heft", "single"], place, count, seed)
+    return p, draw_candidates(
+        p, ["single", "broken", "heft", "single"], place, count, seed
+    )
 
 
 def test_they_differ_and_can_run():

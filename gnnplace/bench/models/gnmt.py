@@ -50,7 +50,10 @@ class Decoder(nn.Module):
             x = word
             for i, cell in enumerate(self.cells):
                 states[i] = cell(torch.cat([x, context], 1), states[i])
-                x = states[i][0] if i < 2 else x + states[i][0]
+                if i < 2:
+                    x = states[i][0]
+                else:
+                    x = x + states[i][0]
                 if i == 0:
                     context = self.attend(x, memory)
             tops.append(x)

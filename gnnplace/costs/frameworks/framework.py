@@ -647,8 +647,14 @@ class Framework:
             parameters: Parameters of the stage, on one device.
             group: The replicas.
         """
-        dense = parameters.dense if group.count > 1 else 0.0
-        experts = parameters.experts if group.copies > 1 else 0.0
+        if group.count > 1:
+            dense = parameters.dense
+        else:
+            dense = 0.0
+        if group.copies > 1:
+            experts = parameters.experts
+        else:
+            experts = 0.0
         if not (dense or experts):
             return NO_EXCHANGES
         summed = self._summed(zero, dense, group)

@@ -76,7 +76,10 @@ def describe(program: Program) -> Description:
     same: list[int] = []
     owner: list[int] = []
     for i, op in enumerate(program.ops):
-        dtype = "float32" if op.view else _dtype(op, values)
+        if op.view:
+            dtype = "float32"
+        else:
+            dtype = _dtype(op, values)
         for kernel in kernels_of(op, values):
             same.append(numbers.setdefault((kernel, dtype), len(numbers)))
             owner.append(i)

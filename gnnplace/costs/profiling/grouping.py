@@ -365,7 +365,10 @@ class _Walk:
             self.closed.add(module)
             return module
         first, *later_homes = [home for home in homes if home != INPUTS]
-        around = f"module {module!r}" if module else "the model"
+        if module:
+            around = f"module {module!r}"
+        else:
+            around = "the model"
         reason = f"{around} itself brings together what both make"
         for later_home in later_homes:
             self._ties[first, later_home, reason] = None

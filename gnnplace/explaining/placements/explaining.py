@@ -57,13 +57,13 @@ class Loosened:
     """One constraint, and the step without it.
 
     Attributes:
-        what: the constraint in words.
+        constraint: the constraint in words.
         step_time: seconds that are found without it; inf where nothing is.
         gain: seconds that it costs, at least 0.
         note: why nothing was found.
     """
 
-    what: str
+    constraint: str
     step_time: float
     gain: float
     note: str = ""
@@ -188,9 +188,9 @@ class Explanation:
         pieces: the critical path, first to last.
         devices: where each device's seconds go. [D]
         bounds: lower bounds of the problem.
-        asked: what was asked about, such as "module head"; empty if nothing was.
-        where: names of the devices that it is on.
-        others: that on each device. [D]
+        question: what was asked about, such as "module head"; empty if nothing was.
+        current_devices: names of the devices that it is on.
+        alternatives: that on each device. [D]
         prices: what each constraint costs, if that was asked.
         searched: seconds of the same search with all constraints.
     """
@@ -200,9 +200,9 @@ class Explanation:
     pieces: tuple[PathPiece, ...]
     devices: tuple[DeviceTime, ...]
     bounds: LowerBounds
-    asked: str = ""
-    where: tuple[str, ...] = ()
-    others: tuple[Alternative, ...] = ()
+    question: str = ""
+    current_devices: tuple[str, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     prices: tuple[Loosened, ...] | None = None
     searched: float = float("nan")
 
@@ -276,9 +276,9 @@ def explain(
         devices = np.unique(simulation.device[ops])
         explanation = replace(
             explanation,
-            asked=f"op {op}" if op is not None else f"module {module}",
-            where=tuple(problem.cluster.devices[d].name for d in devices),
-            others=tuple(alternatives(space, simulation.device, order, ops)),
+            question=f"op {op}" if op is not None else f"module {module}",
+            current_devices=tuple(problem.cluster.devices[d].name for d in devices),
+            alternatives=tuple(alternatives(space, simulation.device, order, ops)),
         )
 
     # What a constraint costs is the gain of a search without it.

@@ -237,8 +237,14 @@ def found_by(best: Incumbent) -> Found:
     if best.feasible:
         for label in swaps(best.space.problem):
             best.take(label[best.device], best.order)
-    gap = best.score / best.bound - 1 if best.bound > 0 else 0.0
-    note = "optimal" if best.proven else f"gap {gap:.2%}"
+    if best.bound > 0:
+        gap = best.score / best.bound - 1
+    else:
+        gap = 0.0
+    if best.proven:
+        note = "optimal"
+    else:
+        note = f"gap {gap:.2%}"
     return Found(
         device=best.device,
         order=best.order,

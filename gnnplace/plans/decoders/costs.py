@@ -112,7 +112,10 @@ class DecoderCosts:
 
 def _divides(sizes: DecoderSizes, degrees: Degrees, examples: int) -> bool:
     """Return whether a mesh's degrees of parallelism divide a decoder."""
-    num_experts = sizes.experts.count if sizes.experts else 1
+    if sizes.experts:
+        num_experts = sizes.experts.count
+    else:
+        num_experts = 1
     fewer_heads, divided = sorted((sizes.kv_heads, degrees.tp))
     return not (
         sizes.heads % degrees.tp
@@ -139,7 +142,10 @@ def _segment_costs(
     tp = degrees.tp
     split = (border_split or degrees.tp == 1) and constants["splits_tokens"] > 0
     num_layers = sizes.layers
-    dense = sizes.experts.dense if sizes.experts else num_layers
+    if sizes.experts:
+        dense = sizes.experts.dense
+    else:
+        dense = num_layers
     columns = {name: np.zeros(num_layers + 2) for name in LAYER_COLUMNS}
     for kind, layers in (
         (DENSE_LAYER, slice(1, 1 + dense)),
@@ -463,7 +469,10 @@ def decoder_chain(setting: PricingSetting, name: str = "decoder") -> Chain:
     """
     sizes = setting.decoder
     num_layers = sizes.layers
-    dense = sizes.experts.dense if sizes.experts else num_layers
+    if sizes.experts:
+        dense = sizes.experts.dense
+    else:
+        dense = num_layers
     layers = [f"model.layers.{k}" for k in range(num_layers)]
     names = ["model.embed_tokens", *layers, "lm_head"]
     layer_kinds = (

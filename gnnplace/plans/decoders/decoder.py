@@ -181,7 +181,9 @@ class DecoderSizes:
         """Return the number of learned positions."""
         if self.positions is not None:
             return self.positions
-        return 0 if self.gated else self.length
+        if self.gated:
+            return 0
+        return self.length
 
     @property
     def kind(self) -> str:
@@ -668,7 +670,10 @@ def with_adapters(sizes: DecoderSizes, words: str | None) -> DecoderSizes:
     if adapters.quantizes_experts and sizes.experts is None:
         raise InputError(f"--lora {words}: expert_bits: the model has no experts")
     adapted = replace(sizes, adapters=adapters)
-    kinds = {True} if adapted.num_expert_layers else set[bool]()
+    if adapted.num_expert_layers:
+        kinds = {True}
+    else:
+        kinds = set[bool]()
     kinds |= {False} if adapted.num_expert_layers < sizes.layers else set()
     products = {
         name

@@ -249,7 +249,10 @@ def _bytes(
     """
     d = setting.decoder
     constants = setting.framework.constants
-    stream = d.hidden / shards if split else float(d.hidden)
+    if split:
+        stream = d.hidden / shards
+    else:
+        stream = float(d.hidden)
     if not d.gated:
         apart = (
             d.feed_forward / shards - 4.0 * stream

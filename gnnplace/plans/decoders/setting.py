@@ -183,7 +183,10 @@ def _framework_on(cluster: Cluster, kind: str, options: FrameworkOptions) -> Fra
         environment_set = environment(options.environment)
     else:
         environment_set = None
-    named = environment_set.constants if environment_set else {}
+    if environment_set:
+        named = environment_set.constants
+    else:
+        named = {}
     changed = {n: constant for n, constant in named.items() if n in constants.constants}
     constants = ConstantSet(constants.owner, {**constants.constants, **changed})
     traits = TRAITS[name]

@@ -75,7 +75,10 @@ def plan_batches(
                 seconds = entries[batch].seconds
             else:
                 seconds = math.inf
-            rises = 0 if seconds < shortest else rises + 1
+            if seconds < shortest:
+                rises = 0
+            else:
+                rises = rises + 1
             shortest = min(shortest, seconds)
             batch = step(batch)
     if not entries:
@@ -116,4 +119,6 @@ def _double(batch: int) -> int | None:
 
 def _halve(batch: int) -> int | None:
     """Return half of a batch, or None if it cannot be halved."""
-    return batch // 2 if batch % 2 == 0 else None
+    if batch % 2 == 0:
+        return batch // 2
+    return None

@@ -132,7 +132,10 @@ def study_hybrid(
     fabric = ClusterCopies(
         machine, options.network_latency, options.network_bandwidth, table
     )
-    num_devices = machine.num_devices if options.devices is None else options.devices
+    if options.devices is None:
+        num_devices = machine.num_devices
+    else:
+        num_devices = options.devices
     counts = device_counts(num_devices)
     name = what if problem is None else problem.name
     preset = preset_of(name)

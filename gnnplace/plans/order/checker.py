@@ -103,7 +103,10 @@ def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> Format
     places = [
         (p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action
     ]
-    position = "[{}][{}]".format(*places[-1]) if places else ""
+    if places:
+        position = "[{}][{}]".format(*places[-1])
+    else:
+        position = ""
     return FormatError(f"{source}: actions{position}: {action} {why}")
 
 

@@ -306,7 +306,10 @@ def stages_of_least_step(
         seconds = choices.stage_seconds(microbatches, stages)
         best = min(best, seconds.sum() + (microbatches - 1) * seconds.max())
         yield stages
-    largest = best / microbatches if np.isfinite(best) else 0.0
+    if np.isfinite(best):
+        largest = best / microbatches
+    else:
+        largest = 0.0
     while largest >= smallest:
         stages_below = choices.stages_below(microbatches, largest)
         if stages_below is None:

@@ -77,7 +77,10 @@ def pricer_of(chain: Chain, fabric: MeshFabric, size: int) -> Pricer:
         fabric: The cluster, and what exchanges take on it.
         size: Examples of a micro-batch, over all replicas.
     """
-    kind = Pricer if chain.framework is None else FrameworkPricer
+    if chain.framework is None:
+        kind = Pricer
+    else:
+        kind = FrameworkPricer
     return kind(chain, fabric, size)
 
 
@@ -544,7 +547,10 @@ class FrameworkPricer(Pricer):
         # An FSDP unit is a layer: what lies in one layer is gathered at once.
         order = self._unit_order(run)
         gather, scatter = self._unit_exchanges(costs, setting.group, order, run)
-        late = scatter + gather if stage.zero == 3 else scatter
+        if stage.zero == 3:
+            late = scatter + gather
+        else:
+            late = scatter
         into = sums_by(order, forward)
         back = sums_by(order, backward)
         # Attention that is computed again runs before the exchange of its layer begins.
@@ -758,7 +764,10 @@ class FrameworkPricer(Pricer):
         everything = slice(0, len(costs.forward))
         order = self._unit_order(everything)
         gather, scatter = self._unit_exchanges(costs, group, order, everything)
-        late = scatter + gather if zero == 3 else scatter
+        if zero == 3:
+            late = scatter + gather
+        else:
+            late = scatter
         forward = sums_by(order, costs.forward)
         backward = sums_by(order, costs.backward + costs.weights)
         is_layer = sums_by(order, self._is_layer) > 0

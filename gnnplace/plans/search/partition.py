@@ -124,7 +124,10 @@ def even_cuts(
         best[:] = cuts
         shortest = 0.0
         for s in range(stages):
-            end = cuts[s + 1] if s + 1 < stages else count
+            if s + 1 < stages:
+                end = cuts[s + 1]
+            else:
+                end = count
             taken = stage_seconds(sums, memory, cuts[s], end, flying[s])
             shortest = max(shortest, taken)
         high = min(high, shortest)

@@ -193,7 +193,10 @@ class Shortlist:
         """
         plans: list[Priced] = []
         best = self.best
-        limit = NEAR * best[0].step_time if best else 0.0
+        if best:
+            limit = NEAR * best[0].step_time
+        else:
+            limit = 0.0
         for priced in best:
             name = priced.draft.schedule.partition(":")[0]
             is_pipeline = len(priced.draft.stages) > 1 and name in schedules
@@ -362,14 +365,20 @@ def improved(
 
 def _walk(priced: Priced, pricer: Pricer, keep: Keep) -> Iterator[None]:
     """Try orders of several depths, then change the best of them, yielding in between."""
-    starts = [priced] if is_apart(priced.draft.schedule) else []
+    if is_apart(priced.draft.schedule):
+        starts = [priced]
+    else:
+        starts = []
     for fewer in (0, *FEWER):
         draft = _deeper(priced.draft, fewer)
         if draft is None:
             fitting = None
         else:
             fitting = fitted(pricer, draft)
-        start = None if fitting is None else keep(fitting)
+        if fitting is None:
+            start = None
+        else:
+            start = keep(fitting)
         starts += [start] if start is not None else []
         yield
     if not starts:

@@ -181,7 +181,8 @@ class Rollouts:
             noise: added to the scores. [U, D]
             margin: on the bytes at the peak, for the memory mask; None for the first.
         """
-        margin = self.margins[0] if margin is None else margin
+        if margin is None:
+            margin = self.margins[0]
         state = self._decode(
             aim=aim,
             noise=noise,

@@ -122,7 +122,10 @@ class Episodes:
         self.name = order
         self.base = base_of(order)
         self.graph = graph or WalkGraph(space)
-        self.margin = MARGIN if space.memory_matters else 0.0
+        if space.memory_matters:
+            self.margin = MARGIN
+        else:
+            self.margin = 0.0
 
     @cached_property
     def walk(self) -> Walk:

@@ -74,7 +74,10 @@ def with_slack(cluster: Cluster) -> Cluster:
     Raises:
         InputError: a GPU that is too small for it.
     """
-    group = PROCESS - CONTEXT if cluster.num_devices > 1 else 0.0
+    if cluster.num_devices > 1:
+        group = PROCESS - CONTEXT
+    else:
+        group = 0.0
     devices = []
     for device in cluster.devices:
         usable = (device.memory - group) / (1.0 + SLACK)

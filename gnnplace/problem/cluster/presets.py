@@ -200,7 +200,10 @@ def _pairs(kind: str, fabric: str) -> Cluster:
     for i, k in permutations(range(4), 2):
         ports = (f"gpu:{i} pcie out", f"gpu:{k} pcie in")
         together = i // 2 == k // 2
-        bandwidth = None if together else ACROSS_PAIRS[fabric]
+        if together:
+            bandwidth = None
+        else:
+            bandwidth = ACROSS_PAIRS[fabric]
         links.append(_link(i, k, fabric, None if together else ports, bandwidth))
     return Cluster(_devices([kind] * 4), tuple(links))
 

@@ -173,7 +173,9 @@ def _phase(op: GivenOp) -> int:
 
 def _text(op: GivenOp, key: str) -> str | None:
     value = op.keys.get(key)
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return str(value)
 
 
 def from_networkx(
@@ -277,7 +279,9 @@ def _node_id(value: object) -> Hashable | None:
     """Return an id as networkx has it: lists of JSON are tuples. None if it can be no id."""
     if isinstance(value, list):
         parts = tuple(map(_node_id, value))
-        return None if None in parts else parts
+        if None in parts:
+            return None
+        return parts
     if isinstance(value, str | int | float):
         return value
     return None

@@ -122,7 +122,9 @@ class WireMessage:
     def data(self, name: int) -> bytes:
         """Return a field of bytes, empty where it is missing."""
         values = [one for one in self._values.get(name, ()) if isinstance(one, bytes)]
-        return values[-1] if values else b""
+        if values:
+            return values[-1]
+        return b""
 
     def number(self, name: int, default: int = 0) -> int:
         """Return a field of a whole number."""

@@ -59,7 +59,10 @@ class Verification:
         if self.bitwise:
             return f"{self.tensors} tensors bitwise equal to one process"
         worst = self.different[0]
-        verdict = "within" if self.passed else "NOT within"
+        if self.passed:
+            verdict = "within"
+        else:
+            verdict = "NOT within"
         return (
             f"{len(self.different)} of {self.tensors} tensors differ, {verdict} tolerance; "
             f"the worst is {worst.name}: {worst.relative:.2g} relative "

@@ -306,6 +306,9 @@ def _older(
     if store is None or not options.stored:
         return []
     selection = Selection(fingerprint=study.problem.fingerprint, mode=study.mode)
-    clock = None if options.clock == "auto" else options.clock
+    if options.clock == "auto":
+        clock = None
+    else:
+        clock = options.clock
     samples = stored_samples(store, selection, clock, machine())
     return [sample for sample in samples if sample.run not in study.runs]

@@ -197,7 +197,10 @@ class MeasuredObjective:
             with recording(
                 self._store, self._label, problem, placement, **about
             ) as recorder:
-                observer = recorder.steps if recorder else None
+                if recorder:
+                    observer = recorder.steps
+                else:
+                    observer = None
                 run = execute(program, problem, placement, options, observer=observer)
                 if self._check:
                     verification = verify(program, run)

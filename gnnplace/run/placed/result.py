@@ -15,6 +15,7 @@ import torch
 
 from gnnplace.run.workers import Arena
 from gnnplace.tracing import Program, base_name, mean_gradient
+from gnnplace.units import milliseconds_text
 
 STATEFUL = ("parameter", "buffer", "optimizer")
 LONGEST = 5  # ops that are listed by themselves
@@ -333,14 +334,16 @@ def step_table(step: StepTiming) -> str:
         "; a worker was moved off its core: the wall clock is too long"
         * step.interrupted
     )
-    lines = [f"step: {_ms(step.wall)} wall, {_ms(step.virtual)} virtual{note}"]
+    lines = [
+        f"step: {_milliseconds(step.wall)} wall, {_milliseconds(step.virtual)} virtual{note}"
+    ]
     if devices:
         lines += aligned([HEAD, *(_row(step, device) for device in devices)])
     longest = sorted(step.ops, key=_length, reverse=True)[:LONGEST]
     if longest:
         lines.append("longest ops:")
         lines += aligned(
-            [("  " + op.op, op.device, _ms(_length(op))) for op in longest]
+            [("  " + op.op, op.device, _milliseconds(_length(op))) for op in longest]
         )
     return "\n".join(lines)
 
@@ -366,11 +369,11 @@ def _row(step: StepTiming, device: str) -> tuple[str, ...]:
     sent = sum(t.bytes for t in step.transfers if t.source == device)
     received = sum(t.bytes for t in step.transfers if t.target == device)
     share = f"{computing / end:.0%}" if end > 0 else "-"
-    times = (_ms(min(op.start for op in ops)), _ms(last))
+    times = (_milliseconds(min(op.start for op in ops)), _milliseconds(last))
     return (
         device,
         str(len(ops)),
-        _ms(computing),
+        _milliseconds(computing),
         share,
         *times,
         _mb(sent),
@@ -385,8 +388,8 @@ def _length(op: OpTiming) -> float:
     return op.busy
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+def _milliseconds(seconds: float) -> str:
+    return f"{milliseconds_text(seconds, '.3g')} ms"
 
 
 def _mb(count: float) -> str:

@@ -181,7 +181,9 @@ def adapt_to_devices(
     host = mode == "emulated" or all(
         problem.cluster.devices[d].kind == "cpu" for d in used
     )
-    return program if host else on_cuda(program)
+    if host:
+        return program
+    return on_cuda(program)
 
 
 def assign_cores(
@@ -197,7 +199,8 @@ def assign_cores(
     Raises:
         UnsupportedError: more workers than cores.
     """
-    cores = available_cores() if cores is None else cores
+    if cores is None:
+        cores = available_cores()
     if len(devices) > len(cores) and mode != "emulated":
         raise UnsupportedError(
             f"{len(devices)} devices are in use but there are {len(cores)} cores: place on fewer "

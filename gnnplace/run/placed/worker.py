@@ -293,7 +293,9 @@ class DeviceWorker:
 
     def _where(self, error: BaseException) -> str:
         op = self.culprit(error)
-        return f"member {op!r}: " if op else ""
+        if op:
+            return f"member {op!r}: "
+        return ""
 
     def _step_peak(self, tensors: dict[str, torch.Tensor], clock: DeviceClock) -> float:
         """Return the peak bytes of one more step beside the state, which is not timed.

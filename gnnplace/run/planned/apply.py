@@ -238,7 +238,9 @@ def border_of(file: PlanFile, stage: int) -> str:
     """Return how shards cut what a stage sends to the next: "whole" if their meshes differ."""
     pair = file.stages[stage : stage + 2]
     is_same = len({(entry.axes, entry.border) for entry in pair}) == 1
-    return pair[0].border if is_same else "whole"
+    if is_same:
+        return pair[0].border
+    return "whole"
 
 
 def _ignore(action: Action | None) -> None:

@@ -134,7 +134,10 @@ def make_local_parameter(
     half = (
         master and part.requires_grad and part.dtype in (torch.float16, torch.bfloat16)
     )
-    copy = nn.Parameter(part.detach().float()) if half else None
+    if half:
+        copy = nn.Parameter(part.detach().float())
+    else:
+        copy = None
     return LocalParameter(
         name=name,
         leaf=leaf,

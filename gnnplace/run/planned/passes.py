@@ -324,7 +324,10 @@ class _Pass:
         if call.inplace:
             tensors[0] = tensors[0].clone()  # others may read what was moved
         if self.queue is not None and call.kind in QUEUED:
-            pack = self.parts.packed if regathers else None
+            if regathers:
+                pack = self.parts.packed
+            else:
+                pack = None
             call = replace(
                 call,
                 function=lambda *args, **named: self._run(

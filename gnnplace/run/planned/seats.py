@@ -239,7 +239,10 @@ def _make_groups(
     )
     own_group = None
     for row in rows.tolist():
-        group = dist.new_group(row) if len(row) > 1 else None
+        if len(row) > 1:
+            group = dist.new_group(row)
+        else:
+            group = None
         if process in row:
             own_group = group
     return own_group

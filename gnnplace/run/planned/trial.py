@@ -240,7 +240,10 @@ def _compute_steps(
 ) -> tuple[Gradients, Gradients]:
     """Return a step's loss and gradients, and one device's; empty but on the first process."""
     is_first = not dist.is_initialized() or dist.get_rank() == 0
-    expected = compute_alone(plan, workload) if is_first else {}
+    if is_first:
+        expected = compute_alone(plan, workload)
+    else:
+        expected = {}
     runner = apply(plan, workload)
     loss = _settle(runner, runner.share(workload.inputs))
     computed = gather_gradients(runner)
@@ -413,7 +416,10 @@ def alone_step(
         count: shares, 1 for the whole batch at once.
         number: of the step, on which random numbers depend.
     """
-    weight = 1.0 if plan.file.loss == "sum" else 1.0 / count
+    if plan.file.loss == "sum":
+        weight = 1.0
+    else:
+        weight = 1.0 / count
     total = torch.zeros((), dtype=torch.float64)
     for k, inputs in enumerate(
         shares_of(workload, count) if count > 1 else [workload.inputs]

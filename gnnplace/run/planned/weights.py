@@ -128,7 +128,10 @@ class _Product(torch.autograd.Function):
             bias_gradient = rows.sum(0)
         input_gradient = None
         if ctx.needs_input_grad[0]:
-            factor = weight if transposed else weight.t()
+            if transposed:
+                factor = weight
+            else:
+                factor = weight.t()
             input_gradient = rows.mm(factor).view(ctx.shape)
         return input_gradient, None, bias_gradient, None, None, None, None
 
@@ -166,7 +169,10 @@ def product(
         kind_of = torch.get_autocast_dtype(x.device.type)
         x = x.to(kind_of)
         weight = weight.detach().to(kind_of)
-        bias = None if bias is None else bias.to(kind_of)
+        if bias is None:
+            bias = None
+        else:
+            bias = bias.to(kind_of)
     with torch.autocast(x.device.type, enabled=False):
         result: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x,

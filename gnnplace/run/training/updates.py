@@ -140,7 +140,10 @@ class GradientStores:
     def _release(self, name: str, number: int) -> None:
         """Give a lent gradient that the loop still has memory of its own."""
         reference = self._lent.pop((name, number), None)
-        gradient = reference() if reference is not None else None
+        if reference is not None:
+            gradient = reference()
+        else:
+            gradient = None
         if gradient is not None:
             gradient.data = gradient.clone()
 

@@ -215,7 +215,10 @@ class Builder:
 
     def program(self, name: str, *, fake: bool, forward_only: bool) -> Program:
         """Return the program, without dead code and with the order of in-place changes."""
-        losses = [] if forward_only else self._outputs[:1]
+        if forward_only:
+            losses = []
+        else:
+            losses = self._outputs[:1]
         gradients = {self._inputs[p].source: g[0] for p, g in self._gradients.items()}
         # What leads neither to the loss or an output nor to a gradient is dead.
         needed = {*(losses or self._outputs), *gradients.values()}

@@ -132,7 +132,8 @@ class Cutter:
             # Take it that ops without a rule keep examples apart; the numbers decide below.
             share = _module(exported)
             flow = self._followed(share, full, assume=True)
-            loss = flow.loss if flow.loss.kind == MIXED else loss
+            if flow.loss.kind == MIXED:
+                loss = flow.loss
         self.batch = replace(self.batch, exceptions=tuple(exceptions(flow)))
         if fixed and flow.holds and (flow.given or flow.scaled):
             self._leave(_module(exported), share, full, flow, fixed)

@@ -69,7 +69,10 @@ def differences(
     if _bytes(whole) > ROOM * psutil.virtual_memory().available:
         return None
     difference = None
-    examples = [unequal(whole, inputs, batch)] if uneven else []
+    if uneven:
+        examples = [unequal(whole, inputs, batch)]
+    else:
+        examples = []
     for example in (*examples, tuple(inputs)):
         try:
             expected = _step(frozen_whole, example)

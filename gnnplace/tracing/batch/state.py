@@ -248,7 +248,10 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
 def result_shapes(node: fx.Node) -> list[tuple[int, ...]]:
     """Return the shapes of the tensors that a node makes."""
     value = node.meta.get("val")
-    items = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        items = value
+    else:
+        items = [value]
     tensors = (item if isinstance(item, torch.Tensor) else None for item in items)
     return [
         () if item is None else tuple(int(s) for s in item.shape) for item in tensors

@@ -103,7 +103,10 @@ def product(op: Op) -> State:
     Linear in each of them.
     """
     bias = op.args.get(BIASES.get(op.name, ""))
-    bias_states = {} if bias is None else {bias: op.plain(bias)}
+    if bias is None:
+        bias_states = {}
+    else:
+        bias_states = {bias: op.plain(bias)}
     factors = [n for n in flat_nodes(op.node) if n is not bias]
     sums = [n for n in factors if op.state(n).kind == SUM]
     scale = math.prod(op.state(n).scale for n in factors)

@@ -237,7 +237,9 @@ def _axis(whole: Sequence[int], part: Sequence[int]) -> int | None:
     if len(whole) != len(part):
         return None
     axes = [k for k, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-    return axes[0] if len(axes) == 1 else None
+    if len(axes) == 1:
+        return axes[0]
+    return None
 
 
 @cache

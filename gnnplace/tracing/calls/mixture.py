@@ -553,7 +553,10 @@ def _of_transformers(
             f"{name}: its experts have {'a norm' if norm else 'a gate that mixes what it reads'}, "
             "and cannot be cut; write them by gnnplace.experts(x, index, weights, up, down, act)"
         )
-    up_name = "gate_up_proj" if module.has_gate else "up_proj"
+    if module.has_gate:
+        up_name = "gate_up_proj"
+    else:
+        up_name = "up_proj"
     up = getattr(module, up_name)
     down = module.down_proj
     if module.is_transposed:

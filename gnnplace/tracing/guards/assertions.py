@@ -76,7 +76,10 @@ def answer(name: str, tensor: torch.Tensor) -> torch.Tensor | bool | float | Non
         tensor: The tensor that is asked.
     """
     frame = _asking_frame()
-    assertion = None if frame is None else _find_assertion(frame)
+    if frame is None:
+        assertion = None
+    else:
+        assertion = _find_assertion(frame)
     if frame is None or assertion is None or _is_caught(frame):
         return None
     if name == "item":
@@ -272,7 +275,10 @@ def _is_check(statement: ast.AST) -> bool:
         call = statement.value
     else:
         call = None
-    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(call, ast.Call):
+        function = call.func
+    else:
+        function = None
     return isinstance(function, ast.Attribute) and function.attr in _CHECKS
 
 

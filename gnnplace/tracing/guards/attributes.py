@@ -284,7 +284,9 @@ def _joined(name: str, key: object, item: object) -> str:
         return f"{name}'s {key!r}"
     if not isinstance(item, nn.Module):
         return name
-    return f"{name}.{key}" if name else str(key)
+    if name:
+        return f"{name}.{key}"
+    return str(key)
 
 
 def _renewed(content: Any, renew: Callable[[torch.Tensor], torch.Tensor]) -> object:

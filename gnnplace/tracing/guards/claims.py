@@ -277,7 +277,10 @@ def _contiguous(
 
 def _assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
     """Assign to a part of a tensor, as `tensor[index] = value` does."""
-    parts = index if isinstance(index, tuple) else (index,)
+    if isinstance(index, tuple):
+        parts = index
+    else:
+        parts = (index,)
     if any(isinstance(part, torch.Tensor | list) for part in parts):
         aten.index_put_.default(tensor, list(parts), torch.as_tensor(value))
         return

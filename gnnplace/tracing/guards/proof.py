@@ -181,7 +181,10 @@ def proved_apart(
 def batch_statistics(step: StepModule) -> tuple[str, ...]:
     """Return buffers that a forward pass fills from its batch, those of batch norms aside."""
     fakes = [t for t in step.parameters() if isinstance(t, FakeTensor)]
-    mode = fakes[0].fake_mode if fakes else make_fake_mode()
+    if fakes:
+        mode = fakes[0].fake_mode
+    else:
+        mode = make_fake_mode()
     runs = _Runs(step, mode, backward=False)
     with runs.restored():
         run, outcome = runs.original()

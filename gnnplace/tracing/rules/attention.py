@@ -62,7 +62,10 @@ def attention(case: Case) -> Rule:
     )
     causal = bool(case.call.argument(5, "is_causal", False))
     allows_zigzag = causal and query[-2] % 2 == 0  # two blocks a part
-    rows = f"{QUERIES}/{ZIGZAG}" if allows_zigzag else QUERIES
+    if allows_zigzag:
+        rows = f"{QUERIES}/{ZIGZAG}"
+    else:
+        rows = QUERIES
     draft = RuleDraft(case)
     for slot, row_label in enumerate((rows, None, None)):
         # An axis of size one is broadcast: every part reads all of it.
@@ -177,7 +180,8 @@ def _in_zigzag(call: LayerCall, arguments: Keywords, share: Share) -> torch.Tens
         call.function(**_from(arguments, second, blocks[1] * size)),
     )
     returned = share.sent(torch.stack(outputs), received, counts, ZIGZAG)
-    returned = returned.flip(0) if is_reversed else returned
+    if is_reversed:
+        returned = returned.flip(0)
     return returned.movedim(0, -3).flatten(-3, -2)
 
 
@@ -297,7 +301,10 @@ def _projected(arguments: Keywords, heads: int, features: int) -> list[torch.Ten
     """Return queries, keys and values of some heads. [batch, heads, positions, features]"""
     weights = arguments["in_proj_weight"].chunk(3)
     bias = arguments["in_proj_bias"]
-    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    if bias is None:
+        biases = (None,) * 3
+    else:
+        biases = bias.chunk(3)
     projections = []
     for name, weight, bias in zip(
         ("query", "key", "value"), weights, biases, strict=True

@@ -229,7 +229,10 @@ def reduced_axes(case: Case, rank: int) -> tuple[list[int], bool]:
     keep = bool(case.call.argument(2, "keepdim", False))
     if dim is None or dim == () or dim == []:
         return list(range(rank)), keep
-    dims = dim if isinstance(dim, tuple | list) else (dim,)
+    if isinstance(dim, tuple | list):
+        dims = dim
+    else:
+        dims = (dim,)
     return [int(axis) % rank for axis in dims], keep
 
 

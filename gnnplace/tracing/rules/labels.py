@@ -42,7 +42,10 @@ def labels_of(entry: str | None) -> tuple[str, ...]:
 
 def first_label(entry: str | None) -> str | None:
     """Return the first of the labels that cut an axis, if it cuts the axis itself."""
-    first = None if entry is None else entry.partition("/")[0]
+    if entry is None:
+        first = None
+    else:
+        first = entry.partition("/")[0]
     if first is None or "|" in first:
         return None
     return first

@@ -86,10 +86,16 @@ def _rows(
     call: LayerCall, args: Operands, kwargs: Keywords, share: Share
 ) -> torch.Tensor:
     """Return a part's shares of the losses of rows, if classes are cut."""
-    target = args[1] if len(args) > 1 else kwargs["target"]
+    if len(args) > 1:
+        target = args[1]
+    else:
+        target = kwargs["target"]
     ignored = call.argument(4, "ignore_index", -100)
     smoothing = call.argument(7, "label_smoothing", 0.0)
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if len(args) > 2:
+        weight = args[2]
+    else:
+        weight = kwargs.get("weight")
     losses: torch.Tensor = _ShareOfClasses.apply(
         args[0], target, weight, ignored, smoothing, share
     )
@@ -265,8 +271,14 @@ def _counted(
     splits_classes = share.parts(CLASSES) > 1
     if not labels and not splits_classes:
         return call.function(*args, **kwargs)
-    target = args[1] if len(args) > 1 else kwargs["target"]
-    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if len(args) > 1:
+        target = args[1]
+    else:
+        target = kwargs["target"]
+    if len(args) > 2:
+        weight = args[2]
+    else:
+        weight = kwargs.get("weight")
     counts = target != call.argument(4, "ignore_index", -100)
     weights = counts.to(torch.float64)
     if weight is not None:

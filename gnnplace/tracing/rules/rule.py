@@ -284,7 +284,10 @@ class RuleDraft:
             for slot in self.labels:
                 self.read(slot, _with_rows(self.labels[slot], label, examples))
             results = tuple(_with_rows(axes, label, examples) for axes in results)
-            run = None if run is None else _on_rows(run, label)
+            if run is None:
+                run = None
+            else:
+                run = _on_rows(run, label)
             if label in exchanged:
                 exchanged[ROWS] = exchanged[label]
         for axes, shape in zip(results, self.case.results, strict=True):

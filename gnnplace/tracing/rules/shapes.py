@@ -115,7 +115,10 @@ def _label_rows(
         else (labels_after, labels_before, shape_after)
     )
     if len(shape_before) + len(shape_after) == 3 and sizes[1] > 1:
-        examples = f"{merged[0]}/" if sizes[0] > 1 else ""
+        if sizes[0] > 1:
+            examples = f"{merged[0]}/"
+        else:
+            examples = ""
         apart[1] = ROWS
         merged[0] = f"{examples}{ROWS}|{sizes[0]}"
 
@@ -260,7 +263,10 @@ def made_like(case: Case) -> Rule:
 def _indexed_axes(case: Case) -> tuple[Axes, Axes] | None:
     """Return labels of a tensor and of what an index takes of it; None if an index is a tensor."""
     index = case.call.args[1]
-    items = list(index) if isinstance(index, tuple) else [index]
+    if isinstance(index, tuple):
+        items = list(index)
+    else:
+        items = [index]
     if any(isinstance(item, CallRef | list | torch.Tensor | bool) for item in items):
         return None
     rank = len(case.shapes[0])

@@ -251,7 +251,9 @@ def read_graph(message: WireMessage, path: str = "graph") -> Graph:
 
 def plain_domain(domain: str) -> str:
     """Return a domain; ONNX's own has two spellings."""
-    return "" if domain == "ai.onnx" else domain
+    if domain == "ai.onnx":
+        return ""
+    return domain
 
 
 def _nodes(message: WireMessage, key: int) -> tuple[OnnxNode, ...]:
@@ -373,7 +375,10 @@ def _size_of_type(message: WireMessage, path: str) -> Value | str | None:
         location = f"{path}.tensor_type.shape.dim[{index}]"
         if not dimension.numbers(1):
             name = dimension.text(2)
-            state = f"is {name!r}" if name else "has no value"
+            if name:
+                state = f"is {name!r}"
+            else:
+                state = "has no value"
             advice = "export the model with fixed sizes"
             if ".input[" in path:
                 advice += (

@@ -362,7 +362,10 @@ def _group_query_attention(call: Call) -> float:
     if is_packed:  # queries, keys and values side by side
         heads_in_query += 2 * node.integer("kv_num_heads", heads)
     width = heads * (query[2] // heads_in_query)
-    cache = call.outputs[1] if len(call.outputs) > 1 else None
+    if len(call.outputs) > 1:
+        cache = call.outputs[1]
+    else:
+        cache = None
     past = call.optional(3)
     total = call.numbers.get(6)
     if total:
@@ -458,7 +461,10 @@ def _overlaps(call: Call) -> float:
 
 def _linear_model(call: Call) -> float:
     coefficients = call.node.attributes.get("coefficients")
-    rows = call.shape(0)[0] if len(call.shape(0)) > 1 else 1
+    if len(call.shape(0)) > 1:
+        rows = call.shape(0)[0]
+    else:
+        rows = 1
     return 2.0 * rows * (coefficients.num_floats if coefficients else 0)
 
 

@@ -55,7 +55,10 @@ class OperatorInputs:
         Raises:
             LookupError: It is an input, and not constant.
         """
-        attribute = self.node.integers(key) if key else None
+        if key:
+            attribute = self.node.integers(key)
+        else:
+            attribute = None
         if attribute is not None:
             return attribute
         if self.optional(position) is None:
@@ -76,7 +79,10 @@ def infer_outputs(inputs: OperatorInputs) -> list[Value] | None:
         result = rule(inputs)
     except (LookupError, ValueError, ZeroDivisionError, TypeError, OverflowError):
         return None
-    values = result if isinstance(result, list) else [result]
+    if isinstance(result, list):
+        values = result
+    else:
+        values = [result]
     if all(size >= 0 for value in values for size in value.shape):
         return values
     return None
@@ -116,7 +122,10 @@ def _pick_numbers(inputs: OperatorInputs, constants: list[Numbers]) -> Numbers |
     if kind == "Gather" and rank == 1:
         return tuple(constants[0][index] for index in constants[1])
     if kind == "Slice" and rank == 1:
-        step = constants[4][0] if len(constants) > 4 else 1
+        if len(constants) > 4:
+            step = constants[4][0]
+        else:
+            step = 1
         return constants[0][constants[1][0] : constants[2][0] : step]
     if kind == "ConstantOfShape" and prod(constants[0]) <= MAX_NUMBERS:
         attribute = inputs.node.attributes.get("value")

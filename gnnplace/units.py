@@ -1,9 +1,16 @@
-"""Seconds and bytes in words."""
+"""Seconds, bytes and counts in words, for everything that is printed, drawn or written.
+
+Each of these texts is formatted here and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from math import isfinite
 
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86400.0
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 MOST_FAULTS = 4  # that are told in one line
 NEARLY = 0.9995  # three digits of it are the next unit's 1
@@ -28,6 +35,51 @@ def seconds_text(value: float | None) -> str:
 def page_seconds(value: float | None) -> str:
     """Format seconds for a page, whose script writes ``µs``."""
     return seconds_text(value).replace(" us", " µs")
+
+
+def step_text(seconds: float) -> str:
+    """Format the time of a step with digits enough to compare two, e.g. ``123.45 ms``."""
+    if seconds < 1.0:
+        return f"{1e3 * seconds:.2f} ms"
+    return f"{seconds:.3f} s"
+
+
+def milliseconds_text(seconds: float, digits: str = ".4g") -> str:
+    """Format seconds as a number of milliseconds, without the unit.
+
+    Args:
+        seconds: The time.
+        digits: How the number is written, as in a format string.
+    """
+    return format(1e3 * seconds, digits)
+
+
+def training_text(seconds: float) -> str:
+    """Format how long training takes, e.g. ``3.2 days``, ``5 h``, ``12 min`` or ``40 s``."""
+    if not isfinite(seconds):
+        return "unknown"
+    for unit, size in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def duration_text(seconds: float) -> str:
+    """Format how long training takes: in days, or in hours where they are few."""
+    if seconds >= 2 * DAY:
+        return f"{seconds / DAY:,.3g} days"
+    if seconds >= HOUR:
+        return f"{seconds / HOUR:,.3g} hours"
+    return seconds_text(seconds)
+
+
+def age_text(seconds: float) -> str:
+    """Format a time as a number of the largest unit that it has at least two of."""
+    units = ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"), (1.0, "seconds"))
+    for size, name in units:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return "a moment"
 
 
 def bytes_text(value: float) -> str:
@@ -71,11 +123,3 @@ def faults_text(faults: Sequence[str]) -> str:
     return "; ".join(faults[:MOST_FAULTS]) + (
         f"; and {num_hidden:,} more" if num_hidden > 0 else ""
     )
-
-
-def eager_line(times: Mapping[int, float]) -> str:
-    """Eager PyTorch's step times, by number of cores, in one line."""
-    shown = [
-        f"{seconds_text(s)} on {n} core{'s' if n > 1 else ''}" for n, s in times.items()
-    ]
-    return f"eager PyTorch, measured beside: {', '.join(shown)}"
