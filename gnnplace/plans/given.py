@@ -47,6 +47,7 @@ from gnnplace.plans.spec import (
     WORDS,
     Layers,
     PlanSpec,
+    check_recomputed_ranks,
     count_layers,
     format_layers,
 )
@@ -85,6 +86,7 @@ def check_spec(spec: PlanSpec, cluster: Cluster, batch: int | None) -> None:
             f"{cluster.name!r} has {cluster.num_devices} devices"
         )
     chunk_ranks(spec.schedule, spec.pp)
+    check_recomputed_ranks(spec)
     size = spec.dp * spec.microbatch_size
     if batch is not None and batch % size:
         raise InputError(
@@ -265,9 +267,11 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
             recomputing(
                 chain,
                 Stage(first, last, mesh, spec.zero, zero_group=spec.zero_group),
-                spec.recompute,
+                spec.recompute_on(rank),
             )
-            for mesh, first, last in zip(meshes, bounds, bounds[1:], strict=False)
+            for rank, mesh, first, last in zip(
+                ranks, meshes, bounds, bounds[1:], strict=False
+            )
         ]
         draft = Draft(size, microbatches, spec.schedule, tuple(stages))
         if split.num_shards == 1:
@@ -323,7 +327,7 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     Args:
         chain: The model.
         stage: The stage.
-        word: Value of the word `recompute` of a plan.
+        word: Value of the word `recompute` of a plan, for this stage's rank.
     """
     kind, _, count = word.partition(":")
     run: Sequence[int] = range(stage.first, stage.last)

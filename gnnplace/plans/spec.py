@@ -93,9 +93,10 @@ WORDS: Mapping[str, Word] = {
     "zero_group": COUNT,
     "gradients": _one_of("fp32", "same"),
     "recompute": Word(
-        r"none|selective|full|(block|uniform):[1-9]\d{0,3}",
-        "one of none, selective (attention alone), full, block:K (a stage's first K layers), "
-        "uniform:K (all, in groups of K)",
+        r"none|selective|full|uniform:[1-9]\d{0,3}"
+        r"|block:([1-9]\d{0,3}|\d{1,4}(\+\d{1,4})+)",
+        "one of none, selective (attention alone), full, block:K (a stage's first K layers; "
+        "K+K+K, one number for each rank), uniform:K (all, in groups of K)",
     ),
     "schedule": Word(
         r"1f1b|gpipe|zero-bubble|v|interleaved(:[1-9]\d{0,2})?",
@@ -150,7 +151,8 @@ class PlanSpec:
         zero: ZeRO stage, 0 to 3.
         zero_group: Replicas that ZeRO shards over; None: all, those of `cp` too.
         gradients: Type in which gradients are summed; None: the framework's.
-        recompute: "none", "selective", "full", "block:K" or "uniform:K".
+        recompute: "none", "selective", "full", "uniform:K", "block:K", or "block:K+K+K" with a
+            number for each rank.
         schedule: "1f1b", "gpipe", "zero-bubble", "v" or "interleaved:CHUNKS".
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
         tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
@@ -273,9 +275,26 @@ class PlanSpec:
         return self.recompute.partition(":")[0]
 
     @property
-    def recompute_layers(self) -> int:
-        """Return K of "block:K" and "uniform:K", or 0 for the other kinds."""
-        return int(self.recompute.partition(":")[2] or 0)
+    def recompute_counts(self) -> tuple[int, ...]:
+        """Return the numbers of "block:K+K+K", of "block:K" and "uniform:K" one; else none."""
+        text = self.recompute.partition(":")[2]
+        return tuple(int(count) for count in text.split("+")) if text else ()
+
+    @property
+    def recomputes_by_rank(self) -> bool:
+        """Return whether every rank has its own number of layers to recompute."""
+        return len(self.recompute_counts) > 1
+
+    def recompute_on(self, rank: int) -> str:
+        """Return what a pipeline rank recomputes, as the word for all ranks says it."""
+        if not self.recomputes_by_rank:
+            return self.recompute
+        return f"{self.recompute_kind}:{self.recompute_layers(rank)}"
+
+    def recompute_layers(self, rank: int) -> int:
+        """Return K of "block:K" and "uniform:K" on a pipeline rank, or 0 for the other kinds."""
+        counts = self.recompute_counts or (0,)
+        return counts[min(rank, len(counts) - 1)]
 
     @property
     def splits_tokens(self) -> bool:
@@ -288,6 +307,19 @@ class PlanSpec:
 
 
 COLUMNS = tuple(WORDS)
+
+
+def check_recomputed_ranks(spec: PlanSpec) -> None:
+    """Check that layers to recompute that are said by rank are said of every rank.
+
+    Raises:
+        InputError: If there are more or fewer numbers than ranks.
+    """
+    count = len(spec.recompute_counts)
+    if spec.recomputes_by_rank and count != spec.pp:
+        raise InputError(
+            f"recompute={spec.recompute}: {count} numbers for {spec.pp} ranks; give one a rank"
+        )
 
 
 def parse_spec(text: str, source: str = "--given") -> PlanSpec:

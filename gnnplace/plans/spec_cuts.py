@@ -175,7 +175,12 @@ class AlikeStages(NamedTuple):
 
 @lru_cache(maxsize=8192)
 def alike_stages(
-    setting: PricingSetting, pp: int, schedule: str, layers: Layers | None
+    setting: PricingSetting,
+    pp: int,
+    schedule: str,
+    layers: Layers | None,
+    *,
+    is_first_apart: bool = False,
 ) -> AlikeStages:
     """Return the stages of plans with a number of ranks, a schedule and a cut, by their kinds.
 
@@ -184,6 +189,7 @@ def alike_stages(
         pp: Ranks.
         schedule: Its name and number of chunks.
         layers: Layers of every stage; None: as the framework cuts.
+        is_first_apart: Whether stages of rank 0 are of other kinds than those of other ranks.
     """
     spec = PlanSpec(pp=pp, schedule=schedule, layers=layers)
     numbers: dict[tuple[object, ...], int] = {}
@@ -192,7 +198,12 @@ def alike_stages(
     ranks, devices = chunk_ranks(schedule, pp), kinds_of_ranks(setting, pp)
     stages = segments_of_stages(setting, spec)
     for rank, (first, last) in zip(ranks, stages, strict=True):
-        key = (*kind_of_stage(setting, first, last), devices[rank])
+        is_apart_from_rest = is_first_apart and rank == 0
+        key = (
+            *kind_of_stage(setting, first, last),
+            devices[rank],
+            is_apart_from_rest,
+        )
         if key not in numbers:
             numbers[key] = len(ends)
             ends.append((first, last, rank))

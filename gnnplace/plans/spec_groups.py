@@ -309,7 +309,7 @@ class SpecGroup:
         return (
             spec.zero,
             spec.zero_group,
-            spec.recompute,
+            spec.recompute_on(rank),
             kind_of_stage(self.setting, first, last),
             self.kinds[rank],
         )

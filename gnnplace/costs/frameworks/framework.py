@@ -76,6 +76,7 @@ class Traits:
         kernels: The attention on some kinds of GPUs, where it is another there.
         overlaps_shards: Whether exchanges of shards may run under the products beside them.
         offloads: Values of the word `offload` that it has, without their numbers.
+        recomputes_by_rank: Whether every pipeline rank may recompute another number of layers.
     """
 
     cut: str
@@ -93,6 +94,7 @@ class Traits:
     overlaps_shards: bool = False
     offloads: tuple[str, ...] = ()
     gathers_once: bool = False
+    recomputes_by_rank: bool = False
 
     def attention_on(self, kind: str) -> str:
         """Return the attention on a kind of GPU."""
@@ -112,6 +114,7 @@ TRAITS: Mapping[str, Traits] = {
         cuda_graphs=("off", "layers", "iteration"),
         compiles=True,
         offloads=("optimizer", "optimizer+parameters", "activations"),
+        recomputes_by_rank=True,
     ),
     "nanotron": Traits(
         cut="cost",

@@ -242,4 +242,10 @@ def price_named(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Plan:
     """
     source = chain.source
     assert isinstance(source, DecoderCosts)
-    return plan_of(chain, cluster, priced_spec(source.setting, spec))
+    setting = source.setting
+    priced = plan_of(chain, cluster, priced_spec(setting, spec))
+    words = {
+        "words": str(spec.with_words(batch=spec.batch or setting.decoder.batch)),
+        "gradients": spec.gradients or setting.framework.traits.gradients,
+    }
+    return replace(priced, file=priced.file.model_copy(update=words))
