@@ -62,7 +62,10 @@ def run(args: Namespace) -> int:
         args.accept_other_loss,
     )
     location = Where(args.processes, args.dask, args.keep)
-    folder = RESULTS if args.output is None else args.output
+    if args.output is None:
+        folder = RESULTS
+    else:
+        folder = args.output
     return gnnplace.run_suite(
         _suite_file(args.suite), folder, console(), say, override, location
     )

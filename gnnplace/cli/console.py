@@ -260,7 +260,10 @@ class Bar:
                 self.drawn.add_task("")
                 self.drawn.start()
             match = COUNT.search(self.line)
-            counts = match.groups() if match else ("0", None)
+            if match:
+                counts = match.groups()
+            else:
+                counts = ("0", None)
             completed, total = (
                 None if text is None else int(text.replace(",", "")) for text in counts
             )

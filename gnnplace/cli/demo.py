@@ -58,7 +58,10 @@ def _print(road: Road) -> None:
         f"grouping, on {road.walking.cluster}"
     )
     out.print(comparison_table(road.rows, title))
-    eager = [eager_line(road.eager)] if road.eager else []
+    if road.eager:
+        eager = [eager_line(road.eager)]
+    else:
+        eager = []
     caveats = sorted({run.execution.caveat for run in road.runs.values()} - {""})
     caveat_lines = [f"not to be compared: {caveat}" for caveat in caveats]
     for line in [

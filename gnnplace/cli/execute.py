@@ -226,7 +226,10 @@ def _print_run(
     virtual = execution.virtual_step_time
     if disturbed:
         # The wall clock timed the other programs as well; the workers' own time is what compares.
-        comparison = f" ({prediction})" if prediction else ""
+        if prediction:
+            comparison = f" ({prediction})"
+        else:
+            comparison = ""
         line = (
             f"measured: {seconds_text(virtual)} of the workers' own time{comparison}; "
             f"{seconds_text(wall)} by the clock, because other programs had the cores "

@@ -50,4 +50,6 @@ def run(args: Namespace) -> int:
             soft_wrap=True,
         )
     write_study(study, folder)
-    return 0 if study.before is not None else 1
+    if study.before is not None:
+        return 0
+    return 1

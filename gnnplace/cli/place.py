@@ -305,7 +305,9 @@ def captured_as(args: Namespace, options: gnnplace.CaptureOptions) -> dict[str, 
     else:
         cut = {}
     entry = (stored if isinstance(stored, dict) else {}) | cut
-    return {OPTIONS_KEY: entry} if entry else {}
+    if entry:
+        return {OPTIONS_KEY: entry}
+    return {}
 
 
 def read_problem_of(

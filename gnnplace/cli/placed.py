@@ -82,7 +82,10 @@ def cluster_of(data: object) -> str:
         devices = data.get("device")
     else:
         devices = None
-    names = list(sequence) if isinstance(sequence, dict) else []
+    if isinstance(sequence, dict):
+        names = list(sequence)
+    else:
+        names = []
     if isinstance(devices, dict):
         names = names or sorted(set(devices.values()))
     kinds = {str(name).partition(":")[0] for name in names}

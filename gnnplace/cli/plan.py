@@ -418,7 +418,10 @@ def _plan_fit(args: Namespace, source: str | None) -> FitAnswer:
     cluster = plan_devices(
         args.cluster, args.memory_limit, constraints.headroom or args.headroom
     )
-    plan = None if source is None else read_given(source)
+    if source is None:
+        plan = None
+    else:
+        plan = read_given(source)
     assert not isinstance(plan, LaunchPlan)
     return fit_plan(job, cluster, plan, options, say)
 

@@ -166,8 +166,14 @@ class CapturedStep(ExplainedStep):
             slowed = condition.across
         else:
             slowed = condition.inside
-        of_shards = slowed if condition.exchanges else 0.0
-        of_replicas = of_shards if condition.replicas else 0.0
+        if condition.exchanges:
+            of_shards = slowed
+        else:
+            of_shards = 0.0
+        if condition.replicas:
+            of_replicas = of_shards
+        else:
+            of_replicas = 0.0
         fabric = ScaledFabric(
             cluster,
             exchanges=of_replicas,
@@ -296,7 +302,9 @@ class CapturedStep(ExplainedStep):
             pricer.cost(stage) == pricer.cost(megatron_stage)
             for stage, megatron_stage in zip(draft.stages, megatron.stages, strict=True)
         )
-        return "tp" if is_megatron else "shards"
+        if is_megatron:
+            return "tp"
+        return "shards"
 
     @cached_property
     def _choices(self) -> WordChoices:
@@ -336,7 +344,10 @@ class CapturedStep(ExplainedStep):
             case "schedule":
                 return self._with_schedule(plain, spec.schedule)
             case "sp":
-                border = "tokens" if spec.sp else "whole"
+                if spec.sp:
+                    border = "tokens"
+                else:
+                    border = "whole"
                 choice = SplitChoice(WEIGHTS, border=border)
                 return with_splits(self.planned.pricer, plain, (choice,))
             case "shards":

@@ -271,7 +271,10 @@ def summarize_steps(
     runs = split_runs(steps)
     # A run that stopped while it warmed up says nothing.
     long_enough = [run for run in runs if len(run) > WARM_UP_MIN]
-    run = long_enough[-1] if long_enough else max(runs, key=len)
+    if long_enough:
+        run = long_enough[-1]
+    else:
+        run = max(runs, key=len)
     notes = list(notes)
     if len(runs) > 1:
         index = next(i for i, candidate in enumerate(runs) if candidate is run)

@@ -98,7 +98,10 @@ def explain_step(
     changes = [PlanChange(text, answer) for text, answer in step.price_changes()]
     fitting = [change for change in changes if change.answer.feasible]
     parts = step_parts(step)
-    seconds = None if measured is None else measured.seconds
+    if measured is None:
+        seconds = None
+    else:
+        seconds = measured.seconds
     return StepExplanation(
         parts=parts,
         changes=tuple(sorted(fitting, key=lambda change: change.step_time)),

@@ -191,7 +191,7 @@ def _candidates(
     """Yield the changes that are tried: what is changed, how, and the plan to be priced."""
     framework = setting.framework
     for change in single_changes(spec, choices_of(framework)):
-        yield WORDS, change.told, setting, change.spec
+        yield WORDS, change.text, setting, change.spec
     for name in framework.traits.offloads:
         if name != "activations":
             values = [name]

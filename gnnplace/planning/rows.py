@@ -264,8 +264,8 @@ def _price_captured(
             answers.append(PlanAnswer(reason=str(error)))
             continue
         states = [entry.state for entry in plan.file.memory.values()]
-        whole = [entry.all - entry.slack for entry in plan.file.memory.values()]
-        k = max(range(len(whole)), key=whole.__getitem__)
+        totals = [entry.all - entry.slack for entry in plan.file.memory.values()]
+        k = max(range(len(totals)), key=totals.__getitem__)
         low, high = plan.file.interval or (None, None)
         answers.append(
             PlanAnswer(
@@ -278,8 +278,8 @@ def _price_captured(
                 states[k],
                 states[0],
                 states[-1],
-                whole[k],
-                whole[k],
+                totals[k],
+                totals[k],
                 float(plan.feasible),
                 None,
             )

@@ -202,7 +202,9 @@ def _path_data(explanation: Explanation, device_names: list[str]) -> dict[str, A
 
 
 def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    if np.isfinite(value):
+        return value
+    return None
 
 
 def difference_parts(difference: PlacementDifference) -> Iterator[str | Table]:

@@ -30,9 +30,15 @@ def fit_lines(answer: FitAnswer) -> list[str]:
         chance = ""
     else:
         chance = f" ({answer.answer.fits:.0%} likely to fit)"
-    model = "" if answer.job is None else f"{answer.job.model} "
+    if answer.job is None:
+        model = ""
+    else:
+        model = f"{answer.job.model} "
     adapters = setting.decoder.adapters
-    trained = "" if adapters is None else f"{adapters.label}, "
+    if adapters is None:
+        trained = ""
+    else:
+        trained = f"{adapters.label}, "
     # What was asked, and the verdict.
     lines = [
         f"{model}on {setting.cluster.name}: {verdict}{chance}",

@@ -120,7 +120,10 @@ def write_report(
 
 def _row(placement: Placement, simulation: Simulation, name: str) -> Row:
     bound = placement.lower_bound
-    gap = simulation.step_time / bound - 1 if bound else None
+    if bound:
+        gap = simulation.step_time / bound - 1
+    else:
+        gap = None
     return Row(
         placer=name,
         predicted=simulation.step_time if np.isfinite(simulation.step_time) else None,

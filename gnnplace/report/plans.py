@@ -218,7 +218,10 @@ def _handed(faster: OpPlacement, step_time: float | None = None) -> list[str]:
         against = "where no plan fits"
     else:
         against = f"against {step_text(step_time)}"
-    run = f"; run `{faster.command}`" if faster.command else ""
+    if faster.command:
+        run = f"; run `{faster.command}`"
+    else:
+        run = ""
     return [f"  op placement is faster: {step_text(faster.step_time)} {against}{run}"]
 
 
@@ -331,7 +334,10 @@ def _meshed(stage: StageEntry) -> object:
 
 
 def _mesh(stage: StageEntry, until: str = "") -> str:
-    options = [f"ZeRO {stage.zero}"] if stage.zero else []
+    if stage.zero:
+        options = [f"ZeRO {stage.zero}"]
+    else:
+        options = []
     if stage.recompute.kind == "selective":
         part = "attention of "
     else:
@@ -427,7 +433,10 @@ def _said_of(block: Mapping[str, str]) -> dict[str, str]:
     ]
     calls = (word for call, word in block.items() if not call.endswith(".w"))
     by_tokens = sum(word == "S1" or word.startswith("S0/") for word in calls)
-    written = block.get("softmax") if "matmul" in block else None
+    if "matmul" in block:
+        written = block.get("softmax")
+    else:
+        written = None
     if (heads := block.get("scaled_dot_product_attention", written)) is not None:
         layouts = {
             "S1": MEGATRON if cut else ULYSSES,
@@ -480,7 +489,10 @@ def run_lines(run: Run) -> list[str]:
             f"measured {step_text(run.measured)} a step (median of {len(run.seconds)})"
         )
         if file.step_time is not None:
-            inside = "inside" if run.covered else "outside"
+            if run.covered:
+                inside = "inside"
+            else:
+                inside = "outside"
             line += (
                 f", predicted {step_text(file.step_time)} ({step_text(low)} to "
                 f"{step_text(high)}: the measured time is {inside})"
@@ -515,7 +527,10 @@ def plan_page(plan: Plan, told: Sequence[str] = ()) -> str:
         told: lines about a run of it.
     """
     file = plan.file
-    parts = [paragraph(plan.reason)] if plan.reason else []
+    if plan.reason:
+        parts = [paragraph(plan.reason)]
+    else:
+        parts = []
     parts += [heading("What a run of it gave"), *map(paragraph, told)] if told else []
     parts += [heading("Stages"), _stages(plan), *_meshes(file)]
     step = plan_timeline(plan)

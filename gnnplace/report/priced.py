@@ -45,7 +45,10 @@ def priced_lines(priced: PricedTable) -> Iterator[str]:
         else:
             fits = f"{answer.fits:.0%}"
         within = f"{answer.low:.4g} to {answer.high:.4g} s"
-        why = "" if answer.feasible else f": {answer.reason}"
+        if answer.feasible:
+            why = ""
+        else:
+            why = f": {answer.reason}"
         yield (
             f"{answer.step_time:>8.4g} s  {within:>21}  {rate:>10}  {memory:>8}  {fits:>4}  "
             f"{words}{why}"

@@ -90,7 +90,10 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     if goal.name != FEWEST:
         return []
     devices = answer.tables.problem.devices
-    count = "1 device" if devices == 1 else f"{devices} devices"
+    if devices == 1:
+        count = "1 device"
+    else:
+        count = f"{devices} devices"
     line = f"fewest devices within {within}: {count}"
     if answer.reasons:
         fewer = max(answer.reasons)

@@ -53,7 +53,10 @@ def comparison_table(rows: Sequence[Row], title: str) -> Table:
     table.add_column("remarks", overflow="fold")
     for row in sorted(rows, key=lambda row: (row.predicted is None, row.predicted)):
         cells = _cells(row, base, mode)
-        style = "bold green" if row.placer == "best" else None
+        if row.placer == "best":
+            style = "bold green"
+        else:
+            style = None
         remarks = row.error or "; ".join(
             part for part in (row.note, row.verified) if part
         )

@@ -249,7 +249,7 @@ def _layer_costs(
         "forward": passes.forward,
         "backward": passes.backward - weights,
         "weights": weights,
-        "recomputed": passes.again,
+        "recomputed": passes.recomputed,
         "attention": passes.selective,
         "saved": layer_kept.everything,
         "scores": layer_kept.everything - layer_kept.selective,

@@ -47,13 +47,13 @@ class PassSeconds:
     Attributes:
         forward: Seconds of the forward pass.
         backward: Seconds of the backward pass, without recomputation.
-        again: Seconds that full recomputation adds to the backward pass.
+        recomputed: Seconds that full recomputation adds to the backward pass.
         selective: Seconds that selective recomputation adds to it.
     """
 
     forward: float
     backward: float
-    again: float = 0.0
+    recomputed: float = 0.0
     selective: float = 0.0
 
 

@@ -133,7 +133,7 @@ def rows_of(
         rates.state,
         rates.end,
         np.maximum(pricer.most_freed(costs), costs.scores),
-        rates.again,
+        rates.recomputed,
         costs.scores,
         costs.attention,
     ]

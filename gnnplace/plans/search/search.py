@@ -171,19 +171,19 @@ class Shortlist:
     Attributes:
         chain: The model as a chain of segments, with their prices.
         fabric: The cluster, and what exchanges take on it.
-        found: Plans that fit, by draft.
+        priced: Plans that fit, by draft.
     """
 
     chain: Chain
     fabric: MeshFabric
-    found: dict[Draft, Priced] = field(default_factory=dict)
+    priced: dict[Draft, Priced] = field(default_factory=dict)
     _pricers: dict[int, Pricer] = field(default_factory=dict)
     _seen: set[Draft] = field(default_factory=set)
 
     @property
     def best(self) -> list[Priced]:
         """Return the plans, the fastest first."""
-        return sorted(self.found.values(), key=attrgetter("step_time"))
+        return sorted(self.priced.values(), key=attrgetter("step_time"))
 
     def pipelines(self, schedules: Sequence[str]) -> list[Priced]:
         """Return the fastest `FEW` plans of several stages that are near the best.
@@ -241,8 +241,8 @@ class Shortlist:
             priced = realized(self.pricer(draft.size), draft)
             fits = priced is not None and priced.lacking[1] <= 0
             if priced is not None and fits and obeys(draft, self.chain):
-                self.found[draft] = priced
-        return self.found.get(draft)
+                self.priced[draft] = priced
+        return self.priced.get(draft)
 
 
 def obeys(draft: Draft, chain: Chain) -> bool:
@@ -282,7 +282,7 @@ def shortlisted(
     queue = iter([draft for _, draft in sorted(drafts, key=itemgetter(0))][:LONG_LIST])
     for draft in queue:
         shortlist.add(draft)
-        if len(shortlist.found) >= SHORT_LIST:
+        if len(shortlist.priced) >= SHORT_LIST:
             break
     for priced in shortlist.pipelines(("1f1b",)):
         for schedule in OTHERS:

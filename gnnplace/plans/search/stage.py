@@ -212,7 +212,7 @@ class SegmentRates(NamedTuple):
         weights: Seconds of exchanges with the gradients of weights.
         end: Seconds after the last micro-batch.
         state: Bytes of state.
-        again: Seconds that computing a segment again adds at least.
+        recomputed: Seconds that computing a segment again adds at least.
         working: Bytes at work that a stage with the segment has at least.
     """
 
@@ -221,7 +221,7 @@ class SegmentRates(NamedTuple):
     weights: FloatArray
     end: FloatArray
     state: FloatArray
-    again: FloatArray
+    recomputed: FloatArray
     working: FloatArray
 
 
