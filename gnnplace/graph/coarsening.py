@@ -88,7 +88,10 @@ def coarsen(
 def _attach(groups: Contraction, attach: IntArray | None) -> None:
     for op, anchor in enumerate([] if attach is None else attach.tolist()):
         a = groups.find(op)
-        b = groups.find(anchor) if anchor >= 0 else -1
+        if anchor >= 0:
+            b = groups.find(anchor)
+        else:
+            b = -1
         if b >= 0 and a != b and groups.compatible(a, b):
             groups.merge(*groups.ordered(a, b))
 

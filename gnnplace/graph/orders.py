@@ -318,7 +318,9 @@ def base_of(name: str) -> str | None:
     learned, plus, base = name.partition("+")
     if learned != LEARNED:
         return None
-    return base if plus else "upward-rank"
+    if plus:
+        return base
+    return "upward-rank"
 
 
 def check_network_order(name: str, *also: str) -> None:
@@ -372,7 +374,10 @@ def traversal(
             permutation of the ops.
     """
     check_order(name)
-    make = ORDERS[name].make if name in ORDERS else None
+    if name in ORDERS:
+        make = ORDERS[name].make
+    else:
+        make = None
     if make is not None:
         return make(graph, cost, edge_cost, seed)
     try:

@@ -385,7 +385,10 @@ def calibrate(
     """
     if clock not in ("auto", *CLOCKS):
         raise InputError(f"--clock {clock!r}: must be auto, {' or '.join(CLOCKS)}")
-    clock_name = None if clock == "auto" else clock
+    if clock == "auto":
+        clock_name = None
+    else:
+        clock_name = clock
     stored = stored_samples(store, selection or Selection(), clock_name, machine())
     if not stored:
         raise InputError(

@@ -109,7 +109,9 @@ def _cell(value: float | bool | str | None) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        if value:
+            return "true"
+        return "false"
     if isinstance(value, str):
         return value
     return repr(float(value))

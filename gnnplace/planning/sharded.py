@@ -249,7 +249,10 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
     layers = split.layers
     calls = without_dropped_attention(split.layers.calls)
     cuts = cuts_of(calls, rules_of(calls))
-    members = [name for segment in cuts.segments for name in segment.members]
+    members = []
+    for segment in cuts.segments:
+        for name in segment.members:
+            members.append(name)
     # A plan's file has placements of the calls of segments alone.
     inner = split.mesh[-1]
     inside = frozenset(members)

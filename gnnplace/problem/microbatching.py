@@ -140,15 +140,16 @@ class _Copies:
             for i, share in zip(self.origin, self.share, strict=True)
         ]
         cut = np.flatnonzero(~self.single[old.producer])
-        tensors = [
-            (
-                int(copy[old.producer[k]]),
-                float(old.size[k]) / scale,
-                copy[old.consumers(int(k))],
-            )
-            for copy in self.copy
-            for k in cut
-        ]
+        tensors = []
+        for copy in self.copy:
+            for k in cut:
+                tensors.append(
+                    (
+                        int(copy[old.producer[k]]),
+                        float(old.size[k]) / scale,
+                        copy[old.consumers(int(k))],
+                    )
+                )
         tensors += self._turn_tensors() + self._update_tensors()
         return ComputationGraph.from_tensors(names, tensors)
 

@@ -193,7 +193,10 @@ def placed_microbatches(data: object) -> int:
         devices = data.get("device")
     else:
         devices = None
-    names = devices if isinstance(devices, dict) else {}
+    if isinstance(devices, dict):
+        names = devices
+    else:
+        names = {}
     suffixes = [str(name).rpartition("#")[2] for name in names if "#" in str(name)]
     return 1 + max((int(s) for s in suffixes if s.isdecimal()), default=0)
 

@@ -406,7 +406,9 @@ def _forbidden(ops: list[OpEntry], cluster: Cluster) -> BoolArray | None:
     forbid = np.zeros((len(ops), cluster.num_devices), dtype=bool)
     for i, op in ((i, op) for i, op in enumerate(ops) if op.forbid):
         forbid[i, [cluster.device_index[name] for name in op.forbid]] = True
-    return forbid if forbid.any() else None
+    if forbid.any():
+        return forbid
+    return None
 
 
 def _op_faults(file: ProblemFile) -> list[str]:

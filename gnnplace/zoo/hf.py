@@ -242,7 +242,8 @@ def _quantization(value: object) -> str:
         (value[key] for key in ("bits", "w_bit", "nbits") if key in value), None
     )
     for key, width in (("load_in_8bit", 8), ("load_in_4bit", 4)):
-        bits = width if value.get(key) else bits
+        if value.get(key):
+            bits = width
     if bits is None:
         return method
     return f"{method}, {bits} bits"

@@ -20,7 +20,7 @@ from gnnplace.report.pictures import Axis, Series, chart
 
 if TYPE_CHECKING:
     from benchmarks.studies.costs.study import CostStudy
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 HEAD = """# Predicted times of ops and steps against published ones
 
@@ -248,7 +248,7 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def step_picture(study: CostStudy) -> Figure:
+def step_picture(study: CostStudy) -> Picture:
     """Predicted over published, of both passes."""
     series = []
     for name, rows in (("all tables", study.steps), ("own shapes out", study.unseen)):
@@ -268,7 +268,7 @@ def step_picture(study: CostStudy) -> Figure:
     )
 
 
-def network_picture(study: CostStudy) -> Figure:
+def network_picture(study: CostStudy) -> Picture:
     """Predicted against published, by GPU."""
     series = []
     for gpu in dict.fromkeys(row.gpu for row in study.networks):

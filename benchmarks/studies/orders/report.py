@@ -27,7 +27,7 @@ from gnnplace.errors import InputError
 from gnnplace.report.pictures import heat
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 FloatArray = NDArray[np.float64]
 ONE, BEST_SIZE = "one", "best_size"
@@ -291,7 +291,7 @@ def _reference(part: Part) -> int:
     return part.orders.index(REFERENCE) if REFERENCE in part.orders else _common(part)
 
 
-def picture(parts: Sequence[Part]) -> Figure:
+def picture(parts: Sequence[Part]) -> Picture:
     """Families by orders: how far each order is behind the family's best, in percent."""
     orders = tuple(o for o in STUDIED if any(o in part.orders for part in parts))
     title = "Step time above the family's best order, %"

@@ -232,7 +232,10 @@ def _linear(op: ProgramOp, values: Values) -> list[Kernel]:
 
 
 def _product_of(op: ProgramOp, values: Values, left: tuple[int, ...], n: int) -> Kernel:
-    suffix = ".backward" if op.phase == BACKWARD else ""
+    if op.phase == BACKWARD:
+        suffix = ".backward"
+    else:
+        suffix = ""
     if len(left) == 3 and "bmm" in op_name(op):
         batch = left[0]
     else:

@@ -329,7 +329,10 @@ class _Walk:
     def unit_of(self, module: str) -> str | None:
         """Return the outermost unit that a module is in, or None."""
         if module not in self._unit:
-            parts = module.split(".") if module else []
+            if module:
+                parts = module.split(".")
+            else:
+                parts = []
             around = [".".join(parts[:k]) for k in range(len(parts) + 1)]
             self._unit[module] = next(
                 (name for name in around if name in self._unsplit), None

@@ -100,9 +100,11 @@ def check_actions(
 
 def _fault(source: str, rows: Sequence[Row], action: Action, why: str) -> FormatError:
     """Return an error that names an action and, if the rows have it, its row and position."""
-    places = [
-        (p, k) for p, row in enumerate(rows) for k, a in enumerate(row) if a == action
-    ]
+    places = []
+    for p, row in enumerate(rows):
+        for k, a in enumerate(row):
+            if a == action:
+                places.append((p, k))
     if places:
         position = "[{}][{}]".format(*places[-1])
     else:

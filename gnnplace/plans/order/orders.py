@@ -482,7 +482,10 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
             elif k == F:
                 urgency = 0 if late[c] else 3
             else:
-                urgency = 2 if weights[c] else 4
+                if weights[c]:
+                    urgency = 2
+                else:
+                    urgency = 4
             if urgency < best_u or (urgency == best_u and m < best_m):
                 best_c = c
                 best_k = k

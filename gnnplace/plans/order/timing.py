@@ -49,7 +49,10 @@ class Timing:
     def spans(self) -> list[tuple[str, int, float, float]]:
         """Return the name, the rank, and the start and end in seconds, of every op."""
         simulation = self.simulation
-        rank = {n: p for p, names in enumerate(_names(self.orders)) for n in names}
+        rank = {}
+        for p, names in enumerate(_names(self.orders)):
+            for n in names:
+                rank[n] = p
         return [
             (name, rank[name], float(simulation.start[i]), float(simulation.finish[i]))
             for i, name in enumerate(self.problem.graph.names)

@@ -94,17 +94,18 @@ def own_cluster(file: PartitioningFile) -> Cluster:
         for i in range(file.maxCPUs)
     ]
     speed = {2: BANDWIDTH / 2, 1: BANDWIDTH, 0: FREE}
-    links = [
-        Link(
-            source=a.name,
-            target=b.name,
-            latency=0.0,
-            bandwidth=speed[(a.kind == "acc") + (b.kind == "acc")],
-        )
-        for a in devices
-        for b in devices
-        if a.name != b.name
-    ]
+    links = []
+    for a in devices:
+        for b in devices:
+            if a.name != b.name:
+                links.append(
+                    Link(
+                        source=a.name,
+                        target=b.name,
+                        latency=0.0,
+                        bandwidth=speed[(a.kind == "acc") + (b.kind == "acc")],
+                    )
+                )
     return Cluster(tuple(devices), tuple(links))
 
 

@@ -159,18 +159,19 @@ def read_placeto(path: str | Path, cluster: Cluster | None) -> Problem:
 def three_devices() -> Cluster:
     """Return the devices of their simulator, each with one bus to all others."""
     names = [f"gpu:{index}" for index in range(NUM_DEVICES)]
-    links = [
-        Link(
-            source=source,
-            target=target,
-            latency=LATENCY,
-            bandwidth=BANDWIDTH,
-            channel=f"bus of {source}",
-        )
-        for source in names
-        for target in names
-        if source != target
-    ]
+    links = []
+    for source in names:
+        for target in names:
+            if source != target:
+                links.append(
+                    Link(
+                        source=source,
+                        target=target,
+                        latency=LATENCY,
+                        bandwidth=BANDWIDTH,
+                        channel=f"bus of {source}",
+                    )
+                )
     devices = tuple(Device(name=name, kind="gpu", memory=MOST) for name in names)
     return Cluster(devices, tuple(links), "placeto")
 

@@ -8,11 +8,11 @@ from gnnplace.plans.hybrid.advice import (
     advise,
     crossover,
     gain_at_scale,
-    hours,
     sentence,
 )
 from gnnplace.plans.hybrid.gradients import StepParts
 from gnnplace.plans.hybrid.splits import SplitRow
+from gnnplace.units import training_text
 
 
 def row(groups: int, devices: int, seconds: float | None) -> SplitRow:
@@ -74,8 +74,8 @@ def test_where_data_parallelism_does_not_fit() -> None:
 
 def test_times_for_people() -> None:
     """Units change at twice their size."""
-    assert hours(90.0) == "90 s"
-    assert hours(600.0) == "10 min"
-    assert hours(36000.0) == "10 h"
-    assert hours(10 * 86400.0) == "10 days"
-    assert hours(float("inf")) == "unknown"
+    assert training_text(90.0) == "90 s"
+    assert training_text(600.0) == "10 min"
+    assert training_text(36000.0) == "10 h"
+    assert training_text(10 * 86400.0) == "10 days"
+    assert training_text(float("inf")) == "unknown"

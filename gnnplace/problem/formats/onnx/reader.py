@@ -113,11 +113,10 @@ def _build_problem(name: str, scope: Scope, cluster: Cluster | None) -> Problem:
     for weight, sharing in readers.items():
         if weight.value.bytes > MAX_COPIED:
             classes.union(*sharing)
-    sizes = {
-        root: len(members)
-        for members in classes.to_sets()
-        for root in (classes[min(members)],)
-    }
+    sizes = {}
+    for members in classes.to_sets():
+        for root in (classes[min(members)],):
+            sizes[root] = len(members)
 
     state = [0] * len(nodes)
     for weight, sharing in readers.items():

@@ -234,7 +234,10 @@ def _product_shape(first: Sequence[int], second: Sequence[int]) -> tuple[int, ..
         raise ValueError("sizes of a product")
     batch = np.broadcast_shapes(tuple(first[:-2]), tuple(second[:-2]))
     rows = first[-2:-1]
-    columns = second[-1:] if len(second) > 1 else ()
+    if len(second) > 1:
+        columns = second[-1:]
+    else:
+        columns = ()
     return (*batch, *rows, *columns)
 
 
