@@ -91,6 +91,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launchers import READ_NAMES
     from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.names import ZBV
     from gnnplace.plans.order.orders import FORWARD as FORWARD
     from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
     from gnnplace.plans.order.orders import FULL as FULL
@@ -255,6 +256,7 @@ __all__ = [
     "WEIGHT_PASS",
     "WHOLE_WORDS",
     "WORDS",
+    "ZBV",
     "Action",
     "ActionRows",
     "Adapters",
