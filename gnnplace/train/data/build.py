@@ -30,7 +30,8 @@ from gnnplace.train.data.captured_graph import (
 )
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import write_sums
-from gnnplace.train.data.recipes import STORE, Recipe, recipe
+from gnnplace.train.data.measured_pairs import PROFILES, ROWS, measure_pairs
+from gnnplace.train.data.recipes import MEASURED, STORE, Recipe, recipe
 from gnnplace.train.data.release import RELEASE, build_release
 
 Say = Callable[[str], None]
@@ -120,10 +121,15 @@ def build_store(
         say(
             f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if is_current else ''}"
         )
+    measured = of.name == MEASURED
+    if measured:
+        measure_pairs(target, models, say)
     graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
     write_text(target / CARD, card(graphs, of))
-    write_sums(target)
-    write_croissant(target, sorted(target.glob("*.npz")), description_of(of))
+    rows = [PROFILES, ROWS] if measured else []
+    write_sums(target, rows)
+    files = [*sorted(target.glob("*.npz")), *(target / name for name in rows)]
+    write_croissant(target, files, description_of(of))
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
