@@ -41,6 +41,12 @@ CARD = "README.md"
 HEADINGS = (
     "| graph | family | ops | tensors | depth | parallel | state, MB | captured from |"
 )
+MEASURED_LINES = [
+    "* **Measured pairs**: `pairs.jsonl` has eight placements a graph with predicted and measured",
+    "  seconds of a step on two CPU workers, `profiles.jsonl` the op times and links that the",
+    "  predictions are by; `gnnplace/train/data/measured_pairs.py` names the keys. The command",
+    "  goes on where it was stopped; remove both files to measure on another machine.",
+]
 REFERENCE = (
     0  # kind that parallelism is told for: the CPU, which launches cost least on
 )
@@ -121,15 +127,13 @@ def build_store(
         say(
             f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if is_current else ''}"
         )
-    measured = of.name == MEASURED
-    if measured:
+    if of.name == MEASURED:
         measure_pairs(target, models, say)
-    graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
-    write_text(target / CARD, card(graphs, of))
-    rows = [PROFILES, ROWS] if measured else []
-    write_sums(target, rows)
-    files = [*sorted(target.glob("*.npz")), *(target / name for name in rows)]
-    write_croissant(target, files, description_of(of))
+    paths = sorted(target.glob("*.npz"))
+    rows = [target / name for name in (PROFILES, ROWS) if (target / name).is_file()]
+    write_text(target / CARD, card([read_captured(path) for path in paths], of))
+    write_sums(target, [path.name for path in rows])
+    write_croissant(target, [*paths, *rows], description_of(of))
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
@@ -203,12 +207,19 @@ def _launches(program: Program, kind: str) -> FloatArray:
 
 def description_of(recipe_of_set: Recipe) -> DataSetCard:
     """Return the contents of the machine-readable description of a recipe's graphs."""
+    measured = recipe_of_set.name == MEASURED
     return DataSetCard(
         name=f"gnnplace-{recipe_of_set.name}",
         description=f"Captured training steps as graphs of ops. {recipe_of_set.about}",
         collection=(
             "Training steps (forward, backward, update) of public model architectures with random "
             "weights and inputs were captured by gnnplace on a CPU."
+            + (
+                " Eight placements of each were run on two CPU workers of one machine, checked "
+                "against one process; the shortest of ten steps counts."
+                if measured
+                else ""
+            )
         ),
         limitations=f"Costs are roofline estimates and not measured. {recipe_of_set.gaps}",
         use_cases="Learning and testing of device placement and cost models.",
@@ -228,6 +239,7 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
         f"* **Costs**: roofline estimates from published peaks of {', '.join(kinds)},",
         "  split into launches and work of the whole batch; nothing is measured, so any machine",
         "  builds the same graphs.",
+        *(MEASURED_LINES if of.name == MEASURED else []),
         f"* **Made by** `gnnplace data build FOLDER --recipe {of.name}`; read by",
         "  `gnnplace.train.data.captured.CapturedStore(FOLDER)` and "
         "`gnnplace.train.data.graph_dataset`;",

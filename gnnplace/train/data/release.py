@@ -463,7 +463,7 @@ def _measured_lines(members: Sequence[PlacedGraph]) -> list[str]:
         f"**{sum(clocks.values())} pairs of {len(pairs)} graphs were measured** on two CPU workers",
         f"of one machine, {' and '.join(by_clock)}. Their predicted times are by op times and",
         f"links that were profiled on that machine; they are off by {whole.mape:.1%} (mean; bias",
-        f"{whole.bias:+.1%}), and the rank correlation of predicted and measured times of a graph's",
-        f"placements is {rank:.2f} (median over graphs). `pairs.csv` has both times.",
+        f"{whole.bias:+.1%}), and the rank correlation of predicted and measured times of the",
+        f"placements of a graph is {rank:.2f} (median over graphs). `pairs.csv` has both times.",
         "",
     ]

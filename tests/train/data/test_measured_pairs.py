@@ -175,3 +175,5 @@ def test_building_the_recipe_lists_its_measurements(folder):
     described = json.loads((folder / "croissant.json").read_text())
     names = {entry["name"] for entry in described["distribution"]}
     assert names == {"small.npz", PROFILES, ROWS}
+    assert "Eight placements of each were run" in described["rai:dataCollection"]
+    assert "* **Measured pairs**" in (folder / "README.md").read_text()
