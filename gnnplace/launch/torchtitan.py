@@ -33,7 +33,7 @@ from gnnplace.launch.launch_plan import (
     header,
     with_header,
 )
-from gnnplace.launch.layer_details import LLAMA, LayerDetails
+from gnnplace.launch.layer_details import LLAMA, YARN, LayerDetails
 from gnnplace.launch.offloading import EVERYTHING, fsdp_offload
 from gnnplace.launch.torchtitan_model import (
     FLAVOR,
@@ -131,6 +131,38 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
             experts=ExpertLayers(128, 8, 768),
         ),
     ),
+    "gpt_oss_20b": (
+        "20b",
+        DecoderSizes(
+            24,
+            2880,
+            64,
+            8,
+            2880,
+            4096,
+            201088,
+            own_head_size=64,
+            vectors=13856,
+            expert_vectors=276_480,
+            experts=ExpertLayers(32, 4, 2880),
+        ),
+    ),
+    "gpt_oss_120b": (
+        "120b",
+        DecoderSizes(
+            36,
+            2880,
+            64,
+            8,
+            2880,
+            4096,
+            201088,
+            own_head_size=64,
+            vectors=13952,
+            expert_vectors=1_105_920,
+            experts=ExpertLayers(128, 4, 2880),
+        ),
+    ),
 }
 LOOPED = {"pipeline_parallel_schedule": "Interleaved1F1B"}
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
@@ -155,6 +187,8 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "qwen3_14b": (4 * 4096, 4096, {}, FULL),
     "qwen3_32b": (2 * 4096, 4096, {}, FULL),
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
+    "gpt_oss_20b": (8192, 8192, {}, FULL),
+    "gpt_oss_120b": (8192, 8192, {}, FULL),
 }
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
 LAYERS: Mapping[str, LayerDetails] = {
@@ -174,11 +208,29 @@ LAYERS: Mapping[str, LayerDetails] = {
         type="qwen3_moe", rotary_base=1_000_000, norm_epsilon=1e-6
     ),
     "qwen3": LayerDetails(type="qwen3", rotary_base=1_000_000, norm_epsilon=1e-6),
+    "gpt_oss": LayerDetails(
+        type="gpt_oss",
+        rotary_base=150_000,
+        norm_epsilon=1e-5,
+        rotary_scaling=(
+            ("beta_fast", 32.0),
+            ("beta_slow", 1.0),
+            ("factor", 32.0),
+            ("original_max_position_embeddings", 4096),
+            ("rope_type", YARN),
+            ("truncate", False),
+        ),
+    ),
 }
 """What layers of its configurations have beside sizes, by what the names of these begin with."""
 DEEPSEEK_EPSILON = 1e-5
 """Of norms of its DeepSeek-V3, which the published models do not have."""
-FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
+FAMILIES = (
+    "llama3",
+    "deepseek_v3",
+    "qwen3",
+    "gpt_oss",
+)  # folders of `torchtitan/models`
 SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -11,7 +11,9 @@ from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.layer_details import FEATURES, PLAIN, layer_details
+from gnnplace.launch.torchtitan import read_torchtitan
 from gnnplace.launch.writing import write_launch_plan
+from gnnplace.plans import DecoderSizes
 from gnnplace.plans.decoders.decoder import catalogue_decoder
 
 
@@ -138,6 +140,47 @@ def test_torchtitan_is_given_models_that_its_registry_lacks(model, entries):
     for entry in entries:
         assert entry in text
     assert [line for line in lines if "norm epsilon: not known" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "entries"),
+    [
+        (
+            "moonshotai/Kimi-K2-Instruct",
+            [
+                "'num_experts': 384",
+                "'router_route_scale': 2.827",
+                "'rope_factor': 32.0",
+            ],
+        ),
+        (
+            "moonshotai/Moonlight-16B-A3B",
+            ["'q_lora_rank': 0", "'num_shared_experts': 2", "{'theta': 50000.0}"],
+        ),
+        (
+            "deepseek-ai/DeepSeek-V2",
+            ["'router_score_func': 'softmax'", "'router_num_limited_groups': 3"],
+        ),
+    ],
+)
+def test_torchtitan_is_given_deepseek_s_layers_of_other_sizes(model, entries):
+    text, _ = written(model, "torchtitan")
+    assert 'deepseekv3_configs["gnnplace"] = _model' in text
+    for entry in entries:
+        assert entry in text
+    sizes = catalogue_decoder(model)
+    assert sizes is not None
+    back = read_torchtitan(text, "file").sizes
+    assert back == DecoderSizes(
+        **{f.name: getattr(replace(sizes, batch=1), f.name) for f in fields(back)}
+    )
+
+
+@pytest.mark.parametrize("size", ["20b", "120b"])
+def test_torchtitan_has_configurations_of_gpt_oss(size):
+    text, lines = written(f"openai/gpt-oss-{size}", "torchtitan")
+    assert f"config = gpt_oss_{size}()" in text
+    assert lines == []
 
 
 def test_norms_of_torchtitan_s_deepseek_get_the_model_s_epsilon():
