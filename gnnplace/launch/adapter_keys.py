@@ -1,7 +1,8 @@
 """Low-rank adapters that a launch file states: their rank and products, as `--lora` has them.
 
-Modules are those of peft's `target_modules` on transformers' classes, NeMo's and Megatron-Bridge's.
-What is no product of a layer (an embedding, the head, a regular expression) is a line of the answer.
+Modules are those of peft's `target_modules` on transformers' classes, NeMo's and
+Megatron-Bridge's. What is no product of a layer (an embedding, the head, a regular expression) is a
+line of the answer.
 """
 
 from __future__ import annotations

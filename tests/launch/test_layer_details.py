@@ -193,7 +193,8 @@ def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     text, lines = written("microsoft/Phi-4-mini-instruct", "megatron-lm")
     assert "--rotary-percent 0.75" in text
     assert lines == [
-        "norm epsilon: not known of this model; the launcher's default counts"
+        "rotary scaling longrope: is not written; set it before weights are loaded",
+        "norm epsilon: not known of this model; the launcher's default counts",
     ]
     assert (
         "model.rotary_percent=0.75\n"
@@ -205,6 +206,16 @@ def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     ):
         with pytest.raises(InfeasibleError, match=reason):
             written("microsoft/Phi-4-mini-instruct", launcher)
+
+
+def test_scaling_that_a_launcher_has_no_key_for_is_a_line_or_refused():
+    """Phi-3's factors by frequency: no launcher's file has a key for them."""
+    name = "microsoft/Phi-3.5-mini-instruct"
+    line = "rotary scaling longrope: is not written; set it before weights are loaded"
+    for launcher in ("megatron-lm", "megatron-bridge", "nanotron"):
+        assert line in written(name, launcher)[1]
+    with pytest.raises(InfeasibleError, match="no code for rotary scaling longrope"):
+        written(name, "torchtitan")
 
 
 def test_torchtitan_refuses_layers_that_it_has_no_code_for():
