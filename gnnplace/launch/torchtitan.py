@@ -618,6 +618,7 @@ def _read_function(
                 and isinstance(node.args[0], ast.Constant)
             ):
                 model = _known_flavor(name, str(node.args[0].value))
+                data["converters"] = _converters(node)
             elif base in CONFIGS:
                 data[CONFIGS[base]] |= {
                     k.arg: _literal(k.value) for k in node.keywords if k.arg
@@ -634,6 +635,32 @@ def _read_function(
             elif len(path) == 2 and path[0] in CONFIGS.values():
                 data[path[0]][path[1]] = _literal(node.value)
     return data, model
+
+
+def _conversion_notes(keys: Keys, model: str | None) -> list[str]:
+    """Return a line for what a model is converted by, such as to products in float8."""
+    notes = ["float8 products: priced in bf16"] if model == FLOAT8 else []
+    converters = keys.get("converters")
+    if isinstance(converters, list) and converters:
+        listed = ", ".join(map(str, converters))
+        notes.append(
+            f"converters {listed}: priced in bf16, and without what they change"
+        )
+    return notes
+
+
+def _converters(call: ast.Call) -> list[str]:
+    """Return the names of what a model's configuration is converted by, such as to float8."""
+    values = [k.value for k in call.keywords if k.arg == "converters"]
+    calls = [
+        _dotted(node.func)
+        for value in values
+        for node in ast.walk(value)
+        if isinstance(node, ast.Call)
+    ]
+    names = [name.removesuffix(".Config").rpartition(".")[2] for name in calls]
+    unknown = [ast.unparse(value) for value in values if not calls]
+    return [name for name in (*names, *unknown) if name and name not in ("None", "[]")]
 
 
 def _known_flavor(function: str, flavor: str) -> str | None:
@@ -729,7 +756,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
     if reshard == "always" and pp > 1:
         notes.append(f"{RESHARD} = always: priced as gathered once a step")
-    notes += ["float8 products: priced in bf16"] if model == FLOAT8 else []
+    notes += _conversion_notes(keys, model)
     compiled, parts = keys.switch("compile.enable"), keys.get("compile.components")
     if compiled and isinstance(parts, list) and "model" not in parts:
         compiled, notes = (
