@@ -87,10 +87,10 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem import write_placement as write_placement
     from gnnplace.problem import write_problem as write_problem
     from gnnplace.report import caches as caches
+    from gnnplace.report import describe_environment as environment
     from gnnplace.report import walk_road as walk_road
     from gnnplace.report import write_page as write_page
     from gnnplace.report import write_report as write_report
-    from gnnplace.report.environment import environment as environment
     from gnnplace.run.device_maps import check_device_map as check_device_map
     from gnnplace.run.device_maps import device_map as device_map
     from gnnplace.run.measuring import Executed as Executed

@@ -58,10 +58,14 @@ class NetworkTables:
 
     def outcome(self, cell: Cell, mode: str, keep: str = "") -> Data:
         """Return the outcome of the method; see ``kinds.Loaded``."""
-        begin, bound = time.perf_counter(), None
+        begin = time.perf_counter()
+        bound = None
         if cell.placer == EXACT_SHARDER:
             strategy = best_strategy(self.tables, bounded=True)
-            bound = strategy.cost if strategy.exact else strategy.bound
+            if strategy.exact:
+                bound = strategy.cost
+            else:
+                bound = strategy.bound
             configuration: tuple[int, ...] = strategy.configuration
         else:
             configuration = SHARDERS[cell.placer](self, cell)
@@ -88,7 +92,10 @@ def load_split(entry: ProblemEntry) -> NetworkTables:
 
 def _random(loaded: NetworkTables, cell: Cell) -> tuple[int, ...]:
     start = loaded.setting.data_parallel()
-    limit = {"seconds": cell.budget} if cell.budget > 0 else {}
+    if cell.budget > 0:
+        limit = {"seconds": cell.budget}
+    else:
+        limit = {}
     proposals = PROPOSALS if cell.budget <= 0 else 10**9
     return random_search(
         loaded.tables, start, seed=cell.seed, proposals=proposals, **limit

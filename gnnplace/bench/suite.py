@@ -174,8 +174,12 @@ class ProblemEntry(Schema):
         for key, field in ProblemEntry.model_fields.items():
             value = getattr(self, key)
             if key not in (*SOURCES, "format", "seen") and value != field.default:
-                text = "-".join(map(str, value)) if isinstance(value, tuple) else value
-                text = json.dumps(value) if isinstance(value, dict) else text
+                if isinstance(value, tuple):
+                    text = "-".join(map(str, value))
+                else:
+                    text = value
+                if isinstance(value, dict):
+                    text = json.dumps(value)
                 parts.append(f"{key}={text}")
         return " ".join(parts)
 
@@ -183,8 +187,10 @@ class ProblemEntry(Schema):
     def labels(self) -> dict[str, str]:
         """Return family and cluster, which standings are broken down by."""
         named = self.family or self.model or self.profile or self.file or self.network
-        family, captured = str(named).partition("?")[0], self.captured or self.graph
-        family = family if captured is None else FAMILY_OF.get(captured, captured)
+        family = str(named).partition("?")[0]
+        captured = self.captured or self.graph
+        if captured is not None:
+            family = FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
 
     def captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
@@ -226,11 +232,9 @@ class ProblemEntry(Schema):
                 memory=self.memory,
             )
         problem = self._uncut(folder)
-        return (
-            problem
-            if self.microbatches == 1
-            else with_microbatches(problem, self.microbatches)
-        )
+        if self.microbatches == 1:
+            return problem
+        return with_microbatches(problem, self.microbatches)
 
     def _profiled(self, model: str) -> Problem:
         # Imported late: suites of problems alone need no torch.
@@ -280,7 +284,10 @@ class ProblemEntry(Schema):
                 ),
             )
         if self.profile is not None:
-            cluster = resolve_cluster(self.cluster) if self.cluster else None
+            if self.cluster:
+                cluster = resolve_cluster(self.cluster)
+            else:
+                cluster = None
             return convert(data_file(self.profile, folder), self.format, cluster)
         return read_problem(data_file(str(self.file), folder))
 
@@ -415,7 +422,9 @@ def suite_path(name: str) -> Path | None:
 def suite_names() -> list[str]:
     """Return the names of the suites of the repository or the package."""
     folder = next((folder for folder in SUITE_FOLDERS if folder.is_dir()), None)
-    return [] if folder is None else sorted(path.stem for path in folder.glob("*.yaml"))
+    if folder is None:
+        return []
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def read_suite(path: str | Path) -> SuiteFile:
@@ -435,9 +444,15 @@ def cells(suite: SuiteFile) -> list[Cell]:
     crossed = []
     for name in suite.placers:
         method = suite.methods.get(name, Method())
-        seconds = suite.budgets if method.budgets is None else method.budgets
+        if method.budgets is None:
+            seconds = suite.budgets
+        else:
+            seconds = method.budgets
         budgets = [(budget, SECONDS) for budget in seconds]
-        steps = suite.steps if method.steps is None else method.steps
+        if method.steps is None:
+            steps = suite.steps
+        else:
+            steps = method.steps
         budgets += [(float(number), STEPS) for number in steps]
         seeds = method.seeds or suite.seeds
         crossed += [(name, seed, *budget) for seed, budget in product(seeds, budgets)]

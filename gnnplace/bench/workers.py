@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
@@ -29,6 +29,9 @@ from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy import is_warm
 from gnnplace.processes import ends_with_this, exit_text
+
+if TYPE_CHECKING:
+    from distributed import Future
 
 GRACE = 10.0  # seconds after the suite's limit until a worker that does not answer is killed
 LOADING = 900.0  # seconds that a worker may take to start, compile and load a problem
@@ -48,14 +51,17 @@ class CellWorker:
     """
 
     def __init__(self, names: Sequence[str] = (), folder: str = "") -> None:
-        self.names, self.folder = names, folder
+        self.names = names
+        self.folder = folder
         self.process: subprocess.Popen[str] | None = None
         self.closed = False
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def run(self, task: CellTask) -> Row:
         """Return the row of a cell: the worker's, or one that says that there is none."""
-        begin, limit, description = time.perf_counter(), LOADING, None
+        begin = time.perf_counter()
+        limit = LOADING
+        description = None
         self._send(task.to_json())
         while True:
             text = self._answer(begin + limit - time.perf_counter())
@@ -66,11 +72,9 @@ class CellWorker:
             answer: Row = json.loads(text)
             if not answer.pop("begun", False):
                 return answer
-            begin, limit, description = (
-                time.perf_counter(),
-                task.timeout + GRACE,
-                answer,
-            )
+            begin = time.perf_counter()
+            limit = task.timeout + GRACE
+            description = answer
 
     def close(self) -> None:
         """End the process, at once, for good."""
@@ -78,7 +82,8 @@ class CellWorker:
         self._kill()
 
     def _kill(self) -> None:
-        process, self.process = self.process, None
+        process = self.process
+        self.process = None
         if process is not None:
             process.kill()
             process.wait()
@@ -246,7 +251,7 @@ def on_dask(address: str, names: Sequence[str]) -> Runner:
     return run
 
 
-def _row_of(future: Any, task: CellTask) -> Row:
+def _row_of(future: Future, task: CellTask) -> Row:
     """Return a future's row; a cell that took Dask's worker with it is a failure."""
     error = future.exception()
     if error is None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gnnplace.problem import Constraints
     from gnnplace.sharding import SplitOptions
 
-AUTO, PLACER = "auto", "@placer"
+AUTO = "auto"
+PLACER = "@placer"
 CAPTURE = (
     "optimizer",
     "dtype",
@@ -124,7 +125,9 @@ MODELS = (
 
 def _choices_text(name: str) -> str:
     """Return the choices that a help lists, by the name in its braces."""
-    return MODELS if name == "model" else ", ".join(NAMES[name]())
+    if name == "model":
+        return MODELS
+    return ", ".join(NAMES[name]())
 
 
 def capture_options(args: Namespace, **changed: object) -> gnnplace.CaptureOptions:

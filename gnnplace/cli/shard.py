@@ -49,7 +49,8 @@ def run(args: Namespace) -> int:
     options, limit = limited_split(
         constraints_of(args), split_options(args), memory_limit=args.memory_limit
     )
-    args.devices, args.memory_limit = options.devices, limit
+    args.devices = options.devices
+    args.memory_limit = limit
     if args.executable:
         return _executable(args)
     if args.pareto:
@@ -85,7 +86,8 @@ def _check(args: Namespace) -> None:
 def _best(args: Namespace, goal: SplitGoal) -> int:
     """Print the split that is best for a goal."""
     answer = shard_for(args.what, goal, split_options(args))
-    tables, result = answer.tables, answer.result
+    tables = answer.tables
+    result = answer.result
     if args.tables is not None:
         write_sharding(args.tables, tables.problem)
     if args.html is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.collectives import ring_seconds as ring_seconds
     from gnnplace.costs.collectives import share as share
     from gnnplace.costs.floors import EAGER as EAGER
+    from gnnplace.costs.floors import NO_FLOOR as NO_FLOOR
     from gnnplace.costs.floors import Floor as Floor
     from gnnplace.costs.frameworks.constants import (
         DEFAULT_FRAMEWORK as DEFAULT_FRAMEWORK,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.kernels import has_step_constants as has_step_constants
     from gnnplace.costs.kernels import kernels_of as kernels_of
     from gnnplace.costs.links import LinkTable as LinkTable
+    from gnnplace.costs.links import price_message as price_message
+    from gnnplace.costs.links import shipped_links as shipped_links
     from gnnplace.costs.memory import PARAMETER as PARAMETER
     from gnnplace.costs.memory import StateTerms as StateTerms
     from gnnplace.costs.memory import state_terms as state_terms
@@ -104,5 +107,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.costs.profiling.targets import resolve_cluster as resolve_cluster
     from gnnplace.costs.rows import joined as joined
     from gnnplace.costs.tables import CostTables as CostTables
+    from gnnplace.costs.tables import shipped_tables as shipped_tables
 
 __getattr__, __dir__ = lazy_names(__name__)

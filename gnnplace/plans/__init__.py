@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         best_data_parallel,
         gain_at_scale,
     )
-    from gnnplace.plans.hybrid.advice import hours as advice_hours
     from gnnplace.plans.hybrid.advice import sentence as advice_sentence
     from gnnplace.plans.hybrid.batches import BatchPlan, plan_batches
     from gnnplace.plans.hybrid.convergence import SOURCE as CONVERGENCE_SOURCE
@@ -162,6 +161,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
         without_dropped_attention,
     )
     from gnnplace.plans.segments.chains import as_type as as_type
+    from gnnplace.plans.segments.chains import capture_layers as capture_layers
     from gnnplace.plans.segments.chains import check_inputs as check_inputs
     from gnnplace.plans.segments.chains import inputs_of as inputs_of
     from gnnplace.plans.segments.chains import retyped as retyped
@@ -316,7 +316,6 @@ __all__ = [
     "TrainingJob",
     "TrialEntry",
     "action_words",
-    "advice_hours",
     "advice_sentence",
     "answer_of",
     "as_csv",
@@ -325,6 +324,7 @@ __all__ = [
     "batch_of",
     "best_data_parallel",
     "border_layout",
+    "capture_layers",
     "captured_launches",
     "chain_of",
     "chain_of_file",

@@ -186,7 +186,10 @@ def split_of_spec(spec: PlanSpec) -> ModelSplit:
             "cut tokens, ep=cp, or without these on replicas: ep divides dp"
         )
     # One (style, border) for each axis that is split, the outer axis first.
-    between_layers = "tokens" if spec.splits_tokens else "whole"
+    if spec.splits_tokens:
+        between_layers = "tokens"
+    else:
+        between_layers = "whole"
     axes: list[tuple[str, str]] = []
     if spec.cp > 1:
         style = EXPERTS if spec.ep > 1 else CONTEXT
@@ -241,11 +244,10 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
     if len(ranks) > len(chain):
-        reason = (
-            f" ({chain.joined}; give each layer a buffer of its own)"
-            if chain.joined
-            else ""
-        )
+        if chain.joined:
+            reason = f" ({chain.joined}; give each layer a buffer of its own)"
+        else:
+            reason = ""
         limit = f"the model can be cut into {len(chain)} at most"
         raise InputError(f"--given: {len(ranks)} stages, but {limit}{reason}")
     if split.num_shards == 1 and spec.regather:
@@ -288,8 +290,13 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     if len(ranks) == 1 or not 0 < lack < np.inf:
         return draft
     fitting_bounds = bounds_within(pricer, draft)
-    fitting = draft if fitting_bounds is None else draft_with(fitting_bounds)
-    return fitting if lack_of(pricer, fitting) < lack else draft
+    if fitting_bounds is None:
+        fitting = draft
+    else:
+        fitting = draft_with(fitting_bounds)
+    if lack_of(pricer, fitting) < lack:
+        return fitting
+    return draft
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
@@ -327,7 +334,10 @@ def recomputing(chain: Chain, stage: Stage, word: str) -> Stage:
     if kind == "block":
         starts = sorted(k for k in layer_starts(chain.segments).values() if k in run)
         end = [*starts, stage.last][min(int(count), len(starts))]
-        run = range(starts[0], end) if starts else range(0)
+        if starts:
+            run = range(starts[0], end)
+        else:
+            run = range(0)
     if (
         chain.framework is not None
     ):  # frameworks recompute layers, no embedding and no head
@@ -384,22 +394,26 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     Returns:
         The cuts, or None if nothing fits.
     """
-    stages, mesh, count = draft.stages, draft.stages[0].mesh, len(pricer.chain)
+    stages = draft.stages
+    mesh = draft.stages[0].mesh
+    count = len(pricer.chain)
     tables = np.zeros((partition.WIDTH + 1, count))
     for stage in stages:  # every segment as its stage has it now
         run = slice(stage.first, stage.last)
-        split_sums, cost = (
-            pricer.sums(stage.mesh, choice=stage.choice),
-            pricer.cost(stage),
-        )
+        split_sums = pricer.sums(stage.mesh, choice=stage.choice)
+        cost = pricer.cost(stage)
         assert split_sums is not None
         assert cost is not None
-        costs, recomputed = split_sums.costs, sorted(stage.recompute)
+        costs = split_sums.costs
+        recomputed = sorted(stage.recompute)
         tables[partition.SECONDS, run] = (
             costs.forward + costs.backward + costs.weights
         )[run]
         tables[partition.KEPT, run] = costs.saved[run]
-        freed = costs.scores if stage.attention else pricer.most_freed(costs)
+        if stage.attention:
+            freed = costs.scores
+        else:
+            freed = pricer.most_freed(costs)
         tables[partition.KEPT, recomputed] -= freed[recomputed]
         rates = pricer.of_segments(
             stage.zero, costs, costs.parameters, stage.mesh, stage.choice
@@ -412,7 +426,9 @@ def bounds_within(pricer: Pricer, draft: Draft) -> list[int] | None:
     sums = np.concatenate([sums, partition.largest_at_work(tables[-1])])
     memory = pricer.usable_memory(mesh) * (max(draft.ranks) + 1) / len(stages)
     largest, cuts = partition.even_cuts(sums, memory, np.array(draft.limit), 1e-4)
-    return [*(int(cut) for cut in cuts), count] if np.isfinite(largest) else None
+    if np.isfinite(largest):
+        return [*(int(cut) for cut in cuts), count]
+    return None
 
 
 def orders_in(plan: Plan) -> Orders | None:
@@ -505,11 +521,10 @@ def draft_of_plan(chain: Chain, cluster: Cluster, plan: Plan) -> Draft:
     _check_basis(chain, cluster, file)
     first_of = {name: k for k, s in enumerate(chain.segments) for name in s.members}
     by_name = {segment.name: k for k, segment in enumerate(chain.segments)}
-    labels = (
-        chain.source.labels_of(file.stages, file.microbatch_size)
-        if isinstance(chain.source, ModelCosts)
-        else None
-    )
+    if isinstance(chain.source, ModelCosts):
+        labels = chain.source.labels_of(file.stages, file.microbatch_size)
+    else:
+        labels = None
     stages: list[Stage] = []
     begin = 0
     for number, entry in enumerate(file.stages):
@@ -609,7 +624,10 @@ def layer_bounds(chain: Chain, layers: Layers, stages: int) -> list[int]:
         else:
             bounds.append(starts[names[position]])
         if bounds[-1] <= bounds[-2] or bounds[-1] >= len(chain):
-            place = "what comes after the layers" if is_head_alone else names[position]
+            if is_head_alone:
+                place = "what comes after the layers"
+            else:
+                place = names[position]
             raise InputError(
                 f"--given: layers={format_layers(layers)}: {place} cannot be cut from what is "
                 "before it"

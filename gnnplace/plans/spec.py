@@ -27,7 +27,8 @@ from gnnplace.plans.order.names import SHAPED_AS_V
 
 LARGEST_COUNT = 10**9 - 1
 COPIED_PREFIX = "x-"
-EQUAL, COST = "equal", "cost"
+EQUAL = "equal"
+COST = "cost"
 Layers = tuple[int, ...] | Literal["equal", "cost"]
 
 
@@ -60,7 +61,9 @@ def _read_layers(text: str) -> Layers:
 
 def format_layers(layers: Layers) -> str:
     """Return the text of a number of layers for each stage, such as "6+6+4"."""
-    return layers if isinstance(layers, str) else "+".join(map(str, layers))
+    if isinstance(layers, str):
+        return layers
+    return "+".join(map(str, layers))
 
 
 COUNT = Word(r"[1-9]\d{0,8}", "a whole number from 1 on", read=int)
@@ -424,7 +427,8 @@ def read_plan_table(path: str | Path) -> PlanTable:
         )
     columns = tuple(name.strip() for name in lines[0])
     _check_columns(columns, path)
-    cells, specs = [], []
+    cells = []
+    specs = []
     for number, line in enumerate(lines[1:], 2):
         if not line:
             continue

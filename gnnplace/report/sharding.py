@@ -26,7 +26,6 @@ from gnnplace.report import html
 from gnnplace.report.html import Html
 from gnnplace.report.pictures import BLUE, Axis, Series, chart, mark, svg, write_picture
 from gnnplace.report.timeline import Naming, Timeline, from_simulation
-from gnnplace.report.units import bytes_text, page_seconds
 from gnnplace.report.viewer import viewer
 from gnnplace.sharding import (
     FEWEST,
@@ -42,6 +41,7 @@ from gnnplace.sharding import (
     random_search,
 )
 from gnnplace.simulation import Simulator
+from gnnplace.units import bytes_text, milliseconds_text, page_seconds
 
 if TYPE_CHECKING:
     from gnnplace.report.pictures import Figure
@@ -90,7 +90,10 @@ def goal_lines(answer: GoalAnswer, goal: SplitGoal) -> list[str]:
     if goal.name != FEWEST:
         return []
     devices = answer.tables.problem.devices
-    count = "1 device" if devices == 1 else f"{devices} devices"
+    if devices == 1:
+        count = "1 device"
+    else:
+        count = f"{devices} devices"
     line = f"fewest devices within {within}: {count}"
     if answer.reasons:
         fewer = max(answer.reasons)
@@ -121,11 +124,14 @@ def _network_lines(
     setting: Setting, problem: ShardingProblem, result: ShardingResult, goal: str
 ) -> list[str]:
     width = max(len(layer.name) for layer in setting.network.layers)
-    layers, words = setting.network.layers, setting.words(result.configuration)
+    layers = setting.network.layers
+    words = setting.words(result.configuration)
     rows = strategies(setting, problem, result)
-    best, parallel = rows["this strategy"], rows["data parallelism"]
+    best = rows["this strategy"]
+    parallel = rows["data parallelism"]
     reasons = [(layer.name, layer.reason) for layer in layers]
-    head = f"{setting.network.name} on {setting.devices} devices: {best.total * 1e3:.4g} ms a step"
+    step = milliseconds_text(best.total)
+    head = f"{setting.network.name} on {setting.devices} devices: {step} ms a step"
     return [
         f"{head} in the cost model ({proof(result, goal)})",
         *(
@@ -156,8 +162,13 @@ def strategies(
 def _without_rule(reasons: Iterable[tuple[str, str]]) -> list[str]:
     """Format a line that names every layer that no rule can split, and what becomes of it."""
     layers = [f"{name} ({reason})" for name, reason in reasons if reason]
-    count = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
-    return [f"{count} cannot be split freely: {'; '.join(layers)}"] if layers else []
+    if len(layers) == 1:
+        count = "1 layer"
+    else:
+        count = f"{len(layers)} layers"
+    if layers:
+        return [f"{count} cannot be split freely: {'; '.join(layers)}"]
+    return []
 
 
 def versus(
@@ -181,7 +192,10 @@ def _table_lines(
     lines = [
         f"  {name:{width}}  configuration {k} of {len(cost)}" for name, k, cost in pairs
     ]
-    memory = "" if result.memory is None else f", memory {result.memory:.6g} bytes"
+    if result.memory is None:
+        memory = ""
+    else:
+        memory = f", memory {result.memory:.6g} bytes"
     head = (
         f"{problem.name} on {problem.devices} devices: cost {result.cost:.10g}{memory}"
     )
@@ -204,7 +218,9 @@ def _rivals(setting: Setting, problem: ShardingProblem) -> dict[str, tuple[int, 
 def proof(result: ShardingResult, goal: str = TIME) -> str:
     """Say whether a split is proven best for a goal."""
     if goal == MEMORY:
-        return "proven least memory" if result.exact else "not proven least memory"
+        if result.exact:
+            return "proven least memory"
+        return "not proven least memory"
     if result.exact:
         return "proven best of all splits of its layers"
     if result.gap is None:
@@ -226,7 +242,7 @@ def _part_line(name: str, parts: CostParts) -> str:
         parts.gradient,
         parts.resharding,
     )
-    columns = " ".join(f"{1e3 * value:7.4g} ms" for value in seconds)
+    columns = " ".join(f"{milliseconds_text(value, '7.4g')} ms" for value in seconds)
     return f"{name:16}  {columns}  {parts.memory / 1e9:.4g} GB a device"
 
 
@@ -234,7 +250,10 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
     """All points of a frontier, the knee marked."""
     lines = [frontier_title(problem, answer), f"{'cost':>16}  {'memory (bytes)':>16}"]
     for k, point in enumerate(answer.points):
-        memory = "unknown" if point.memory is None else f"{point.memory:.10g}"
+        if point.memory is None:
+            memory = "unknown"
+        else:
+            memory = f"{point.memory:.10g}"
         knee = "  <- knee" if k == answer.knee else ""
         lines.append(f"{point.cost:16.10g}  {memory:>16}{knee}")
     return [*lines, f"searched for {answer.seconds:.3f} s"]
@@ -242,11 +261,10 @@ def frontier_lines(problem: ShardingProblem, answer: Frontier) -> list[str]:
 
 def frontier_title(problem: ShardingProblem, answer: Frontier) -> str:
     """Return what was split, into how many strategies, and how exactly."""
-    proof = (
-        "exact"
-        if answer.epsilon == 0
-        else f"within {answer.epsilon:.3g} of the least cost"
-    )
+    if answer.epsilon == 0:
+        proof = "exact"
+    else:
+        proof = f"within {answer.epsilon:.3g} of the least cost"
     return f"{problem.name} on {problem.devices} devices: {len(answer.points)} strategies ({proof})"
 
 
@@ -266,7 +284,8 @@ def frontier_picture(
     )
     trades = []
     for point in answer.points:
-        memory, time = scale[0] * (point.memory or 0.0), scale[1] * point.cost
+        memory = scale[0] * (point.memory or 0.0)
+        time = scale[1] * point.cost
         label = (
             f"{time:.4g} {units[1]}".rstrip() + f", {memory:.4g} {units[0]} a device"
         )
@@ -283,15 +302,15 @@ def frontier_picture(
 def planned_lines(split: LayerSplit) -> list[str]:
     """Layers in words, predicted cost in parts beside data parallelism, how it was found."""
     mesh = " x ".join(str(n) for n in split.mesh)
-    best, parallel = split.predicted, split.data_parallel
-    proof = (
-        "proven best of all splits of its layers"
-        if split.result.exact
-        else "not proven best"
-    )
+    best = split.predicted
+    parallel = split.data_parallel
+    if split.result.exact:
+        proof = "proven best of all splits of its layers"
+    else:
+        proof = "not proven best"
     return [
-        f"{split.problem.name} on a mesh of {mesh} devices: predicted {1e3 * best.total:.4g} ms a "
-        "step",
+        f"{split.problem.name} on a mesh of {mesh} devices: predicted "
+        f"{milliseconds_text(best.total)} ms a step",
         *(f"  {line}" for line in split.lines()),
         *_without_rule((layer.name, layer.reason) for layer in split.words),
         _heading("predicted"),
@@ -359,10 +378,8 @@ def frontier_plot(
 
 def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
     """Return the staircase, carried on to the right by the fastest strategy, and a dot for each."""
-    memory, time = (
-        [t.memory for t in reversed(trades)],
-        [t.time for t in reversed(trades)],
-    )
+    memory = [t.memory for t in reversed(trades)]
+    time = [t.time for t in reversed(trades)]
     end = axis.limits[1] if axis.limits else memory[-1]
     stairs = Series(
         "", [*memory, end], [*time, time[-1]], joined="steps", dots=False, colour=BLUE
@@ -372,7 +389,8 @@ def _series(trades: Sequence[Trade], axis: Axis) -> list[Series]:
 
 
 def _axis(name: str, values: Sequence[float]) -> Axis:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if low > 0 and high > WIDE * low:
         return Axis(name, logarithmic=True, limits=(low / 1.1, high * 1.1))
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
@@ -413,11 +431,10 @@ def split_page(
     """
     title = f"{problem.name} on {problem.devices} devices"
     facts = f"The split is {proof(result, goal)}; it was searched for {result.seconds:.3f} s."
-    parts = (
-        [_tables(problem, result)]
-        if setting is None
-        else _network(problem, setting, result)
-    )
+    if setting is None:
+        parts = [_tables(problem, result)]
+    else:
+        parts = _network(problem, setting, result)
     return html.page(title, [*parts, _told()], facts=facts)
 
 
@@ -456,7 +473,8 @@ def _network(
 ) -> list[Html]:
     costs = strategies(setting, problem, result)
     names = list(costs)
-    best, parallel = costs[names[0]], costs[names[1]]
+    best = costs[names[0]]
+    parallel = costs[names[1]]
     words = setting.words(result.configuration)
     largest = max(parts.total for parts in costs.values()) or 1.0
     bars = [html.share(parts.total / largest) for parts in costs.values()]
@@ -497,7 +515,8 @@ def _seconds(parts: CostParts) -> list[str]:
 def _layers(
     setting: Setting, configuration: Sequence[int], words: Sequence[str]
 ) -> Html:
-    costs, layers = setting.by_layer(configuration), setting.network.layers
+    costs = setting.by_layer(configuration)
+    layers = setting.network.layers
     largest = max(parts.total for parts in costs) or 1.0
     lines = [
         [
@@ -521,7 +540,10 @@ def _tables(problem: ShardingProblem, result: ShardingResult) -> Html:
 
 def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
     """Return what a device does in a step, layer by layer, as the cost model adds it up."""
-    names, modules, kinds, seconds = [], [], [], []
+    names = []
+    modules = []
+    kinds = []
+    seconds = []
     costs = setting.by_layer(configuration)
     for layer, parts in zip(setting.network.layers, costs, strict=True):
         for part in TURN:
@@ -531,7 +553,10 @@ def split_timeline(setting: Setting, configuration: Sequence[int]) -> Timeline:
                 kinds.append(list(DOES).index(part))
                 seconds.append(getattr(parts, part))
     if not names:
-        names, modules, kinds, seconds = ["nothing"], [""], [0], [0.0]
+        names = ["nothing"]
+        modules = [""]
+        kinds = [0]
+        seconds = [0.0]
     problem = _chain(setting, names, seconds)
     simulator = Simulator(problem)
     order = np.arange(len(names), dtype=np.int32)

@@ -48,7 +48,9 @@ FULLEST_TENSOR = 0.6
 """Part of a layer's largest matrix that a bucket has which it fills alone."""
 SIZES = 2.0 ** -np.arange(0.0, 14.0, 0.25)
 """Parts of an exchange at which its least seconds a byte are looked for."""
-HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL = "none", "reduce", "reduce+gather"
+HIDES_NOTHING = "none"
+HIDES_REDUCE = "reduce"
+HIDES_ALL = "reduce+gather"
 HIDDEN = (HIDES_NOTHING, HIDES_REDUCE, HIDES_ALL)
 """Exchanges of replicas that may be hidden, the fewest first."""
 
@@ -430,7 +432,8 @@ class Framework:
         parameter, gradient, moment = PARAMETER[self.precision]
         kind = self.optimizer_kind
         copy = moment * self.precision.endswith("-master")
-        matrices, outside = kind.kept_bytes(moment), kind.kept_bytes(moment)
+        matrices = kind.kept_bytes(moment)
+        outside = kind.kept_bytes(moment)
         if kind.is_factored:
             matrices, outside = (moment * numbers for numbers in self.factored)
         elif kind.is_orthogonal:  # AdamW steps what is no matrix of a layer
@@ -556,7 +559,8 @@ class Framework:
             work: Seconds of the work alone; a number or an array too.
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
-        share = self.network.rates["overlap"] if share is None else share
+        if share is None:
+            share = self.network.rates["overlap"]
         hidden = np.minimum(exchange, work)
         return exchange - hidden + share * hidden
 
@@ -627,7 +631,8 @@ class Framework:
             gathered = 2.0 * elements + frozen_bytes
             if not gathered:
                 continue
-            inside, shards = min(holders.members, holders.shards), holders.shards
+            inside = min(holders.members, holders.shards)
+            shards = holders.shards
             seconds[0] += self.network.exchange(ALL_GATHER, shards, gathered, inside)
             if elements:
                 seconds[1] += self.scatter(
@@ -645,13 +650,25 @@ class Framework:
             parameters: Parameters of the stage, on one device.
             group: The replicas.
         """
-        dense = parameters.dense if group.count > 1 else 0.0
-        experts = parameters.experts if group.copies > 1 else 0.0
+        if group.count > 1:
+            dense = parameters.dense
+        else:
+            dense = 0.0
+        if group.copies > 1:
+            experts = parameters.experts
+        else:
+            experts = 0.0
         if not (dense or experts):
             return NO_EXCHANGES
         summed = self._summed(zero, dense, group)
-        of_experts = self._summed(zero, experts, group.of_experts) if experts else 0.0
-        bucketed = self._in_buckets(zero, parameters, group) if dense else 0.0
+        if experts:
+            of_experts = self._summed(zero, experts, group.of_experts)
+        else:
+            of_experts = 0.0
+        if dense:
+            bucketed = self._in_buckets(zero, parameters, group)
+        else:
+            bucketed = 0.0
         gathered = 0.0
         if zero:
             gathered = self._gather_updated(dense, parameters.num_layers, group)
@@ -676,7 +693,8 @@ class Framework:
             forward: Seconds of forward passes that may hide the gathers of parameters.
             backward: Seconds of backward passes that may hide the sums of gradients.
         """
-        hides, share = self.hidden_exchanges, self.constants["overlap_replicas"]
+        hides = self.hidden_exchanges
+        share = self.constants["overlap_replicas"]
         seconds = exchanges.scattered
         is_ddp = zero == 0 and bool(self.constants["ddp"])
         if is_ddp:
@@ -725,7 +743,8 @@ class Framework:
             num_layers: Layers whose tensors are gathered or broadcast one by one.
             group: The devices that have them.
         """
-        constants, shards = self.constants, group.shards
+        constants = self.constants
+        shards = group.shards
         if not elements:
             return 0.0
         inside = min(group.members, shards)
@@ -795,12 +814,16 @@ class Framework:
 
     def accumulation(self, elements: float) -> float:
         """Return the seconds of adding a micro-batch's gradients to the sums."""
-        name = "accumulate" if self.sums_in_fp32 else "accumulate_same"
+        if self.sums_in_fp32:
+            name = "accumulate"
+        else:
+            name = "accumulate_same"
         return self.kernels.stream(self.constants[name] * elements)
 
     def update(self, parameters: ReplicatedParameters, group: ReplicaGroup) -> float:
         """Return the seconds of the optimizer's kernels that move bytes."""
-        constants, kind = self.constants, self.optimizer_kind
+        constants = self.constants
+        kind = self.optimizer_kind
         sharded = (
             parameters.dense / group.shards + parameters.experts / group.expert_shards
         )
@@ -824,7 +847,10 @@ class Framework:
         """
         constants = self.constants
         gradient = self.state_bytes.gradient
-        buckets = constants["bucket_bytes"] if group.count > 1 and zero == 0 else 0.0
+        if group.count > 1 and zero == 0:
+            buckets = constants["bucket_bytes"]
+        else:
+            buckets = 0.0
         sharded_gradient = 0.0
         if self.precision == "16-master":
             gradient += constants["half_gradient"]

@@ -79,7 +79,8 @@ def placed_step(problem: Problem, result: Result, *, scale: float = 1.0) -> Repl
         scale: Bytes of a gradient over those of its tensor: M where the problem was cut without
             being profiled, which divides the bytes of gradients too, though they do not shrink.
     """
-    simulation, devices = result.simulation, problem.num_devices
+    simulation = result.simulation
+    devices = problem.num_devices
     finish = without_updates(problem, simulation)
     update = problem.phase == UPDATE
     end = np.zeros(devices)
@@ -134,7 +135,8 @@ def _gradients(
         updates = readers[problem.phase[readers] == UPDATE]
         if not len(updates) or problem.phase[producer] == UPDATE:
             continue
-        name, copy = graph.names[producer], int(problem.microbatch[producer])
+        name = graph.names[producer]
+        copy = int(problem.microbatch[producer])
         if problem.microbatches > 1:
             name = name.removesuffix(f"#{copy}")
         number = ordinal[name, copy] = ordinal.get((name, copy), -1) + 1
@@ -162,7 +164,8 @@ def with_all_reduce(
             index.
         overlap: Whether reducing may begin before the backward pass has ended.
     """
-    end, reducing = step.step_time, 0.0
+    end = step.step_time
+    reducing = 0.0
     for d, rows in enumerate(step.gradients):
         backward = float(step.backward_end[d])
         last_end, spent = reduced(
@@ -185,10 +188,14 @@ def reduced(
         seconds: Returns the seconds of an all-reduce of so many bytes.
         floor: Seconds before which no all-reduce may begin.
     """
-    end = spent = size = 0.0
+    end = 0.0
+    spent = 0.0
+    size = 0.0
     for k, (ready, elements) in enumerate(gradients.tolist()):
         size += elements
         if size >= BUCKET or k == len(gradients) - 1:
-            took, size = seconds(size), 0.0
-            end, spent = max(ready, floor, end) + took, spent + took
+            took = seconds(size)
+            size = 0.0
+            end = max(ready, floor, end) + took
+            spent = spent + took
     return end, spent

@@ -41,7 +41,10 @@ from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.errors import InputError
 from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 
-FORWARD, INPUT, WEIGHT, FULL = "F", "I", "W", "B"
+FORWARD = "F"
+INPUT = "I"
+WEIGHT = "W"
+FULL = "B"
 SEARCHED = (
     "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
 )
@@ -98,7 +101,9 @@ class Pipeline:
 
     def between(self, chunk: int) -> float:
         """Return the seconds of a message from a chunk to the next; 0 if both are on one rank."""
-        return 0.0 if self.rank[chunk] == self.rank[chunk + 1] else self.sent[chunk]
+        if self.rank[chunk] == self.rank[chunk + 1]:
+            return 0.0
+        return self.sent[chunk]
 
 
 @dataclass(frozen=True)
@@ -314,7 +319,8 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     """
     if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
-    ranks, count = line.ranks, line.microbatches
+    ranks = line.ranks
+    count = line.microbatches
     group = None
     if allows_rest:
         groups = range(ranks, count + 1)
@@ -339,7 +345,8 @@ def seconds_of_rows(
 
 def in_flight(actions: Sequence[Action], chunks: int) -> list[int]:
     """Return the most micro-batches that each chunk keeps at once, in a rank's order. [chunks]"""
-    live, largest = [0] * chunks, [0] * chunks
+    live = [0] * chunks
+    largest = [0] * chunks
     for action in actions:
         if action.kind == FORWARD:
             live[action.chunk] += 1
@@ -388,7 +395,9 @@ def listed(
     Returns:
         Seconds, and chunk, kind and micro-batch of every action in order of its start. [A, 3]
     """
-    chunks, ranks, count = len(line.rank), len(ends), line.microbatches
+    chunks = len(line.rank)
+    ranks = len(ends)
+    count = line.microbatches
     kinds = 3 if line.apart else 2
     arrival = np.full((chunks, 3, count), np.inf)
     arrival[0, F, :] = 0.0
@@ -396,7 +405,8 @@ def listed(
     following = np.zeros((chunks, 3), dtype=np.int64)
     flying = np.zeros(chunks, dtype=np.int64)
     queue = RankQueue(arrival, following, flying, limit, late, weights)
-    free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
+    free = np.zeros(ranks)
+    channel = np.zeros((ranks, ranks))
     table = np.zeros((chunks * kinds * count, 3), dtype=np.int64)
     # An event is a time at which a rank may have something to run.
     events = [(0.0, np.int64(line.rank[0]))]
@@ -411,7 +421,9 @@ def listed(
         # Run the pass, and count what it begins or ends as in flight.
         m = following[c, k]
         following[c, k] += 1
-        table[num_done, 0], table[num_done, 1], table[num_done, 2] = c, k, m
+        table[num_done, 0] = c
+        table[num_done, 1] = k
+        table[num_done, 2] = m
         num_done += 1
         end = instant + line.seconds[c, k]
         free[p] = end
@@ -457,9 +469,16 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
         now: Seconds since the step began.
         queue: What is ready, and what is preferred.
     """
-    arrival, following, flying = queue.arrival, queue.following, queue.flying
-    limit, late, weights = queue.limit, queue.late, queue.weights
-    best_c, best_k, best_u, best_m = -1, -1, 9, 0
+    arrival = queue.arrival
+    following = queue.following
+    flying = queue.flying
+    limit = queue.limit
+    late = queue.late
+    weights = queue.weights
+    best_c = -1
+    best_k = -1
+    best_u = 9
+    best_m = 0
     for c in range(len(line.rank) - 1, -1, -1):
         if line.rank[c] != p:
             continue
@@ -476,7 +495,10 @@ def _next_pass(line: Line, p: int, now: float, queue: RankQueue) -> tuple[int, i
             else:
                 urgency = 2 if weights[c] else 4
             if urgency < best_u or (urgency == best_u and m < best_m):
-                best_c, best_k, best_u, best_m = c, k, urgency, m
+                best_c = c
+                best_k = k
+                best_u = urgency
+                best_m = m
     return best_c, best_k
 
 
@@ -507,7 +529,9 @@ def _announced(
     to = c + 1 if k == F else c - 1
     if k == W or to < 0 or to > last:
         return -1
-    p, q, instant = line.rank[c], line.rank[to], end
+    p = line.rank[c]
+    q = line.rank[to]
+    instant = end
     if p != q:
         instant = max(end, channel[p, q]) + line.sent[min(c, to)]
         channel[p, q] = instant
@@ -535,9 +559,11 @@ def _turn(number: int, each: int, microbatches: int, group: int) -> tuple[int, i
         return 0, number
     full_groups = microbatches // group * group
     if number < full_groups * each:
-        round_index, within = number // (group * each), number % (group * each)
+        round_index = number // (group * each)
+        within = number % (group * each)
         return within // group, round_index * group + within % group
-    within, size = number - full_groups * each, microbatches - full_groups
+    within = number - full_groups * each
+    size = microbatches - full_groups
     return within // size, full_groups + within % size
 
 
@@ -646,7 +672,8 @@ def most_in_flight(
     largest = np.zeros(chunks, dtype=np.int64)
     for p in range(len(rows)):
         for k in range(length[p]):
-            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            chunk = rows[p, k, 0]
+            kind = rows[p, k, 1]
             if kind == F:
                 flying[chunk] += 1
                 largest[chunk] = max(largest[chunk], flying[chunk])
@@ -671,7 +698,8 @@ def peak_saved(
     for p in range(len(rows)):
         live = 0.0
         for k in range(length[p]):
-            chunk, kind = rows[p, k, 0], rows[p, k, 1]
+            chunk = rows[p, k, 0]
+            kind = rows[p, k, 1]
             if kind == F:
                 live += saved[chunk]
                 largest[p] = max(largest[p], live)
@@ -690,10 +718,13 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
         length: Number of actions of every rank. [P]
         ends: Seconds of each rank after its last pass. [P]
     """
-    chunks, ranks, count = len(line.rank), len(ends), line.microbatches
+    chunks = len(line.rank)
+    ranks = len(ends)
+    count = line.microbatches
     arrival = np.full((chunks, 3, count), np.inf)
     arrival[0, F, :] = 0.0
-    free, channel = np.zeros(ranks), np.zeros((ranks, ranks))
+    free = np.zeros(ranks)
+    channel = np.zeros((ranks, ranks))
     place = np.zeros(ranks, dtype=np.int64)
     has_progress = True
     while has_progress:
@@ -704,7 +735,10 @@ def replayed(line: Line, rows: LongArray, length: LongArray, ends: FloatArray) -
                 if arrival[c, k, m] == np.inf:
                     break
                 end = max(free[p], arrival[c, k, m]) + line.seconds[c, k]
-                free[p], has_progress = end, True
+                free[p] = end
+                has_progress = True
                 place[p] += 1
                 _announced(line, arrival, channel, c, k, m, end)
-    return (free + ends).max() if (place == length).all() else np.inf
+    if (place == length).all():
+        return (free + ends).max()
+    return np.inf

@@ -185,7 +185,10 @@ def _stack(name: str, blocks: int, shape: TransformerSizes, vocabulary: int) -> 
     layers = [Layer("embedding", words, (None,))]
     for k in range(blocks):
         layers += self_attention(f"block{k}.self", layers[-1].name, shape)
-        part = mixture if shape.experts and k % 2 else perceptron
+        if shape.experts and k % 2:
+            part = mixture
+        else:
+            part = perceptron
         layers += part(f"block{k}.mlp", layers[-1].name, shape)
     tail = head(
         source=layers[-1].name,
