@@ -1,6 +1,6 @@
 """Seconds and bytes of a captured model's configurations on a mesh.
 
-As in ``costs.py`` (PaSE, arXiv 2407.04001), with layouts that are known:
+As in PaSE (Elango, 2021, arXiv 2407.04001), with layouts that are known:
 
 * compute: 3 F / parts FLOP for F forward FLOP (1 F where no gradient flows), and the bytes that an
   operation touches where the machine says how fast it reads.
@@ -122,6 +122,22 @@ class Moved:
         return Moved(
             self.reduction + other.reduction, self.resharding + other.resharding
         )
+
+
+@dataclass(frozen=True)
+class CostParts:
+    """Seconds of one training step, and bytes on a device."""
+
+    compute: float
+    reduction: float
+    gradient: float
+    resharding: float
+    memory: float
+
+    @property
+    def total(self) -> float:
+        """Seconds in all; nothing overlaps."""
+        return self.compute + self.reduction + self.gradient + self.resharding
 
 
 @lru_cache(maxsize=1 << 18)

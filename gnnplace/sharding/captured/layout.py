@@ -1,7 +1,7 @@
 """Layers of a captured model on a mesh of devices: what can be split, and into which layouts.
 
 A configuration of an operation gives each dimension of the mesh a label of the operation, or none.
-Unlike the splits of ``configurations.py`` it says which devices hold which part, so what is moved
+It says which devices hold which part, so what is moved
 between two layers is known and not assumed. Everything that it says, DTensor's placements can.
 """
 

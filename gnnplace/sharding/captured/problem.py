@@ -22,6 +22,7 @@ import numpy as np
 from gnnplace.arrays import FloatArray, LongArray
 from gnnplace.costs import gradient_seconds
 from gnnplace.sharding.captured.costs import (
+    CostParts,
     MeshMachine,
     Moved,
     compute,
@@ -47,7 +48,6 @@ from gnnplace.sharding.captured.layout import (
     settled,
     uses,
 )
-from gnnplace.sharding.costs import CostParts
 from gnnplace.sharding.problem import Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import ClassTable, over_classes
 from gnnplace.tracing import INPUT
@@ -394,29 +394,56 @@ def _distinct(ports: Sequence[Port]) -> tuple[list[Port], LongArray]:
 
 def captured_parts(captured: CapturedProblem, strategy: Sequence[int]) -> CostParts:
     """Return the seconds of a strategy by what they go to, and bytes a device."""
-    count = len(captured.graph.ops)
-    layout_changes = Moved()
-    gradient = 0.0
+    return total_parts(parts_by_op(captured, strategy))
+
+
+def parts_by_op(
+    captured: CapturedProblem, strategy: Sequence[int]
+) -> tuple[CostParts, ...]:
+    """Return the parts of each operation, which add up to those of the strategy.
+
+    What changes a value's layout counts for the operation that reads it, or for its producer on
+    the way to the node that readers share; the home of a shared parameter for its first reader.
+    """
+    graph = captured.graph
+    count = len(graph.ops)
+    compute = [float(captured.compute(i)[strategy[i]]) for i in range(count)]
+    reduction = [float(captured.exchanges(i)[strategy[i]]) for i in range(count)]
+    gradient = [float(captured.gradients(i)[strategy[i]]) for i in range(count)]
+    memory = [float(captured.memory(i)[strategy[i]]) for i in range(count)]
+    resharding = [0.0] * count
     for link in captured.links:
         cost = link.cost(link.sources[strategy[link.u]], link.targets[strategy[link.v]])
+        op = link.v if link.v < count else link.u
         if link.parameter:
-            gradient += cost.total
+            gradient[op] += cost.total
         else:
-            layout_changes = layout_changes + cost
-    shared = list(captured.shared)
-    exchanges = sum(float(captured.exchanges(i)[strategy[i]]) for i in range(count))
-    homes = sum(
-        float(captured.shared_memory(value)[strategy[count + k]])
-        for k, value in enumerate(shared)
+            reduction[op] += cost.reduction
+            resharding[op] += cost.resharding
+    for value in captured.shared:
+        home = captured.shared_memory(value)[strategy[captured.position[value]]]
+        memory[captured.readers[value][0][0]] += float(home)
+    columns = zip(compute, reduction, gradient, resharding, memory, strict=True)
+    return tuple(
+        CostParts(
+            compute=row[0],
+            reduction=row[1],
+            gradient=row[2],
+            resharding=row[3],
+            memory=row[4],
+        )
+        for row in columns
     )
+
+
+def total_parts(parts: Sequence[CostParts]) -> CostParts:
+    """Return the sums of all parts."""
     return CostParts(
-        compute=sum(float(captured.compute(i)[strategy[i]]) for i in range(count)),
-        reduction=layout_changes.reduction + exchanges,
-        gradient=gradient
-        + sum(float(captured.gradients(i)[strategy[i]]) for i in range(count)),
-        resharding=layout_changes.resharding,
-        memory=sum(float(captured.memory(i)[strategy[i]]) for i in range(count))
-        + homes,
+        compute=sum(part.compute for part in parts),
+        reduction=sum(part.reduction for part in parts),
+        gradient=sum(part.gradient for part in parts),
+        resharding=sum(part.resharding for part in parts),
+        memory=sum(part.memory for part in parts),
     )
 
 
