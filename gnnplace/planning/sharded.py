@@ -281,7 +281,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
                 devices=[
                     [devices[k : k + inner] for k in range(0, len(devices), inner)]
                 ],
-                placements=placements_of(calls, layers.rules, chosen),
+                placements=placements_of(calls, layers.rules, chosen, split.homes),
             )
         ],
         ranks=[0],

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.sharding.captured.costs import CostParts as CostParts
     from gnnplace.sharding.captured.costs import MeshMachine as MeshMachine
     from gnnplace.sharding.captured.costs import move as move
+    from gnnplace.sharding.captured.costs import pending_layout as pending_layout
     from gnnplace.sharding.captured.graph import split_graph as split_graph
     from gnnplace.sharding.captured.layout import CALL as CALL
     from gnnplace.sharding.captured.layout import PARTIAL as PARTIAL

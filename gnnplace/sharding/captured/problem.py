@@ -44,6 +44,7 @@ from gnnplace.sharding.captured.layout import (
     gradient_layout,
     made_layout,
     mesh_configurations,
+    pending_layouts,
     read_layout,
     settled,
     uses,
@@ -135,14 +136,22 @@ class CapturedProblem:
         return split_op.shape, kinds, shared, seconds
 
     def _share(self, value: int) -> None:
-        """Add a node for a value that several operations read. Its states are all layouts in which
-        they read it and, unless it is a parameter, those in which it is made.
+        """Add a node for a value that several operations read.
+
+        Its states are all layouts in which they read it. Those of a parameter have, as the layout
+        of its gradient, what is summed once all readers have left theirs; any other value may also
+        be as it is made.
         """
         ports = {
             port for i, slot in self.readers[value] for port in self.ports(i, slot)
         }
         if self.graph.values[value].source == PARAMETER:
-            ports = {(layout, layout) for layout, _ in ports}
+            gradients = {gradient for _, gradient in ports}
+            ports = {
+                (home, pending)
+                for home in {layout for layout, _ in ports}
+                for pending in pending_layouts(home, gradients)
+            }
         else:
             ports |= {(settled(a), settled(a)) for a, _ in self._produced(value)}
         self.position[value] = len(self.graph.ops) + len(self.shared)
@@ -232,8 +241,8 @@ class CapturedProblem:
         return cost
 
     def _taken(self, value: int) -> Cost:
-        """Return the cost of reading a shared value: nothing where the reader wants what is
-        shared.
+        """Return the cost of reading a shared value, and of its gradient's way back to where the
+        readers' gradients are added up: nothing where the reader wants what is shared.
         """
         info = self.graph.values[value]
         mesh = self.mesh
@@ -245,7 +254,7 @@ class CapturedProblem:
             forward = move(info.bytes, shared[0], read[0], mesh, machine)
             if not info.gradient:
                 return forward
-            return forward + move(info.bytes, read[1], shared[0], mesh, machine)
+            return forward + move(info.bytes, read[1], shared[1], mesh, machine)
 
         return cost
 
@@ -285,11 +294,7 @@ class CapturedProblem:
             info = self.graph.values[value]
             seconds += [
                 parameter_gradient(
-                    value=info,
-                    axes=axes,
-                    split=c,
-                    mesh=self.mesh,
-                    machine=self.machine,
+                    info, gradient_layout(axes, c), self.mesh, self.machine
                 )
                 for c in self.options[op]
             ]
@@ -321,6 +326,16 @@ class CapturedProblem:
             if self.graph.values[value].source == PARAMETER and value not in self.shared
         ]
 
+    def shared_gradient(self, value: int) -> FloatArray:
+        """Return the seconds of adding up a shared parameter's gradient. [K]"""
+        info = self.graph.values[value]
+        return np.array(
+            [
+                parameter_gradient(info, s[1], self.mesh, self.machine)
+                for s in self.shared[value]
+            ]
+        )
+
     def shared_memory(self, value: int) -> FloatArray:
         """Return the bytes of a shared parameter's homes. [K]"""
         info = self.graph.values[value]
@@ -349,8 +364,8 @@ def captured_tables(captured: CapturedProblem) -> ShardingProblem:
             unique[key] = (seconds, captured.memory(i))
         cost.append(unique[key][0])
         memory.append(unique[key][1])
-    for value, states in captured.shared.items():
-        cost.append(np.zeros(len(states)))
+    for value in captured.shared:
+        cost.append(captured.shared_gradient(value))
         memory.append(captured.shared_memory(value))
     tables: dict[object, tuple[FloatArray, ClassTable]] = {}
     edges = []
@@ -403,7 +418,8 @@ def parts_by_op(
     """Return the parts of each operation, which add up to those of the strategy.
 
     What changes a value's layout counts for the operation that reads it, or for its producer on
-    the way to the node that readers share; the home of a shared parameter for its first reader.
+    the way to the node that readers share; a shared parameter, and the sum of its
+    gradient, for its first reader.
     """
     graph = captured.graph
     count = len(graph.ops)
@@ -421,8 +437,10 @@ def parts_by_op(
             reduction[op] += cost.reduction
             resharding[op] += cost.resharding
     for value in captured.shared:
-        home = captured.shared_memory(value)[strategy[captured.position[value]]]
-        memory[captured.readers[value][0][0]] += float(home)
+        state = strategy[captured.position[value]]
+        first = captured.readers[value][0][0]
+        memory[first] += float(captured.shared_memory(value)[state])
+        gradient[first] += float(captured.shared_gradient(value)[state])
     columns = zip(compute, reduction, gradient, resharding, memory, strict=True)
     return tuple(
         CostParts(
@@ -462,8 +480,9 @@ def completed(
     for value, states in captured.shared.items():
         node = captured.position[value]
         links = [link for link in captured.links if node in (link.u, link.v)]
+        own = captured.shared_gradient(value)
         costs = [
-            sum(_link_seconds(link, node, k, strategy) for link in links)
+            own[k] + sum(_link_seconds(link, node, k, strategy) for link in links)
             for k in range(len(states))
         ]
         strategy.append(int(np.argmin(costs)))

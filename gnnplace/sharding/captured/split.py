@@ -14,7 +14,13 @@ from torch import nn
 from gnnplace.sharding import ShardingProblem, ShardingResult, fastest_split
 from gnnplace.sharding.captured.costs import CostParts, MeshMachine, made_bytes
 from gnnplace.sharding.captured.graph import split_graph
-from gnnplace.sharding.captured.layout import Configuration, Mesh, SplitGraph
+from gnnplace.sharding.captured.layout import (
+    PARAMETER,
+    Configuration,
+    Layout,
+    Mesh,
+    SplitGraph,
+)
 from gnnplace.sharding.captured.problem import (
     CapturedProblem,
     captured_tables,
@@ -137,6 +143,18 @@ class LayerSplit:
         """The label that each dimension of the mesh splits, of every call."""
         pairs = zip(self.captured.options, self.result.configuration, strict=False)
         return tuple(configurations[index] for configurations, index in pairs)
+
+    @cached_property
+    def homes(self) -> dict[str, Layout]:
+        """The layouts of the parameters that several calls read, by name."""
+        captured, strategy = self.captured, self.result.configuration
+        return {
+            captured.graph.values[value].name: states[
+                strategy[captured.position[value]]
+            ][0]
+            for value, states in captured.shared.items()
+            if captured.graph.values[value].source == PARAMETER
+        }
 
     @cached_property
     def predicted(self) -> CostParts:
