@@ -6,7 +6,8 @@ of every parameter that several operations read, such as a table that embedding 
 
 Beside it (``ddp_parts``), what data parallelism costs as PyTorch's DDP does it. Every device runs
 the whole step on its share of the batch, the largest share deciding, and the gradients of all
-parameters are added up by one all-reduce. Nothing else is exchanged: batch norms see their own
+parameters are added up by one all-reduce, on GPUs behind the backward pass (`exposed_seconds`, as
+for plans). Nothing else is exchanged: batch norms see their own
 share, and a call that no rule knows how to split needs none, since whole examples go through it.
 What does not depend on the inputs is done everywhere.
 """
@@ -20,8 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnplace.arrays import FloatArray, LongArray
-from gnnplace.costs import gradient_seconds
+from gnnplace.costs import exposed_seconds, gradient_seconds, replicas_share
 from gnnplace.sharding.captured.costs import (
+    BACKWARD,
     CostParts,
     MeshMachine,
     Moved,
@@ -523,6 +525,10 @@ def ddp_parts(captured: CapturedProblem) -> CostParts:
     parameters = [v for v in graph.values if v.source == PARAMETER]
     learned = sum(v.bytes for v in parameters if v.gradient)
     reduced = gradient_seconds(machine.exchange, machine.bandwidth, devices, learned)
+    if machine.exchange is not None and not machine.exchange.cluster.sender_busy.any():
+        backward = compute * (BACKWARD - 1.0) / BACKWARD
+        hidden = min(reduced, backward)
+        reduced = exposed_seconds(reduced, hidden, replicas_share())
     memory += sum(v.bytes * (machine.state if v.gradient else 1) for v in parameters)
     return CostParts(
         compute=compute, reduction=0.0, gradient=reduced, resharding=0.0, memory=memory
