@@ -26,6 +26,7 @@ from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -258,9 +259,11 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
     pricer = pricer_of(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    choices = [
-        replace(choice, regather=bool(spec.regather)) for choice in split.choices
-    ]
+    regather = spec.regather
+    if regather is None and isinstance(chain.source, BlockCosts):
+        # Megatron's split keeps parts (Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2).
+        regather = spec.tp > 1 and spec.splits_tokens
+    choices = [replace(choice, regather=bool(regather)) for choice in split.choices]
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [

@@ -32,10 +32,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gnnplace.arrays import FloatArray
-from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
-from gnnplace.errors import InputError
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     ANY,
     Axes,
     Network,
@@ -45,7 +42,10 @@ from gnnplace.sharding.layers import (
     data_parallel,
     in_words,
 )
-from gnnplace.sharding.problem import Edge, ShardingProblem
+from gnnplace.arrays import FloatArray
+from gnnplace.costs import ALL_REDUCE, ALL_TO_ALL, Exchange, gradient_seconds, share
+from gnnplace.errors import InputError
+from gnnplace.sharding import CostParts, Edge, ShardingProblem
 from gnnplace.sharding.solver.classes import Classes, ClassTable
 from gnnplace.simulation import message_seconds
 
@@ -353,22 +353,6 @@ def sharding_problem(
 
 
 PARTS = ("compute", "reduction", "gradient", "resharding", "memory")
-
-
-@dataclass(frozen=True)
-class CostParts:
-    """Seconds of one training step, and bytes on a device."""
-
-    compute: float
-    reduction: float
-    gradient: float
-    resharding: float
-    memory: float
-
-    @property
-    def total(self) -> float:
-        """Seconds in all; nothing overlaps."""
-        return self.compute + self.reduction + self.gradient + self.resharding
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     Dimension,
     Layer,
     Network,

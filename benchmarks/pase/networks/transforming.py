@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnplace.sharding.layers import (
+from benchmarks.pase.layers import (
     Dimension,
     Layer,
     Network,
@@ -14,7 +14,7 @@ from gnnplace.sharding.layers import (
     linear,
     pointwise,
 )
-from gnnplace.sharding.networks.recurrent import head
+from benchmarks.pase.networks.recurrent import head
 
 
 @dataclass(frozen=True)
