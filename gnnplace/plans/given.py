@@ -244,13 +244,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     replicas = spec.dp // split.expert_replicas
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
-    if len(ranks) > len(chain):
-        if chain.joined:
-            reason = f" ({chain.joined}; give each layer a buffer of its own)"
-        else:
-            reason = ""
-        limit = f"the model can be cut into {len(chain)} at most"
-        raise InputError(f"--given: {len(ranks)} stages, but {limit}{reason}")
+    _check_stages(chain, len(ranks))
     if split.num_shards == 1 and spec.regather:
         raise InputError(
             "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
@@ -300,6 +294,22 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     if lack_of(pricer, fitting) < lack:
         return fitting
     return draft
+
+
+def _check_stages(chain: Chain, count: int) -> None:
+    """Check that a model can be cut into so many stages.
+
+    Raises:
+        InputError: If it has too few segments, with what joins them.
+    """
+    if count <= len(chain):
+        return
+    reason = ""
+    if chain.joined:
+        reason = f" ({chain.joined}; give each layer a buffer of its own)"
+    raise InputError(
+        f"--given: {count} stages, but the model can be cut into {len(chain)} at most{reason}"
+    )
 
 
 def _check_experts(chain: Chain, parts: int) -> None:
