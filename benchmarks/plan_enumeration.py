@@ -57,7 +57,7 @@ FRAMEWORKS = (
     "internevo",
 )
 RULES = ("ends", "least", "even")
-UNLOOPED = ("gpipe", "zero-bubble", "v")
+UNLOOPED = ("gpipe", "zero-bubble", "v", "zbv")
 """Schedules beside 1F1B that do not loop over a number of chunks."""
 COLUMNS = (
     "question", "model", "framework", "devices", "layers", "batch", "memory", "offload", "experts",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.planning import ShardPlan as ShardPlan
     from gnnplace.planning import compare_plans as compare_plans
     from gnnplace.planning import plan_model as plan
+    from gnnplace.planning import plan_of_split as plan_of_split
     from gnnplace.planning import plan_shard as plan_shard
     from gnnplace.planning import price_plans as price_plans
     from gnnplace.planning import read_plan as read_plan

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gnnplace.errors import FormatError, InputError
 from gnnplace.files import fault_line
-from gnnplace.problem import processor_name, versions
+from gnnplace.problem import package_commit, processor_name, versions
 
 IDENTITY = ("problem", "placer", "seed", "budget")
 SECONDS, STEPS = "seconds", "steps"  # what budgets are counted in
@@ -74,7 +71,7 @@ class RowEntry(BaseModel):
 def provenance() -> dict[str, Any]:
     """Return commit, versions and machine that a row is from."""
     return {
-        "commit": _commit(),
+        "commit": package_commit(),
         "versions": versions(PACKAGES),
         "machine": {
             "processor": processor_name(),
@@ -83,53 +80,6 @@ def provenance() -> dict[str, Any]:
             "system": f"{platform.system()} {platform.machine()}",
         },
     }
-
-
-def _commit() -> str:
-    """Return the commit of this package's code, with ``+`` if it was changed since.
-
-    In a checkout it is git's. An installed package may stand inside of somebody else's repository,
-    whose commit says nothing of it: there it is the commit that pip installed (PEP 610), else
-    ``files:`` and the hash of the package's own files.
-    """
-    module = Path(__file__)
-    folder = str(module.parent)
-    try:
-        _git(folder, "ls-files", "--error-unmatch", module.name)
-        status = _git(
-            folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return _installed_commit() or f"files:{_hash_of_files(module.parents[1])}"
-    lines = status.splitlines()
-    commit = next(line.split()[-1] for line in lines if line.startswith("# branch.oid"))
-    is_changed = any(not line.startswith("#") for line in lines)
-    return commit + ("+" if is_changed else "")
-
-
-def _git(folder: str, *arguments: str) -> str:
-    command = ["git", "-C", folder, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-def _installed_commit() -> str | None:
-    """Return the commit that pip wrote down when it installed from a repository."""
-    try:
-        text = distribution("gnnplace").read_text("direct_url.json")
-        return json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
-    except (PackageNotFoundError, ValueError):
-        return None
-
-
-def _hash_of_files(package: Path) -> str:
-    """Return a hash of the names and the text of a package's modules."""
-    hashed = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        hashed.update(path.relative_to(package).as_posix().encode())
-        hashed.update(path.read_bytes())
-    return hashed.hexdigest()[:12]
 
 
 def now() -> str:

@@ -56,7 +56,7 @@ class Where:
         Raises:
             InputError: A negative number of processes, or no scheduler.
         """
-        warmed = [suite.kind, *suite.constructions, *suite.placers]
+        warmed = [*suite.constructions, *suite.placers]
         if self.dask:
             return on_dask(self.dask, warmed)
         if self.processes:

@@ -12,7 +12,6 @@
       - {model: inception, cluster: pcie-t4-4, microbatches: 4}
       - {profile: nets/vgg16.txt, format: pipedream, cluster: pcie-v100-4}
       - {file: my-problem.json, family: mine, constraints: {pin: {"layers.0": "gpu:0"}}}
-      - {network: inception_v3, ways: 8}       # of a suite of kind shard
     constructions: [single, heft, contiguous]   # run once: first seed, budget 0
     placers: [annealing, learned, best]         # run with all seeds and budgets
     seeds: [0]
@@ -20,7 +19,7 @@
     steps: [10000]            # budgets in simulated steps: rows that repeat bit by bit
     methods: {exact: {budgets: [10.0], seeds: [0]}}   # instead, of single placers
     timeout: 60.0             # seconds a cell may take before it counts as a failure
-    kind: place               # or execute, shard, joint (``kinds``)
+    kind: place               # or execute, joint (``kinds``)
     mode: auto                # of executions: measured, emulated, or by the cores there are
 """
 
@@ -80,9 +79,8 @@ SUITE_FOLDERS = (
 DATA_SETS = "data_sets"  # begins the path of a file that comes with the package
 PLACE: Final = "place"
 EXECUTE: Final = "execute"
-SHARD: Final = "shard"
 JOINT: Final = "joint"
-SOURCES = ("family", "captured", "dataset", "model", "profile", "file", "network")
+SOURCES = ("family", "captured", "dataset", "model", "profile", "file")
 FILES = ("profile", "file")  # sources that may say their family and cluster as well
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
@@ -98,8 +96,6 @@ class ProblemEntry(Schema):
         model: A model to capture and profile.
         profile: A file of ``format``.
         file: A problem file.
-        network: A network to shard, as ``gnnplace shard`` knows it.
-        ways: Devices to shard over.
         seed: The seed of a family's or captured graph's draw.
         cluster: A type of cluster to draw (family, captured), or a preset, as ``compare`` takes
             it; a dataset's graph needs one. Of a problem file, which has its own cluster, what
@@ -125,8 +121,6 @@ class ProblemEntry(Schema):
     model: str | None = None
     profile: str | None = None
     file: str | None = None
-    network: str | None = None
-    ways: Annotated[int, Field(ge=1)] = 8
     graph: str | None = None
     seed: int = 0
     cluster: str | None = None
@@ -149,10 +143,6 @@ class ProblemEntry(Schema):
             raise ValueError(f"give exactly one of {', '.join(SOURCES)}")
         if self.dataset is not None and (self.graph is None or self.cluster is None):
             raise ValueError("a dataset needs a graph and a cluster")
-        if self.constraints and self.network is not None:
-            raise ValueError(
-                "constraints: networks have layers to split and no ops to place"
-            )
         if as_constraints(self.constraints).max_devices is not None:
             raise ValueError(
                 "constraints: max_devices is for place; give a smaller cluster"
@@ -186,11 +176,9 @@ class ProblemEntry(Schema):
     @property
     def labels(self) -> dict[str, str]:
         """Return family and cluster, which standings are broken down by."""
-        named = self.family or self.model or self.profile or self.file or self.network
-        family = str(named).partition("?")[0]
-        captured = self.captured or self.graph
-        if captured is not None:
-            family = FAMILY_OF.get(captured, captured)
+        named = self.family or self.model or self.profile or self.file
+        family, captured = str(named).partition("?")[0], self.captured or self.graph
+        family = family if captured is None else FAMILY_OF.get(captured, captured)
         return {"family": family, "cluster": self.cluster or "drawn"}
 
     def captured_graph(self, folder: Path = Path()) -> CapturedGraph | None:
@@ -209,12 +197,8 @@ class ProblemEntry(Schema):
         """Build, capture or read the problem; files are relative to ``folder``.
 
         Raises:
-            InputError: The source is a network, which has no ops to place, or is not valid.
+            InputError: The source is not valid.
         """
-        if self.network is not None:
-            raise InputError(
-                f"network {self.network!r}: only suites of kind shard have networks"
-            )
         constraints = as_constraints(self.constraints)
         if self.model is not None:
             return limited(self._profiled(self.model), constraints)
@@ -332,7 +316,7 @@ class SuiteFile(Schema):
     steps: list[Steps] = []
     methods: dict[str, Method] = {}
     timeout: Annotated[float, Field(gt=0)] = 60.0
-    kind: Literal["place", "execute", "shard", "joint"] = PLACE
+    kind: Literal["place", "execute", "joint"] = PLACE
     mode: Literal["auto", "measured", "emulated"] = "auto"
 
     @property
@@ -353,10 +337,6 @@ class SuiteFile(Schema):
     @model_validator(mode="after")
     def _problems_of_kind(self) -> SuiteFile:
         for i, problem in enumerate(self.problems):
-            if (problem.network is not None) != (self.kind == SHARD):
-                raise ValueError(
-                    f"problems[{i}]: networks are for kind shard, and it is for them"
-                )
             if self.kind in (EXECUTE, JOINT) and problem.model is None:
                 raise ValueError(f"problems[{i}]: kind {self.kind} needs models")
         return self

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from gnnplace.bench.cells import CellTask, Row, failed, run_task
 from gnnplace.bench.kinds import warm_up
-from gnnplace.bench.suite import SHARD
 from gnnplace.errors import InputError
 from gnnplace.policy import is_warm
 from gnnplace.processes import ends_with_this, exit_text
@@ -46,7 +45,7 @@ class CellWorker:
     """A process that runs one cell at a time; it is started by the first one.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         folder: The process starts in it, if it is there: classes of one's own are found from it.
     """
 
@@ -155,13 +154,13 @@ def here(names: Sequence[str], say: Say | None = None) -> Runner:
     """Run cells in this process, in order; no cell's seconds contain compilation.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         say: Called with a line now and then meanwhile.
     """
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
         if tasks:
-            warm_up(names[0], list(names[1:]), say)
+            warm_up(list(names), say)
         for task in tasks:
             yield run_task(task)
 
@@ -175,7 +174,7 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
 
     Args:
         count: Processes.
-        names: Kind of the suite and placers, to compile before the first cell.
+        names: Placers of the suite, to compile before the first cell.
         say: Called with a line now and then meanwhile.
 
     Raises:
@@ -185,8 +184,8 @@ def in_processes(count: int, names: Sequence[str], say: Say | None = None) -> Ru
         raise InputError(f"--processes {count}: give a number above 0")
 
     def run(tasks: Sequence[CellTask]) -> Iterator[Row]:
-        if tasks and names[0] != SHARD and not is_warm(names[1:]):
-            warm_up(names[0], list(names[1:]), say)
+        if tasks and not is_warm(names):
+            warm_up(list(names), say)
         workers = [CellWorker(names) for _ in range(min(count, len(tasks)))]
         free: queue.SimpleQueue[CellWorker] = queue.SimpleQueue()
         for worker in workers:
@@ -280,7 +279,7 @@ def serve(names: Sequence[str]) -> None:
     Whatever else is printed goes to standard error. It ends when nobody asks or listens any more.
 
     Args:
-        names: Kind of the suite and placers, to compile before the first cell; may be empty.
+        names: Placers of the suite, to compile before the first cell; may be empty.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -290,7 +289,7 @@ def serve(names: Sequence[str]) -> None:
         answers.flush()
 
     if names:
-        warm_up(names[0], list(names[1:]))
+        warm_up(list(names))
     with suppress(BrokenPipeError):
         for line in sys.stdin:
             answer(

@@ -110,7 +110,6 @@ NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
     "placers": gnnplace.placer_names,
     "readers": partial(_listed, "gnnplace.plans.launchers", "READ_NAMES"),
     "launchers": partial(_listed, "gnnplace.plans.launchers", "NAMES"),
-    "networks": partial(_listed, "gnnplace.sharding", "NETWORKS"),
     "formats": partial(_listed, "gnnplace.problem.formats", "READERS"),
 }
 """What there is to choose from, by the name in braces of a help."""

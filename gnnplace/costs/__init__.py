@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     )
     from gnnplace.costs.frameworks.framework import RunningWords as RunningWords
     from gnnplace.costs.frameworks.framework import Seconds as Seconds
+    from gnnplace.costs.frameworks.framework import exposed_seconds as exposed_seconds
+    from gnnplace.costs.frameworks.framework import replicas_share as replicas_share
     from gnnplace.costs.frameworks.framework import (
         running_framework as running_framework,
     )

@@ -1,12 +1,13 @@
 """Low-rank adapters that a launch file states: their rank and products, as `--lora` has them.
 
-Modules are those of peft's `target_modules` on transformers' classes, and NeMo's. What is no
-product of a layer (an embedding, the head, a regular expression) is a line of the answer.
+Modules are those of peft's `target_modules` on transformers' classes, NeMo's and
+Megatron-Bridge's. What is no product of a layer (an embedding, the head, a regular expression) is a
+line of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnplace.launch.yaml_reading import YamlReading
@@ -29,6 +30,10 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "mlp_fc1": ("gate", "up"),
     "mlp_fc2": ("down",),
     "mlp": ("gate", "up", "down"),
+    "linear_qkv": ("q", "k", "v"),
+    "linear_proj": ("o",),
+    "linear_fc1": ("gate", "up"),
+    "linear_fc2": ("down",),
 }
 """Products of a layer by the names of modules."""
 UNREAD = "adapters (LoRA); priced as training of all parameters"
@@ -84,13 +89,7 @@ def read_adapters(
     if not modules:
         reading.refuse_price(keys.targets, f"the products are not known: {UNREAD}")
         return None
-    named: set[str] = set()
-    unread: list[str] = []
-    for module in modules:
-        name = str(module).rpartition(".")[2]
-        named.update(TARGETS if name in ALL else MODULES.get(name, ()))
-        if name not in ALL and name not in MODULES:
-            unread.append(str(module)[:40])
+    named, unread = products_of(modules)
     if not named:
         reading.refuse_price(keys.targets, f"{', '.join(unread)}: {UNREAD}")
         return None
@@ -99,7 +98,30 @@ def read_adapters(
             f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
         )
         reading.refuse_price(keys.targets, effect)
-    targets = tuple(name for name in TARGETS if name in named)
+    return lora_words(rank, named, bits=bits, expert_bits=expert_bits)
+
+
+def products_of(modules: Sequence[object]) -> tuple[set[str], list[str]]:
+    """Return the products of a layer that modules are, and the names that are of none."""
+    named: set[str] = set()
+    unread: list[str] = []
+    for module in modules:
+        name = str(module).rpartition(".")[2]
+        named.update(TARGETS if name in ALL else MODULES.get(name, ()))
+        if name not in ALL and name not in MODULES:
+            unread.append(str(module)[:40])
+    return named, unread
+
+
+def lora_words(
+    rank: int,
+    products: set[str],
+    *,
+    bits: int = HALF_BITS,
+    expert_bits: int = HALF_BITS,
+) -> str:
+    """Return adapters of some products of a layer in the words of `--lora`."""
+    targets = tuple(name for name in TARGETS if name in products)
     if len(targets) == len(TARGETS):
         targets = ()
     return str(Adapters(rank, bits, targets, expert_bits))

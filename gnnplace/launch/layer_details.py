@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnplace.models import find_model
+from gnnplace.models import CatalogueModel, find_model
 
 LLAMA, YARN = "llama3", "yarn"
+SIGMOID, SOFTMAX = "sigmoid", "softmax"
 QUERY_BIASES = ("qwen2", "qwen2_moe", "glm4_moe")
 """Types whose queries, keys and values have biases, and nothing else of a gated layer."""
 PLAIN = (
@@ -64,6 +65,8 @@ FEATURES: Mapping[str, str] = {
     "starcoder2": "a GELU without a gate, biases, rotary positions",
 }
 """What layers of a type have that no file here says."""
+TORCHTITAN_TYPES = ("gpt_oss",)
+"""Types of `FEATURES` that torchtitan has configurations of, with all that their layers have."""
 BESIDE_LLAMA: Mapping[str, str] = {
     "gpt2": "learned positions, biases and a feed-forward without a gate",
     "qwen3": "norms of each head's queries and keys",
@@ -77,6 +80,25 @@ BESIDE_LLAMA: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class Router:
+    """How a layer of DeepSeek's chooses the experts of a token.
+
+    Source: DeepSeek-V2, 2024, arXiv 2405.04434; DeepSeek-V3, 2024, arXiv 2412.19437.
+
+    Attributes:
+        score: What scores pass through, `sigmoid` (with a bias that balances them) or `softmax`.
+        scale: The factor of the chosen experts' weights.
+        groups: Groups that experts are in; 1: all are in one.
+        chosen_groups: Groups that a token's experts may be of.
+    """
+
+    score: str
+    scale: float
+    groups: int = 1
+    chosen_groups: int = 1
+
+
+@dataclass(frozen=True)
 class LayerDetails:
     """Properties of a model's layers other than their sizes.
 
@@ -87,6 +109,7 @@ class LayerDetails:
         rotary_scaling: The `rope_scaling` of a `config.json`; empty for none.
         query_biases: Whether queries, keys and values have biases, unlike other products.
         rotary_part: The part of a head that has rotary positions.
+        router: How experts are chosen, of DeepSeek's layers; None if it is not known.
         name: Name of the model in the catalogue; empty if it is not in it.
     """
 
@@ -96,6 +119,7 @@ class LayerDetails:
     rotary_scaling: tuple[tuple[str, Any], ...] = ()
     query_biases: bool = False
     rotary_part: float = 1.0
+    router: Router | None = None
     name: str = ""
 
     @property
@@ -108,12 +132,17 @@ class LayerDetails:
         """Return whether layers of this type have rotary positions and RMSNorm: all but GPT-2's."""
         return self.type != "gpt2"
 
-    def unsaid(self, *, scalings: tuple[str, ...] = (LLAMA,)) -> Iterator[str]:
+    def unsaid(
+        self, *, scalings: tuple[str, ...] = (LLAMA,), own_types: tuple[str, ...] = ()
+    ) -> Iterator[str]:
         """Yield a line for each thing that a launcher's file does not say.
 
         Args:
             scalings: Kinds of rotary scaling that the launcher has keys for.
+            own_types: Types that the launcher has configurations of, with all that they have.
         """
+        if self.type in own_types:
+            return
         if self.type not in PLAIN:
             feature = FEATURES.get(self.type, "layers of its own")
             trained = "the file trains plain layers of the same sizes"
@@ -148,5 +177,18 @@ def layer_details(model: str) -> LayerDetails | None:
         rotary_scaling=tuple(sorted(scaling.items())),
         query_biases=row.type in QUERY_BIASES,
         rotary_part=row.config.get("partial_rotary_factor", 1.0),
+        router=_router(row),
         name=row.name,
+    )
+
+
+def _router(row: CatalogueModel) -> Router | None:
+    """Return how experts of DeepSeek's layers are chosen; None where that is not known."""
+    if "router_scale" not in row.details:
+        return None
+    return Router(
+        score=SIGMOID if row.type == "deepseek_v3" else SOFTMAX,
+        scale=row.details["router_scale"],
+        groups=row.config.get("n_group", 1),
+        chosen_groups=row.config.get("topk_group", 1),
     )

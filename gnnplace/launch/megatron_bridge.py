@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gnnplace.errors import FormatError, GnnplaceError
 from gnnplace.files import read_text
+from gnnplace.launch.adapter_keys import lora_words, products_of
 from gnnplace.launch.launch_plan import (
     BYTES,
     LaunchPlan,
@@ -51,6 +52,16 @@ KNOWN_FUNCTIONS = (
     "isinstance",
     "print",
 )
+PEFT = re.compile(r"peft(_scheme)?\s*=\s*(?!None|null)\S|_peft_common\(|LoRA\(")
+PEFT_SCHEME = re.compile(
+    r"""(?:peft_scheme(?::[\w |]{1,40})?\s*=|default_peft_config\()\s*["'](\w+)["']"""
+)
+PEFT_RANK = re.compile(r"(?:peft(?:_cfg)?\.dim\s*=|LoRA\([^)]*?\bdim\s*=)\s*(\d{1,6})")
+PEFT_MODULES = re.compile(r"target_modules\s*=\s*\[([^\]]{0,2000})\]")
+TARGETS_ELSEWHERE = re.compile(r"target_modules\s*=\s*(?!None)[A-Za-z_]")
+OTHER_PEFT = re.compile(r"(?:Canonical|VLM)\w*LoRA\(|_build_\w+_peft\(")
+PEFT_DEFAULTS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+PEFT_DEFAULT_RANK = 32
 DEEPEST = 12  # functions that a recipe goes through
 HOPS = 4  # modules that hand on a function
 READ = (
@@ -310,7 +321,10 @@ def read_bridge(
             plan, sizes=replace(plan.sizes, tied=flags.get("tied") == "true")
         )
     entries = [replace(e, key=_key_of_flag(e.key)) for e in plan.not_priced]
-    plan = replace(plan, not_priced=(*entries, *_type_effects(full_text)))
+    code = "\n".join(line.partition("#")[0] for line in full_text.splitlines())
+    lora, adapter_effects = _adapters(code)
+    effects = (*entries, *adapter_effects, *_type_effects(code))
+    plan = replace(plan, lora=lora or plan.lora, not_priced=effects)
     return check_plan_words(with_header(plan, text, source), source)
 
 
@@ -318,12 +332,45 @@ def _key_of_flag(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _type_effects(text: str) -> Iterator[NotPriced]:
-    """Yield the adapters and the types of a recipe that no price counts."""
-    code = "\n".join(line.partition("#")[0] for line in text.splitlines())
-    if re.search(r"peft(_scheme)?\s*=\s*(?!None|null)\S|_peft_common\(|LoRA\(", code):
-        effect = "adapters (LoRA); priced as training of all parameters"
-        yield NotPriced(key="peft", effect=effect)
+def _adapters(code: str) -> tuple[str | None, list[NotPriced]]:
+    """Return a recipe's adapters in the words of `--lora`, and what no price counts of them.
+
+    Without a rank or modules they are those of Megatron-Bridge's `LoRA` (`peft/lora.py`): rank 32,
+    all four linear layers. Of several values the last counts, as a recipe sets it.
+
+    Args:
+        code: The recipe without comments.
+    """
+    if not PEFT.search(code):
+        return None, []
+    schemes = PEFT_SCHEME.findall(code)
+    if schemes and schemes[-1].lower() == "none":
+        return None, []
+    effects: list[NotPriced] = []
+    if OTHER_PEFT.search(code) or (schemes and schemes[-1] not in ("lora", "dora")):
+        effect = "adapters of another kind; priced as training of all parameters"
+        return None, [NotPriced(key="peft", effect=effect)]
+    if "DoRA(" in code or (schemes and schemes[-1] == "dora"):
+        effects.append(
+            NotPriced(key="peft", effect="DoRA's magnitudes; priced as LoRA")
+        )
+    ranks = PEFT_RANK.findall(code)
+    listed = PEFT_MODULES.findall(code)
+    modules = re.findall(r"[\w.*]+", listed[-1]) if listed else list(PEFT_DEFAULTS)
+    products, unread = products_of(modules)
+    if not products or TARGETS_ELSEWHERE.search(code):
+        effect = "the modules of its adapters are not known; priced as training of all parameters"
+        return None, [NotPriced(key="peft", effect=effect)]
+    if unread:
+        effect = (
+            f"{', '.join(unread)}: no product of a layer; priced without adapters of it"
+        )
+        effects.append(NotPriced(key="peft", effect=effect))
+    return lora_words(int(ranks[-1]) if ranks else PEFT_DEFAULT_RANK, products), effects
+
+
+def _type_effects(code: str) -> Iterator[NotPriced]:
+    """Yield the types of a recipe that no price counts."""
     named = re.findall(r"mixed_precision\s{0,9}=\s{0,9}(\S[^\n]{0,400})", code)
     if named and re.search("fp8|fp4", named[-1]):
         effect = "matrix products in fp8 or fp4; priced in bf16"

@@ -26,7 +26,7 @@ from gnnplace.launch import (
     torchtitan,
 )
 from gnnplace.launch.launch_plan import BYTES, LaunchPlan
-from gnnplace.launch.layer_details import LLAMA, YARN
+from gnnplace.launch.layer_details import LLAMA, TORCHTITAN_TYPES, YARN
 from gnnplace.launch.telling import launcher_told_by
 from gnnplace.plans import PlanFile
 
@@ -49,6 +49,7 @@ class Launcher:
         check_degrees: Raises `InfeasibleError` where it lacks a kind of parallelism of a plan, as
             `write` does too.
         scalings: Kinds of rotary scaling that its file says; None: it says nothing of layers.
+        own_types: Types of models that it has configurations of, with all that they have.
     """
 
     write: Callable[[LaunchPlan, Sequence[str], int], str]
@@ -60,6 +61,7 @@ class Launcher:
     beside: Callable[[PlanFile], str | None] = lambda plan: None
     check_degrees: Callable[[LaunchPlan], None] = lambda plan: None
     scalings: tuple[str, ...] | None = None
+    own_types: tuple[str, ...] = ()
 
 
 _LAUNCHERS: Mapping[str, Launcher] = {
@@ -99,6 +101,7 @@ _LAUNCHERS: Mapping[str, Launcher] = {
         "torchtitan",
         torchtitan.schedule_csv,
         scalings=(LLAMA, YARN),
+        own_types=TORCHTITAN_TYPES,
     ),
     "deepspeed": Launcher(
         deepspeed.write_deepspeed,

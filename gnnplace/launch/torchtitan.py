@@ -33,7 +33,7 @@ from gnnplace.launch.launch_plan import (
     header,
     with_header,
 )
-from gnnplace.launch.layer_details import LLAMA, LayerDetails
+from gnnplace.launch.layer_details import LLAMA, YARN, LayerDetails
 from gnnplace.launch.offloading import EVERYTHING, fsdp_offload
 from gnnplace.launch.torchtitan_model import (
     FLAVOR,
@@ -45,6 +45,7 @@ from gnnplace.launch.torchtitan_model import (
 )
 from gnnplace.launch.torchtitan_toml import read_toml
 from gnnplace.plans import (
+    ZBV,
     DecoderSizes,
     ExpertLayers,
     LatentAttention,
@@ -131,6 +132,38 @@ MODELS: Mapping[str, tuple[str, DecoderSizes]] = {
             experts=ExpertLayers(128, 8, 768),
         ),
     ),
+    "gpt_oss_20b": (
+        "20b",
+        DecoderSizes(
+            24,
+            2880,
+            64,
+            8,
+            2880,
+            4096,
+            201088,
+            own_head_size=64,
+            vectors=13856,
+            expert_vectors=276_480,
+            experts=ExpertLayers(32, 4, 2880),
+        ),
+    ),
+    "gpt_oss_120b": (
+        "120b",
+        DecoderSizes(
+            36,
+            2880,
+            64,
+            8,
+            2880,
+            4096,
+            201088,
+            own_head_size=64,
+            vectors=13952,
+            expert_vectors=1_105_920,
+            experts=ExpertLayers(128, 4, 2880),
+        ),
+    ),
 }
 LOOPED = {"pipeline_parallel_schedule": "Interleaved1F1B"}
 BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
@@ -155,6 +188,8 @@ BASES: Mapping[str, tuple[int, int, Mapping[str, Any], str]] = {
     "qwen3_14b": (4 * 4096, 4096, {}, FULL),
     "qwen3_32b": (2 * 4096, 4096, {}, FULL),
     "qwen3_30b_a3b": (2 * 4096, 4096, {}, FULL),
+    "gpt_oss_20b": (8192, 8192, {}, FULL),
+    "gpt_oss_120b": (8192, 8192, {}, FULL),
 }
 """Tokens of a micro-batch and of an example, degrees and recomputation of its configurations."""
 LAYERS: Mapping[str, LayerDetails] = {
@@ -174,16 +209,34 @@ LAYERS: Mapping[str, LayerDetails] = {
         type="qwen3_moe", rotary_base=1_000_000, norm_epsilon=1e-6
     ),
     "qwen3": LayerDetails(type="qwen3", rotary_base=1_000_000, norm_epsilon=1e-6),
+    "gpt_oss": LayerDetails(
+        type="gpt_oss",
+        rotary_base=150_000,
+        norm_epsilon=1e-5,
+        rotary_scaling=(
+            ("beta_fast", 32.0),
+            ("beta_slow", 1.0),
+            ("factor", 32.0),
+            ("original_max_position_embeddings", 4096),
+            ("rope_type", YARN),
+            ("truncate", False),
+        ),
+    ),
 }
 """What layers of its configurations have beside sizes, by what the names of these begin with."""
 DEEPSEEK_EPSILON = 1e-5
 """Of norms of its DeepSeek-V3, which the published models do not have."""
-FAMILIES = ("llama3", "deepseek_v3", "qwen3")  # folders of `torchtitan/models`
+FAMILIES = (
+    "llama3",
+    "deepseek_v3",
+    "qwen3",
+    "gpt_oss",
+)  # folders of `torchtitan/models`
 SCHEDULES = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
     "Interleaved1F1B": "interleaved",
-    "ZBVZeroBubble": "v",
+    "ZBVZeroBubble": ZBV,
 }
 LISTED, BESIDE = "PipelineScheduleMulti", "pipeline_parallel_schedule_csv"
 """The name of schedules that a file lists, and the key that names the file."""
@@ -266,6 +319,10 @@ def nearest_torchtitan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchPlan]]:
             "zero=0: torchtitan's experts lie on FSDP's shards; zero=3 is written",
             plan,
         )
+    if plan.compile and plan.schedule == ZBV:
+        # `_check_torch_compile_compatibility` of torch.distributed.pipelining refuses both.
+        plan = replace(plan, compile=False)
+        yield "compile=on: PyTorch's zbv runs no compiled stages; off is written", plan
     if plan.recompute not in (NONE, FULL, SELECTIVE):
         given_up = f"recompute={plan.recompute}: torchtitan has all layers, parts of each, or none"
         plan = replace(plan, recompute=FULL)
@@ -566,6 +623,7 @@ def _read_function(
                 and isinstance(node.args[0], ast.Constant)
             ):
                 model = _known_flavor(name, str(node.args[0].value))
+                data["converters"] = _converters(node)
             elif base in CONFIGS:
                 data[CONFIGS[base]] |= {
                     k.arg: _literal(k.value) for k in node.keywords if k.arg
@@ -582,6 +640,32 @@ def _read_function(
             elif len(path) == 2 and path[0] in CONFIGS.values():
                 data[path[0]][path[1]] = _literal(node.value)
     return data, model
+
+
+def _conversion_notes(keys: Keys, model: str | None) -> list[str]:
+    """Return a line for what a model is converted by, such as to products in float8."""
+    notes = ["float8 products: priced in bf16"] if model == FLOAT8 else []
+    converters = keys.get("converters")
+    if isinstance(converters, list) and converters:
+        listed = ", ".join(map(str, converters))
+        notes.append(
+            f"converters {listed}: priced in bf16, and without what they change"
+        )
+    return notes
+
+
+def _converters(call: ast.Call) -> list[str]:
+    """Return the names of what a model's configuration is converted by, such as to float8."""
+    values = [k.value for k in call.keywords if k.arg == "converters"]
+    calls = [
+        _dotted(node.func)
+        for value in values
+        for node in ast.walk(value)
+        if isinstance(node, ast.Call)
+    ]
+    names = [name.removesuffix(".Config").rpartition(".")[2] for name in calls]
+    unknown = [ast.unparse(value) for value in values if not calls]
+    return [name for name in (*names, *unknown) if name and name not in ("None", "[]")]
 
 
 def _known_flavor(function: str, flavor: str) -> str | None:
@@ -677,7 +761,7 @@ def _plan(keys: Keys, model: str | None, sizes: DecoderSizes | None) -> LaunchPl
     notes = [] if schedule in SCHEDULES else [f"schedule {schedule}: priced as {name}"]
     if reshard == "always" and pp > 1:
         notes.append(f"{RESHARD} = always: priced as gathered once a step")
-    notes += ["float8 products: priced in bf16"] if model == FLOAT8 else []
+    notes += _conversion_notes(keys, model)
     compiled, parts = keys.switch("compile.enable"), keys.get("compile.components")
     if compiled and isinstance(parts, list) and "model" not in parts:
         compiled, notes = (

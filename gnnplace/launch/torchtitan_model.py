@@ -1,26 +1,34 @@
 """A model of any sizes for torchtitan, which the module of configurations registers itself.
 
 torchtitan's registries have a few sizes of each family. A module with a plan may add its own to
-them: `llama3_configs` and `qwen3_configs` are dictionaries of functions, and `model_registry` looks
-a name up there. Written for torchtitan b5bcd76c (`models/llama3/__init__.py`,
-`models/qwen3/__init__.py`, `models/common/config_utils.py`).
+them: `llama3_configs` and its like are dictionaries of functions, and `model_registry` looks a name
+up there. Written for torchtitan b5bcd76c (`models/llama3/__init__.py`,
+`models/qwen3/__init__.py`, `models/deepseek_v3/__init__.py`, `models/common/config_utils.py`).
 
 Layers of Llama (Mistral, Qwen2 with its biases, Phi-3) are built of the blocks of `llama3`; those
-with norms of heads or with experts (Qwen3, Mixtral) of the blocks of `qwen3`. All sizes stand in
-one literal, `MODEL`, which is what is read back.
+with norms of heads or with experts (Qwen3, Mixtral) of the blocks of `qwen3`; those of DeepSeek
+(Kimi-K2, Moonlight) by `build_mla_moe_layers` of `deepseek_v3`. All sizes stand in one literal,
+`MODEL`, which is what is read back.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
 from gnnplace.errors import FormatError, InfeasibleError
 from gnnplace.launch.keys import Keys
-from gnnplace.launch.layer_details import BESIDE_LLAMA, LLAMA, LayerDetails
-from gnnplace.plans import DecoderSizes, ExpertLayers
+from gnnplace.launch.layer_details import (
+    BESIDE_LLAMA,
+    LLAMA,
+    SIGMOID,
+    TORCHTITAN_TYPES,
+    YARN,
+    LayerDetails,
+)
+from gnnplace.plans import DecoderSizes, ExpertLayers, LatentAttention
 
 FLAVOR = "gnnplace"
 """The name that the module registers its model by."""
@@ -28,8 +36,7 @@ MODEL = "MODEL"
 """The name of the literal with the sizes."""
 TYPES = ("llama", "mistral", "qwen2", "phi3", "qwen3", "mixtral", "qwen3_moe")
 """Types of models of the catalogue whose layers are those of torchtitan's blocks."""
-UNWRITTEN = ("gpt_oss",)
-"""Types that torchtitan has code for, which no module is written with."""
+DEEPSEEK_TYPES = ("deepseek_v2", "deepseek_v3")
 LLAMA_SCALING = {
     "factor": "scaling_factor",
     "low_freq_factor": "low_freq_factor",
@@ -37,6 +44,14 @@ LLAMA_SCALING = {
     "original_max_position_embeddings": "original_max_position_embeddings",
 }
 """Keys of Llama's rotary scaling in a `config.json`, and torchtitan's."""
+
+YARN_SCALING = {
+    "factor": "rope_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "original_max_position_embeddings": "original_seq_len",
+}
+"""Keys of YaRN's rotary scaling in a `config.json`, and torchtitan's."""
 
 Value = int | float | bool | str
 
@@ -52,7 +67,8 @@ class Family:
         rope: The class of its rotary positions, in whose order it loads weights.
         base: The function of a configuration that a plan begins with.
         expert_base: The base for a model with experts.
-        option: The second argument of a function of its registry, and its default.
+        option: The arguments of a function of its registry behind the first, and their defaults.
+        registry: The dictionary of its functions.
     """
 
     name: str
@@ -62,6 +78,7 @@ class Family:
     base: str
     expert_base: str
     option: str
+    registry: str
 
     def base_of(self, sizes: DecoderSizes) -> str:
         """Return the function whose configuration a plan for a model of these sizes begins with."""
@@ -76,6 +93,7 @@ LLAMA3 = Family(
     base="llama3_8b",
     expert_base="llama3_8b",
     option='tp_gemm_backend="default"',
+    registry="llama3_configs",
 )
 QWEN3 = Family(
     name="qwen3",
@@ -85,9 +103,20 @@ QWEN3 = Family(
     base="qwen3_14b",
     expert_base="qwen3_30b_a3b",
     option='moe_comm_backend="standard"',
+    registry="qwen3_configs",
+)
+DEEPSEEK = Family(
+    name="deepseek_v3",
+    model="DeepSeekV3Model",
+    block="DeepSeekV3TransformerBlock",
+    rope="ComplexRoPE",
+    base="deepseek_v3_671b",
+    expert_base="deepseek_v3_671b",
+    option="moe_comm_backend, non_blocking_capacity_factor=None, num_mtp_layers=0",
+    registry="deepseekv3_configs",
 )
 
-ATTENTION = '''
+PARTS = '''
 WEIGHTS = {"weight": partial(nn.init.trunc_normal_, std=0.02), "bias": nn.init.zeros_}
 
 
@@ -101,7 +130,41 @@ def _residual(layer):
     """Initialize what is added to the stream by the depth of its layer."""
     std = depth_scaled_std(0.02, layer)
     return {"weight": partial(nn.init.trunc_normal_, std=std), "bias": nn.init.zeros_}
+'''
+EXPERT_WEIGHTS = """
 
+def _expert_weights(layer):
+    return {
+        "w1_EFD": WEIGHTS["weight"],
+        "w2_EDF": _residual(layer)["weight"],
+        "w3_EFD": WEIGHTS["weight"],
+    }
+"""
+LATENT = """
+
+def _layers(attn_backend, moe_comm_backend, capacity_factor):
+    layers = build_mla_moe_layers(
+        **MODEL["layers"],
+        dim=MODEL["dim"],
+        attn_backend=attn_backend,
+        moe_comm_backend=moe_comm_backend,
+        non_blocking_capacity_factor=capacity_factor,
+        linear_init=WEIGHTS,
+        norm_init={"weight": nn.init.ones_},
+        depth_init=_residual,
+        depth_experts_init=_expert_weights,
+        rope=ComplexRoPE.Config(
+            dim=MODEL["layers"]["qk_rope_head_dim"],
+            max_context_length=MODEL["max_context_length"],
+            **MODEL["rope"],
+        ),
+    )
+    for layer in layers:
+        for _, norm, _, _ in layer.traverse(RMSNorm.Config):
+            norm.eps = MODEL["norm"].get("eps", norm.eps)
+    return layers
+"""
+ATTENTION = """
 
 def _attention(layer, inner_attention):
     attention = make_gqa_config(
@@ -122,7 +185,7 @@ def _attention(layer, inner_attention):
     )
     attention.qkv_linear.wqkv.bias = MODEL["qkv_bias"]
     return attention
-'''
+"""
 DENSE = """
 
 def _feed_forward(layer):
@@ -154,11 +217,7 @@ def _feed_forward(layer):
                 hidden_dim=MODEL["moe_hidden_dim"],
                 num_experts=MODEL["num_experts"],
                 top_k=MODEL["top_k"],
-                param_init={
-                    "w1_EFD": WEIGHTS["weight"],
-                    "w2_EDF": _residual(layer)["weight"],
-                    "w3_EFD": WEIGHTS["weight"],
-                },
+                param_init=_expert_weights(layer),
                 comm_backend="standard",
             ),
         )
@@ -167,7 +226,6 @@ def _feed_forward(layer):
 REGISTERED = """
 
 def _model(attn_backend, $option):
-    inner_attention = get_attention_config(attn_backend)
     is_tied = MODEL["enable_weight_tying"]
     return $model.Config(
         dim=MODEL["dim"],
@@ -182,19 +240,25 @@ def _model(attn_backend, $option):
         lm_head=Linear.Config(
             in_features=MODEL["dim"], out_features=MODEL["vocab_size"], param_init=WEIGHTS
         ),
-        layers=[
-            $block.Config(
-                attention_norm=_norm(MODEL["dim"]),
-                ffn_norm=_norm(MODEL["dim"]),
-                attention=_attention(layer, inner_attention),
-                **_feed_forward(layer),
-            )
-            for layer in range(MODEL["n_layers"])
-        ],
+        layers=$layers,
     )
 
 
-${name}_configs["$flavor"] = _model
+$registry["$flavor"] = _model
+"""
+LAYERS = """
+
+def _layers(attn_backend):
+    inner_attention = get_attention_config(attn_backend)
+    return [
+        $block.Config(
+            attention_norm=_norm(MODEL["dim"]),
+            ffn_norm=_norm(MODEL["dim"]),
+            attention=_attention(layer, inner_attention),
+            **_feed_forward(layer),
+        )
+        for layer in range(MODEL["n_layers"])
+    ]
 """
 
 
@@ -209,16 +273,13 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
         InfeasibleError: torchtitan has no code for such layers.
     """
     if sizes.latent is not None:
-        raise InfeasibleError(
-            "torchtitan: is written with DeepSeek's layers of its 16B and 671B alone; take another "
-            "launcher"
-        )
+        return _check_deepseek(sizes, details)
     if details is not None and details.type not in TYPES:
         feature = BESIDE_LLAMA.get(details.type, "layers of its own")
-        if details.type in UNWRITTEN:
+        if details.type in TORCHTITAN_TYPES:
             raise InfeasibleError(
-                f"torchtitan: its {details.type} is not written ({feature}); take its own "
-                "configuration, or another launcher"
+                f"torchtitan: has {details.type} of its own sizes alone ({feature}); take "
+                "another launcher"
             )
         raise InfeasibleError(
             f"torchtitan: has no code for {details.type}: {feature}; take another launcher"
@@ -245,6 +306,32 @@ def family_of(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
             f"torchtitan: has no code for {reason}; take another launcher"
         )
     return LLAMA3 if experts is None and not sizes.head_norms else QWEN3
+
+
+def _check_deepseek(sizes: DecoderSizes, details: LayerDetails | None) -> Family:
+    """Return the family of DeepSeek's layers.
+
+    Raises:
+        InfeasibleError: torchtitan's are others, or what the router does is not known.
+    """
+    experts, reason = sizes.experts, ""
+    scaling = "" if details is None else str(details.scaling.get("rope_type", ""))
+    if details is not None and details.type not in DEEPSEEK_TYPES:
+        reason = f"has no code for {details.type} with latent attention"
+    elif experts is None or experts.shared % experts.width or not experts.shared:
+        reason = "has latent attention with shared experts of the others' width alone"
+    elif sizes.tied or not sizes.gated or sizes.vectors or sizes.expert_vectors:
+        reason = "has latent attention without biases and tied embeddings alone"
+    elif details is None or details.router is None:
+        reason = (
+            "must be told how experts are chosen, which is known by a model's name "
+            "alone; give --model"
+        )
+    elif scaling not in ("", YARN):
+        reason = f"has no code for rotary scaling {scaling} in DeepSeek's layers"
+    if reason:
+        raise InfeasibleError(f"torchtitan: {reason}")
+    return DEEPSEEK
 
 
 def _vectors(sizes: DecoderSizes, has_biases: bool) -> int:
@@ -275,6 +362,8 @@ def model_literal(
         rope |= {
             name: scaling[key] for key, name in LLAMA_SCALING.items() if key in scaling
         }
+    if sizes.latent is not None:
+        return _deepseek_literal(sizes, details, norm, rope)
     literal: dict[str, object] = {
         "dim": sizes.hidden,
         "n_layers": sizes.layers,
@@ -299,10 +388,70 @@ def model_literal(
     return literal
 
 
+def _deepseek_literal(
+    sizes: DecoderSizes,
+    details: LayerDetails | None,
+    norm: Mapping[str, Value],
+    rope: dict[str, Value],
+) -> dict[str, object]:
+    """Return the literal of a model of DeepSeek's layers.
+
+    `layers` are arguments of torchtitan's `build_mla_moe_layers`. The factor of scores by YaRN is
+    of `mscale_all_dim`, as in DeepSeek's own code.
+    """
+    latent, experts = sizes.latent, sizes.experts
+    router = None if details is None else details.router
+    assert latent is not None
+    assert experts is not None
+    assert router is not None
+    assert details is not None
+    scaling = details.scaling
+    if scaling.get("rope_type") == YARN:
+        rope["scaling"] = "yarn"
+        rope |= {
+            name: scaling[key] for key, name in YARN_SCALING.items() if key in scaling
+        }
+    layers: dict[str, object] = {
+        "n_layers": sizes.layers,
+        "n_dense_layers": experts.dense,
+        "n_heads": sizes.heads,
+        "q_lora_rank": latent.queries,
+        "kv_lora_rank": latent.keys,
+        "qk_nope_head_dim": sizes.head_size - latent.rotary,
+        "qk_rope_head_dim": latent.rotary,
+        "v_head_dim": latent.values,
+        "mscale": float(scaling.get("mscale_all_dim", 1.0)),
+        "dense_hidden_dim": sizes.feed_forward,
+        "moe_hidden_dim": experts.width,
+        "num_experts": experts.count,
+        "num_shared_experts": experts.shared // experts.width,
+        "router_top_k": experts.active,
+        "router_score_func": router.score,
+        "router_route_scale": router.scale,
+        "router_route_norm": router.score == SIGMOID,
+    }
+    if router.groups > 1:
+        layers["router_num_expert_groups"] = router.groups
+        layers["router_num_limited_groups"] = router.chosen_groups
+    return {
+        "dim": sizes.hidden,
+        "vocab_size": sizes.vocabulary,
+        "max_context_length": sizes.length,
+        "enable_weight_tying": False,
+        "layers": layers,
+        "norm": norm,
+        "rope": rope,
+    }
+
+
 def model_imports(family: Family, sizes: DecoderSizes) -> list[str]:
     """Return the statements that import what `model_lines` needs."""
     helpers = ["get_attention_config", "make_gqa_config"]
-    if sizes.experts is None:
+    registered = [family.model, family.registry, "model_registry"]
+    if family is DEEPSEEK:
+        helpers = []
+        registered.append("build_mla_moe_layers")
+    elif sizes.experts is None:
         helpers.append("make_ffn_config")
     else:
         helpers += [
@@ -312,16 +461,19 @@ def model_imports(family: Family, sizes: DecoderSizes) -> list[str]:
         ]
     listed = "".join(f"    {name},\n" for name in sorted(helpers))
     package = f"torchtitan.models.{family.name}"
+    blocks = [
+        f"from torchtitan.models.common.config_utils import (\n{listed})",
+        f"from {package}.model import {family.block}",
+    ]
     return [
         "from functools import partial",
         "from torch import nn",
         "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
         f"from torchtitan.models.common import {family.rope}, Embedding, Linear, RMSNorm",
-        f"from torchtitan.models.common.config_utils import (\n{listed})",
+        *(blocks if helpers else []),
         "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init",
-        f"from {package} import {family.model}, {family.name}_configs, model_registry",
+        f"from {package} import {', '.join(sorted(registered))}",
         f"from {package}.config_registry import {family.base_of(sizes)}",
-        f"from {package}.model import {family.block}",
     ]
 
 
@@ -343,13 +495,21 @@ def model_lines(
     comment = (
         "# Empty `norm` and `rope` have torchtitan's defaults: set them to the model's."
     )
-    feed_forward = DENSE if sizes.experts is None else EXPERTS
-    builders = Template(ATTENTION + feed_forward + REGISTERED).substitute(
+    layers = "_layers(attn_backend)"
+    if family is DEEPSEEK:
+        parts = [PARTS, EXPERT_WEIGHTS, LATENT, REGISTERED]
+        layers = "_layers(attn_backend, moe_comm_backend, non_blocking_capacity_factor)"
+    elif sizes.experts is None:
+        parts = [PARTS, ATTENTION, DENSE, LAYERS, REGISTERED]
+    else:
+        parts = [PARTS, EXPERT_WEIGHTS, ATTENTION, EXPERTS, LAYERS, REGISTERED]
+    builders = Template("".join(parts)).substitute(
         rope=family.rope,
         option=family.option,
         model=family.model,
         block=family.block,
-        name=family.name,
+        registry=family.registry,
+        layers=layers,
         flavor=FLAVOR,
     )
     head = [comment] if unknown else []
@@ -385,7 +545,12 @@ def read_model(statements: Sequence[ast.stmt], source: str) -> DecoderSizes | No
                 raise FormatError(
                     f"{source}: {MODEL}: must be a literal with sizes"
                 ) from None
-            return _sizes_of(Keys({MODEL: literal}, source))
+            keys = Keys({MODEL: literal}, source)
+            return (
+                _deepseek_sizes(keys)
+                if keys.has(f"{MODEL}.layers")
+                else _sizes_of(keys)
+            )
     return None
 
 
@@ -427,3 +592,40 @@ def _sizes_of(keys: Keys) -> DecoderSizes:
     if keys.switch(f"{MODEL}.qkv_bias"):
         return replace(sizes, vectors=_vectors(sizes, True))
     return sizes
+
+
+def _deepseek_sizes(keys: Keys) -> DecoderSizes:
+    """Return the sizes that the literal of a model of DeepSeek's layers says.
+
+    Raises:
+        FormatError: If one is missing, or is no whole number.
+    """
+
+    def count(name: str, least: int = 1) -> int:
+        return keys.needed(f"{MODEL}.layers.{name}", least)
+
+    experts = ExpertLayers(
+        count=count("num_experts"),
+        active=count("router_top_k"),
+        width=count("moe_hidden_dim"),
+        shared=count("num_shared_experts") * count("moe_hidden_dim"),
+        dense=count("n_dense_layers", 0),
+    )
+    latent = LatentAttention(
+        queries=count("q_lora_rank", 0),
+        keys=count("kv_lora_rank"),
+        rotary=count("qk_rope_head_dim"),
+        values=count("v_head_dim"),
+    )
+    return DecoderSizes(
+        layers=count("n_layers"),
+        hidden=keys.needed(f"{MODEL}.dim"),
+        heads=count("n_heads"),
+        kv_heads=count("n_heads"),
+        feed_forward=count("dense_hidden_dim"),
+        length=keys.needed(f"{MODEL}.max_context_length"),
+        vocabulary=keys.needed(f"{MODEL}.vocab_size"),
+        own_head_size=count("qk_nope_head_dim") + latent.rotary,
+        experts=experts,
+        latent=latent,
+    )

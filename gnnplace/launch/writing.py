@@ -155,7 +155,10 @@ def write_launch_plan(
     if plan.sizes is not None and plan.sizes.sample_length is not None:
         losses.append(Loss(f"sample_length={plan.sizes.sample_length}: {DATA_SAYS}"))
     if plan.details is not None and target.scalings is not None:
-        losses += [Loss(line) for line in plan.details.unsaid(scalings=target.scalings)]
+        unsaid = plan.details.unsaid(
+            scalings=target.scalings, own_types=target.own_types
+        )
+        losses += [Loss(line) for line in unsaid]
     head = [*lines, *(f"Not carried: {loss.line}" for loss in losses)]
     text = target.write(plan, head, gpus)
     return text, losses + [Loss(line) for line in unlike(plan, target, text)]

@@ -41,7 +41,8 @@ class CatalogueModel:
         aliases: Further names of the same configuration.
         part: What of a multi-modal model the fields describe, such as "text"; empty: all of it.
         details: What launchers must be told beside sizes: `norm_epsilon`, `rotary_base`,
-            `rotary_scaling`; a key is missing where the source does not say it.
+            `rotary_scaling`, and `router_scale` of DeepSeek's experts (of the same source, else
+            of torchtitan's and slime's own files); a key is missing where no source says it.
         refused: The kind of its layers that no plan is made for; empty where plans are made.
     """
 

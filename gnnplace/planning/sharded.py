@@ -40,7 +40,6 @@ from gnnplace.plans import action_words as words
 from gnnplace.plans import read_plan as parsed_plan
 from gnnplace.run.planned import mesh_here, split_model
 from gnnplace.sharding import (
-    EXECUTED_DEVICES,
     LayerGraph,
     LayerSplit,
     Mesh,
@@ -50,6 +49,7 @@ from gnnplace.sharding import (
     layer_graph,
     load_layers,
     measured_figures,
+    mesh_machine,
     split_layers,
 )
 from gnnplace.tracing import rules_of, workload_of
@@ -148,22 +148,27 @@ def plan_shard(
         InfeasibleError: If nothing fits the memory.
     """
     options = options or SplitOptions()
-    exchange = options.exchange()
-    if exchange is None:
-        bandwidth = options.bandwidth
-    else:
-        bandwidth = exchange.bandwidth
-    machine = machine or MeshMachine(
-        flops=options.flops, bandwidth=bandwidth, exchange=exchange
-    )
-    count = options.count(EXECUTED_DEVICES, exchange)
-    layers = load_layers(model)
-    mesh = default_mesh(count)
+    mesh = default_mesh(options.count(options.exchange()))
     split = split_layers(
-        layers, mesh, machine, memory_limit=memory_limit, seconds=seconds
+        load_layers(model),
+        mesh,
+        machine or mesh_machine(options),
+        memory_limit=memory_limit,
+        seconds=seconds,
     )
-    cluster = f"cpu:{count}"
-    names = _numbered("cpu", count)
+    return plan_of_split(split, model, options)
+
+
+def plan_of_split(split: LayerSplit, model: str, options: SplitOptions) -> ShardPlan:
+    """Return the plan of one stage that runs a split of a model's layers.
+
+    Args:
+        split: How every layer is split.
+        model: The model by its name, as in `plan_shard`.
+        options: Those that the split was searched with; their cluster names the devices.
+    """
+    exchange, count = options.exchange(), math.prod(split.mesh)
+    cluster, names = f"cpu:{count}", _numbered("cpu", count)
     if exchange is not None:
         cluster = exchange.cluster.name
         names = [device.name for device in exchange.cluster.devices[:count]]
@@ -287,7 +292,7 @@ def _file(split: LayerSplit, model: str, cluster: str, devices: list[str]) -> Pl
                 devices=[
                     [devices[k : k + inner] for k in range(0, len(devices), inner)]
                 ],
-                placements=placements_of(calls, layers.rules, chosen),
+                placements=placements_of(calls, layers.rules, chosen, split.homes),
             )
         ],
         ranks=[0],

@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.launchers import READ_NAMES
     from gnnplace.plans.mesh import Mesh, MeshFabric
     from gnnplace.plans.obeying import find_fewest, find_obeying
+    from gnnplace.plans.order.names import ZBV
     from gnnplace.plans.order.orders import FORWARD as FORWARD
     from gnnplace.plans.order.orders import FORWARD as FORWARD_PASS
     from gnnplace.plans.order.orders import FULL as FULL
@@ -176,6 +177,7 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.plans.segments.placements import border_layout as border_layout
     from gnnplace.plans.segments.placements import check_placements as check_placements
     from gnnplace.plans.segments.placements import check_stages as check_stages
+    from gnnplace.plans.segments.placements import home_of as home_of
     from gnnplace.plans.segments.placements import layouts_of as layouts_of
     from gnnplace.plans.segments.placements import place_of as place_of
     from gnnplace.plans.segments.placements import placements_of
@@ -255,6 +257,7 @@ __all__ = [
     "WEIGHT_PASS",
     "WHOLE_WORDS",
     "WORDS",
+    "ZBV",
     "Action",
     "ActionRows",
     "Adapters",
@@ -359,6 +362,7 @@ __all__ = [
     "grouped_plan",
     "groups_of",
     "handed_over",
+    "home_of",
     "inputs_of",
     "is_captured",
     "is_plan",

@@ -26,6 +26,7 @@ from gnnplace.plans.search.draft import Draft, lack_of
 from gnnplace.plans.search.framework_pricing import pricer_of
 from gnnplace.plans.search.splits import with_splits
 from gnnplace.plans.search.stage import Pricer, Stage
+from gnnplace.plans.segments.block_costs import BlockCosts
 from gnnplace.plans.segments.chain import (
     CONTEXT,
     EXAMPLES,
@@ -243,13 +244,7 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     replicas = spec.dp // split.expert_replicas
     size = spec.dp * spec.microbatch_size
     ranks = chunk_ranks(spec.schedule, spec.pp)
-    if len(ranks) > len(chain):
-        if chain.joined:
-            reason = f" ({chain.joined}; give each layer a buffer of its own)"
-        else:
-            reason = ""
-        limit = f"the model can be cut into {len(chain)} at most"
-        raise InputError(f"--given: {len(ranks)} stages, but {limit}{reason}")
+    _check_stages(chain, len(ranks))
     if split.num_shards == 1 and spec.regather:
         raise InputError(
             "--given: regather=on: one shard gathers nothing; give tp, cp or shards"
@@ -258,9 +253,11 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     meshes = [Mesh.over(rank * mesh_size, replicas, split.axes) for rank in ranks]
     pricer = pricer_of(chain, MeshFabric(cluster), size)
     microbatches = chain.batch // size
-    choices = [
-        replace(choice, regather=bool(spec.regather)) for choice in split.choices
-    ]
+    regather = spec.regather
+    if regather is None and isinstance(chain.source, BlockCosts):
+        # Megatron's split keeps parts (Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2).
+        regather = spec.tp > 1 and spec.splits_tokens
+    choices = [replace(choice, regather=bool(regather)) for choice in split.choices]
 
     def draft_with(bounds: list[int]) -> Draft:
         stages = [
@@ -297,6 +294,22 @@ def draft_of_spec(chain: Chain, cluster: Cluster, spec: PlanSpec) -> Draft:
     if lack_of(pricer, fitting) < lack:
         return fitting
     return draft
+
+
+def _check_stages(chain: Chain, count: int) -> None:
+    """Check that a model can be cut into so many stages.
+
+    Raises:
+        InputError: If it has too few segments, with what joins them.
+    """
+    if count <= len(chain):
+        return
+    reason = ""
+    if chain.joined:
+        reason = f" ({chain.joined}; give each layer a buffer of its own)"
+    raise InputError(
+        f"--given: {count} stages, but the model can be cut into {len(chain)} at most{reason}"
+    )
 
 
 def _check_experts(chain: Chain, parts: int) -> None:

@@ -6,6 +6,7 @@ behind them take the records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -89,8 +90,10 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         if self.precision is not None and self.precision not in PARAMETER:
+            is_eight_bit = re.search("fp8|float8|8-", self.precision) is not None
+            reason = "products in FP8 are not priced" if is_eight_bit else "unknown"
             raise InputError(
-                f"precision {self.precision!r}: unknown; use one of {', '.join(PARAMETER)}"
+                f"precision {self.precision!r}: {reason}; use one of {', '.join(PARAMETER)}"
             )
         if self.optimizer is not None:
             optimizer_kind(self.optimizer)

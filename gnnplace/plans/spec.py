@@ -23,6 +23,7 @@ from typing import Any, Literal
 from gnnplace.costs import PATTERN as OFFLOAD_PATTERN
 from gnnplace.errors import FormatError, InputError, suggestion
 from gnnplace.files import read_text
+from gnnplace.plans.order.names import SHAPED_AS_V
 
 LARGEST_COUNT = 10**9 - 1
 COPIED_PREFIX = "x-"
@@ -99,8 +100,8 @@ WORDS: Mapping[str, Word] = {
         "K+K+K, one number for each rank), uniform:K (all, in groups of K)",
     ),
     "schedule": Word(
-        r"1f1b|gpipe|zero-bubble|v|interleaved(:[1-9]\d{0,2})?",
-        "one of 1f1b, gpipe, zero-bubble, v, interleaved:N",
+        r"1f1b|gpipe|zero-bubble|v|zbv|interleaved(:[1-9]\d{0,2})?",
+        "one of 1f1b, gpipe, zero-bubble, v, zbv, interleaved:N",
     ),
     "overlap": _one_of("none", "reduce", "reduce+gather"),
     "tp_overlap": SWITCH,
@@ -153,7 +154,7 @@ class PlanSpec:
         gradients: Type in which gradients are summed; None: the framework's.
         recompute: "none", "selective", "full", "uniform:K", "block:K", or "block:K+K+K" with a
             number for each rank.
-        schedule: "1f1b", "gpipe", "zero-bubble", "v" or "interleaved:CHUNKS".
+        schedule: "1f1b", "gpipe", "zero-bubble", "v", "zbv" or "interleaved:CHUNKS".
         overlap: Collectives of replicas that are hidden; None: those that the framework hides.
         tp_overlap: Whether collectives of shards run under the products beside them (Megatron's
             user buffers, asynchronous tensor parallelism).
@@ -255,7 +256,7 @@ class PlanSpec:
     def num_chunks(self) -> int:
         """Return the number of stages of each pipeline rank."""
         name, _, count = self.schedule.partition(":")
-        if name == "v" and self.pp > 1:
+        if name in SHAPED_AS_V and self.pp > 1:
             return 2
         return int(count or (2 if name == "interleaved" else 1))
 

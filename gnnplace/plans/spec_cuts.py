@@ -16,12 +16,11 @@ from gnnplace.arrays import BoolArray, FloatArray, IntArray
 from gnnplace.errors import InputError
 from gnnplace.plans.decoders.setting import LARGE, PricingSetting
 from gnnplace.plans.decoders.stages import head_layers, layers_of
+from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 from gnnplace.plans.order.orders import chunk_ranks, is_apart
 from gnnplace.plans.spec import Layers, PlanSpec
 from gnnplace.plans.spec_answers import segments_of_stages
 
-V = "v"
-"""The schedule of two chunks a rank, on the way there and back (`order.orders`)."""
 CUTS = ("ends", "least", "even")
 """Cuts of the layers that are tried beside the framework's own."""
 SPEED_SHARES = (1.0, 0.75, 0.5, 0.25)
@@ -38,7 +37,7 @@ def schedules_of(setting: PricingSetting, pp: int, microbatches: int) -> Iterato
     yield "1f1b"
     if pp == 1:
         return
-    for name in ("gpipe", "zero-bubble", V):
+    for name in ("gpipe", "zero-bubble", *SHAPED_AS_V):
         if name in setting.framework.traits.schedules:
             yield name
     if microbatches % pp == 0:
@@ -267,16 +266,18 @@ def flying_of_first_rank(schedule: str, pp: int, microbatches: int) -> tuple[int
     """Return the micro-batches that each chunk of rank 0 has in flight before its first backward.
 
     1F1B has as many as there are ranks (Narayanan et al., 2019). V has at least one: how many
-    more go ahead before the first one returns depends on the times. Interleaved orders have
-    2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns (Narayanan et
-    al., 2021, section 2.2).
+    more go ahead before the first one returns depends on the times; ZB-V has 2 P - 1. Interleaved
+    orders have 2 (P - 1) + (v - 1) P passes and one more, P micro-batches of a chunk by turns
+    (Narayanan et al., 2021, section 2.2).
     """
     chunks = len(chunk_ranks(schedule, pp)) // pp
     if schedule == "gpipe":
         return (microbatches,)
     if chunks == 1:
         return (min(pp, microbatches),)
-    if schedule == V:
+    if schedule == ZBV:
+        return min(2 * pp - 1, microbatches), 1
+    if schedule in SHAPED_AS_V:
         return (1, 1)
     passes = min(2 * (pp - 1) + (chunks - 1) * pp + 1, microbatches * chunks)
     counts = [0] * chunks

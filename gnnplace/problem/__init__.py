@@ -23,9 +23,12 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.problem.cluster.headroom import read_headroom as read_headroom
     from gnnplace.problem.cluster.headroom import with_slack as with_slack
     from gnnplace.problem.cluster.machine import machine as machine
+    from gnnplace.problem.cluster.machine import package_commit as package_commit
     from gnnplace.problem.cluster.machine import processor_name as processor_name
     from gnnplace.problem.cluster.machine import versions as versions
     from gnnplace.problem.cluster.presets import MEMORY as MEMORY
+    from gnnplace.problem.cluster.presets import cluster_from_data as cluster_from_data
+    from gnnplace.problem.cluster.presets import cluster_to_data as cluster_to_data
     from gnnplace.problem.cluster.presets import is_preset as is_preset
     from gnnplace.problem.cluster.presets import preset as preset
     from gnnplace.problem.cluster.servers import ASSUMED_WATTS as ASSUMED_WATTS

@@ -88,8 +88,6 @@ if TYPE_CHECKING:  # the list of public names; ``lazy_names`` reads it too
     from gnnplace.report.sharding import frontier_lines as frontier_lines
     from gnnplace.report.sharding import frontier_page as frontier_page
     from gnnplace.report.sharding import goal_lines as goal_lines
-    from gnnplace.report.sharding import planned_data as planned_data
-    from gnnplace.report.sharding import planned_lines as planned_lines
     from gnnplace.report.sharding import split_data as split_data
     from gnnplace.report.sharding import split_lines as split_lines
     from gnnplace.report.sharding import split_page as split_page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 
 from gnnplace.launch import start_command
 from gnnplace.plans import OWN, Plan, PlanFile
@@ -25,6 +26,8 @@ CONVENTION = (
     "recomputed"
 )
 BAR = 24
+NOTABLE_GAP = 1e-3
+"""Part of a step that a launcher's plan may be above its bound without a line."""
 LAYERS = re.compile(r"layers=([0-9+]+)")
 
 
@@ -56,7 +59,22 @@ def side_by_side_lines(plan: Plan) -> list[str]:
     lines += [
         f"  {entry.reason}" for entry in alternatives.values() if entry.reason
     ]  # a reason begins with the launcher's name
+    lines += [f"  {line}" for line in _unfinished_lines(plan)]
     return [*lines, f"  {CONVENTION}"]
+
+
+def _unfinished_lines(plan: Plan) -> Iterator[str]:
+    """Yield a line for each launcher whose search ended before its bound was reached."""
+    for name, entry in plan.file.alternatives.items():
+        file = entry.plan
+        if file is None or file.lower_bound is None or not file.step_time:
+            continue
+        gap = 1 - file.lower_bound / file.step_time
+        if gap >= NOTABLE_GAP:
+            yield (
+                f"{name}: the search ran out of time; a plan may be {gap:.1%} faster, and "
+                "--budget SECONDS searches longer"
+            )
 
 
 def _figures(file: PlanFile) -> tuple[str, ...]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import gnnplace
 from gnnplace.bench.rows import (
-    _git,
-    _hash_of_files,
     mend_last_line,
     read_rows,
     set_aside,
@@ -125,22 +121,6 @@ def test_rows_that_are_set_aside_stay_in_a_file_beside(tmp_path):
     aside = set_aside(path, read_rows(path)[1:2])
     assert [found["seed"] for found in read_rows(path)] == [0, 2]
     assert [found["seed"] for found in read_rows(aside)] == [1]
-
-
-def test_a_package_inside_of_another_repository_has_a_commit_of_its_own(tmp_path):
-    """Its own files say what it is, and what they say changes with them."""
-    package = tmp_path / "site" / "gnnplace"
-    (package / "bench").mkdir(parents=True)
-    for name in ("bench/rows.py", "bench/__init__.py", "__init__.py"):
-        (package / name).write_text((Path(gnnplace.__file__).parent / name).read_text())
-    git = ["git", "-C", str(tmp_path), "-c", "user.email=a@b", "-c", "user.name=n"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "mine"], check=True)
-    first = _hash_of_files(package)
-    (package / "bench/rows.py").write_text("x = 1\n")
-    assert _hash_of_files(package) != first
-    with pytest.raises(subprocess.CalledProcessError):
-        _git(str(package / "bench"), "ls-files", "--error-unmatch", "rows.py")
 
 
 @pytest.mark.parametrize(

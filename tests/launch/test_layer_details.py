@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -11,7 +11,9 @@ from gnnplace.cli.main import run
 from gnnplace.errors import InfeasibleError
 from gnnplace.launch.launch_plan import LaunchPlan
 from gnnplace.launch.layer_details import FEATURES, PLAIN, layer_details
+from gnnplace.launch.torchtitan import read_torchtitan
 from gnnplace.launch.writing import write_launch_plan
+from gnnplace.plans import DecoderSizes
 from gnnplace.plans.decoders.decoder import catalogue_decoder
 
 
@@ -140,6 +142,47 @@ def test_torchtitan_is_given_models_that_its_registry_lacks(model, entries):
     assert [line for line in lines if "norm epsilon: not known" not in line] == []
 
 
+@pytest.mark.parametrize(
+    ("model", "entries"),
+    [
+        (
+            "moonshotai/Kimi-K2-Instruct",
+            [
+                "'num_experts': 384",
+                "'router_route_scale': 2.827",
+                "'rope_factor': 32.0",
+            ],
+        ),
+        (
+            "moonshotai/Moonlight-16B-A3B",
+            ["'q_lora_rank': 0", "'num_shared_experts': 2", "{'theta': 50000.0}"],
+        ),
+        (
+            "deepseek-ai/DeepSeek-V2",
+            ["'router_score_func': 'softmax'", "'router_num_limited_groups': 3"],
+        ),
+    ],
+)
+def test_torchtitan_is_given_deepseek_s_layers_of_other_sizes(model, entries):
+    text, _ = written(model, "torchtitan")
+    assert 'deepseekv3_configs["gnnplace"] = _model' in text
+    for entry in entries:
+        assert entry in text
+    sizes = catalogue_decoder(model)
+    assert sizes is not None
+    back = read_torchtitan(text, "file").sizes
+    assert back == DecoderSizes(
+        **{f.name: getattr(replace(sizes, batch=1), f.name) for f in fields(back)}
+    )
+
+
+@pytest.mark.parametrize("size", ["20b", "120b"])
+def test_torchtitan_has_configurations_of_gpt_oss(size):
+    text, lines = written(f"openai/gpt-oss-{size}", "torchtitan")
+    assert f"config = gpt_oss_{size}()" in text
+    assert lines == []
+
+
 def test_norms_of_torchtitan_s_deepseek_get_the_model_s_epsilon():
     text, _ = written("deepseek-ai/DeepSeek-V3", "torchtitan")
     assert "deepseek_v3_671b()" in text
@@ -150,7 +193,8 @@ def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     text, lines = written("microsoft/Phi-4-mini-instruct", "megatron-lm")
     assert "--rotary-percent 0.75" in text
     assert lines == [
-        "norm epsilon: not known of this model; the launcher's default counts"
+        "rotary scaling longrope: is not written; set it before weights are loaded",
+        "norm epsilon: not known of this model; the launcher's default counts",
     ]
     assert (
         "model.rotary_percent=0.75\n"
@@ -162,6 +206,16 @@ def test_rotary_positions_of_a_part_of_a_head_are_written_or_refused():
     ):
         with pytest.raises(InfeasibleError, match=reason):
             written("microsoft/Phi-4-mini-instruct", launcher)
+
+
+def test_scaling_that_a_launcher_has_no_key_for_is_a_line_or_refused():
+    """Phi-3's factors by frequency: no launcher's file has a key for them."""
+    name = "microsoft/Phi-3.5-mini-instruct"
+    line = "rotary scaling longrope: is not written; set it before weights are loaded"
+    for launcher in ("megatron-lm", "megatron-bridge", "nanotron"):
+        assert line in written(name, launcher)[1]
+    with pytest.raises(InfeasibleError, match="no code for rotary scaling longrope"):
+        written(name, "torchtitan")
 
 
 def test_torchtitan_refuses_layers_that_it_has_no_code_for():

@@ -149,3 +149,64 @@ def test_experts_of_the_last_layers_are_a_list_and_come_back():
 def test_captured_launches_are_read(lines, graphs):
     text = f"cfg.model.tensor_model_parallel_size = 1\ncfg.train.micro_batch_size = 1\n{lines}\n"
     assert read_bridge(text, "file").cuda_graphs == graphs
+
+
+PEFT = """
+def mine(peft_scheme: str | PEFT = {scheme}) -> ConfigContainer:
+    cfg = _peft_common()
+    peft_cfg = default_peft_config(peft_scheme)
+    {lines}
+    cfg.peft = peft_cfg
+    cfg.model.tensor_model_parallel_size = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "lines", "lora", "effects"),
+    [
+        ('"lora"', "", "r=32", []),
+        ('"lora"', "peft_cfg.dim = 8", "r=8", []),
+        (
+            '"lora"',
+            'peft_cfg.target_modules = ["linear_qkv", "linear_proj"]',
+            "r=32,targets=q+k+v+o",
+            [],
+        ),
+        ('"dora"', "", "r=32", ["DoRA's magnitudes; priced as LoRA"]),
+        (
+            '"lora"',
+            'peft_cfg.target_modules = ["linear_qkv", "in_proj"]',
+            "r=32,targets=q+k+v",
+            ["in_proj: no product of a layer; priced without adapters of it"],
+        ),
+        ('"none"', "", None, []),
+        (
+            '"lora"',
+            "peft_cfg = CanonicalLoRA(dim=8)",
+            None,
+            ["adapters of another kind; priced as training of all parameters"],
+        ),
+        (
+            '"lora"',
+            "peft_cfg.target_modules = MODULES",
+            None,
+            [
+                "the modules of its adapters are not known; priced as training of all "
+                "parameters"
+            ],
+        ),
+    ],
+)
+def test_adapters_of_a_recipe_are_read(scheme, lines, lora, effects):
+    """As in `recipes/llama/h100/llama3.py` of 067f987d."""
+    plan = read_bridge(PEFT.format(scheme=scheme, lines=lines), "recipe.py")
+    assert plan.lora == lora
+    assert [entry.effect for entry in plan.not_priced if entry.key == "peft"] == effects
+
+
+def test_adapters_may_be_made_where_they_are_set():
+    lines = 'cfg.peft = LoRA(\n        target_modules=["linear_fc1"], dim=64, alpha=32)'
+    assert (
+        read_bridge(f"{RECIPE}    {lines}\n", "recipe.py").lora
+        == "r=64,targets=gate+up"
+    )

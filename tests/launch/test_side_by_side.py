@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,24 @@ def test_the_table_has_a_row_for_every_launcher(best):
     for name in best.file.alternatives:
         assert any(line.split()[0].rstrip(":") == name for line in lines[1:])
     assert short_words("pp=3,layers=2+2+1,batch=8") == "pp=3,layers=2x2+1"
+
+
+def test_a_search_that_ran_out_of_time_says_so_in_the_table(best):
+    name, entry = next(iter(best.file.alternatives.items()))
+    bound = 0.9 * entry.plan.step_time
+    cut = entry.model_copy(
+        update={"plan": entry.plan.model_copy(update={"lower_bound": bound})}
+    )
+    alternatives = {**best.file.alternatives, name: cut}
+    file = best.file.model_copy(update={"alternatives": alternatives})
+    assert not any("ran out of time" in line for line in side_by_side_lines(best))
+    (line,) = [
+        line
+        for line in side_by_side_lines(replace(best, file=file))
+        if "ran out of time" in line
+    ]
+    assert line.strip().startswith(f"{name}: ")
+    assert "10.0% faster" in line
 
 
 def test_the_command_writes_a_plan_that_is_converted_without_torch(tmp_path):

@@ -157,7 +157,7 @@ def test_other_sizes_are_registered_by_the_module(sizes):
             DecoderSizes(2, 64, 4, 4, 96, 32, 128, experts=ExpertLayers(8, 2, 96, 96)),
             "beside",
         ),
-        (replace(MODELS["deepseek_v3_16b"][1], layers=28), "16B and 671B alone"),
+        (replace(MODELS["deepseek_v3_16b"][1], layers=28), "give --model"),
     ],
 )
 def test_layers_that_torchtitan_has_no_code_for_have_no_file(sizes, reason):
@@ -241,3 +241,26 @@ def mine():
         "float8 products: priced in bf16"
         in read_torchtitan(text.replace("8b", "405b"), "plan.py").notes
     )
+
+
+@pytest.mark.parametrize(
+    ("argument", "names"),
+    [
+        (
+            "converters=[Float8LinearConverter.Config(), b.LoRA()]",
+            "Float8LinearConverter, LoRA",
+        ),
+        ("converters=chosen", "chosen"),
+        ("converters=None", ""),
+        ("converters=[]", ""),
+    ],
+)
+def test_what_converts_a_model_is_said(argument, names):
+    text = (
+        "from torchtitan.models.llama3.config_registry import llama3_8b\n"
+        "def mine():\n    config = llama3_8b()\n"
+        f"    config.model_spec = model_registry('8B', {argument})\n    return config\n"
+    )
+    notes = [x for x in read_torchtitan(text, "plan.py").notes if "converters" in x]
+    line = f"converters {names}: priced in bf16, and without what they change"
+    assert notes == ([line] if names else [])

@@ -34,7 +34,7 @@ DENSE = DecoderSizes(
 )
 MIXTURE = replace(DENSE, layers=4, experts=ExpertLayers(8, 2, 4096))
 CLUSTER = "nvswitch-h100-8"
-UNLOOPED = ("gpipe", "zero-bubble", "v")
+UNLOOPED = ("gpipe", "zero-bubble", "v", "zbv")
 SERVERS_OF_TWO = Servers(
     kind="h100",
     memory=79e9,
@@ -98,11 +98,7 @@ def every_plan(
         schedules = ["1f1b"]
         if pp > 1:
             chunks = range(2, on.decoder.layers // pp + 1)
-            schedules += [
-                name
-                for name in ("gpipe", "zero-bubble", "v")
-                if name in traits.schedules
-            ]
+            schedules += [name for name in UNLOOPED if name in traits.schedules]
             schedules += [
                 f"interleaved:{v}" for v in chunks if "interleaved" in traits.schedules
             ]

@@ -39,8 +39,10 @@ from benchmarks.studies.published.outcomes import (
     near_best,
     timed,
 )
+from benchmarks.studies.published.pictures import write_pictures
 from gnnplace.errors import InputError
 from gnnplace.files import write_text
+from gnnplace.foreign import check_installed
 
 Say = Callable[[str], None]
 SETS: Mapping[str, tuple[str, Callable[[Path], list[Outcome]]]] = {
@@ -72,14 +74,17 @@ def study_published(
 
     Args:
         data: a folder with a folder for each set, each with its rows as their source has them.
-        output: folder for `published.md`, with what is predicted of each model size that a fit does
-            not see, a minute of one core more; nothing is written without one.
+        output: folder for `published.md` and its pictures, with what is predicted of each model
+            size that a fit does not see, a minute of one core more; nothing is written without one.
         progress: called with a line before each set.
 
     Raises:
         InputError: the folder has none of the sets.
         FormatError: a set's rows cannot be read.
+        MissingExtraError: pictures are to be written and matplotlib is not installed.
     """
+    if output is not None:
+        check_installed("matplotlib")
     folder = Path(data)
     there = {name: how for name, how in SETS.items() if (folder / name).is_dir()}
     by_format = sorted(part for part in folder.glob("*") if scale.is_here(part))
@@ -110,7 +115,10 @@ def study_published(
     if output is not None:
         Path(output).mkdir(parents=True, exist_ok=True)
         progress("study published: fitted without each model size in turn")
-        lines = [*page(found), *left_out_lines(found)]
+        frameworks = {name: framework_of(name, own) for name, own in found.items()}
+        pictures = write_pictures(found, frameworks, Path(output))
+        lines = [*page(found), *left_out_lines(found), "\n## Pictures\n"]
+        lines += [f"![{Path(name).stem}]({name})" for name in pictures]
         write_text(Path(output) / "published.md", "\n".join(lines) + "\n")
     return found
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from gnnplace.arrays import FloatArray
 from gnnplace.costs.collectives import ALL_GATHER, REDUCE_SCATTER
-from gnnplace.costs.frameworks.constants import ConstantSet, mode
+from gnnplace.costs.frameworks.constants import ConstantSet, framework, mode
 from gnnplace.costs.frameworks.offloading import (
     NOTHING,
     Host,
@@ -108,7 +108,7 @@ TRAITS: Mapping[str, Traits] = {
         gradients="same",
         zero_stages=(0, 1, 2, 3),
         zero_groups=(2, 3),
-        schedules=("1f1b", "gpipe", "interleaved", "zero-bubble", "v"),
+        schedules=("1f1b", "gpipe", "interleaved", "zero-bubble", "v", "zbv"),
         hides=HIDES_ALL,
         attention="triton",
         cuda_graphs=("off", "layers", "iteration"),
@@ -167,7 +167,7 @@ TRAITS: Mapping[str, Traits] = {
         gradients="fp32",
         zero_stages=(0, 2, 3),
         zero_groups=(2, 3),
-        schedules=("1f1b", "gpipe", "interleaved"),
+        schedules=("1f1b", "gpipe", "interleaved", "zbv"),
         hides=HIDES_ALL,
         attention="flash",
         gathers_once=True,
@@ -374,6 +374,24 @@ class ReplicaExchanges(NamedTuple, Generic[Seconds]):
 NO_EXCHANGES = ReplicaExchanges(0.0, 0.0, 0.0)
 
 
+def exposed_seconds(exchange: Seconds, hidden: Seconds, share: float) -> Seconds:
+    """Return the seconds that an exchange adds to the work that runs beside a part of it.
+
+    What is hidden still costs a share of itself: it takes processors and memory from the work.
+
+    Args:
+        exchange: Seconds of the exchange alone.
+        hidden: Seconds of it during which the work goes on.
+        share: What the hidden part costs of itself.
+    """
+    return exchange - hidden + share * hidden
+
+
+def replicas_share(name: str = "pytorch") -> float:
+    """Return what hidden exchanges of a framework's replicas still cost of themselves."""
+    return framework(name)["overlap_replicas"]
+
+
 @dataclass(frozen=True, eq=False)
 class Framework:
     """What a framework makes of a step, on the devices of one cluster.
@@ -559,10 +577,8 @@ class Framework:
             work: Seconds of the work alone; a number or an array too.
             share: What the hidden part still costs of itself; None: the hardware's `overlap`.
         """
-        if share is None:
-            share = self.network.rates["overlap"]
-        hidden = np.minimum(exchange, work)
-        return exchange - hidden + share * hidden
+        share = self.network.rates["overlap"] if share is None else share
+        return exposed_seconds(exchange, np.minimum(exchange, work), share)
 
     def replica_group(
         self,

@@ -7,8 +7,11 @@ PyTorch DDP does (Li et al., VLDB 2020; 25 MiB is its default)::
 
     begin[i] = max(ready of the bucket's last gradient, end[i - 1])
     end[i]   = begin[i] + all-reduce of bytes[i]
-    finish[d] = max(backward end on d, end of the last bucket) + time of d's update ops
+    finish[d] = backward end on d + exposed[d] + time of d's update ops
     step     = max(placed step, the largest finish[d])
+
+What is reduced until the backward end is hidden, the rest is not; `exposed_seconds` says what both
+add to the step, as it does for plans.
 
 Updates wait for the all-reduce, so those that the placed step runs before it are taken out: ready
 times and backward ends are earlier by the updates that ran on ``d`` until then. Where nothing
@@ -24,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.costs import BUCKET
+from gnnplace.costs import BUCKET, exposed_seconds, replicas_share
 from gnnplace.placers import Result
 from gnnplace.problem import UPDATE, Problem
 from gnnplace.simulation import Simulation
@@ -172,7 +175,10 @@ def with_all_reduce(
             rows, partial(seconds, d), 0.0 if overlap else backward
         )
         reducing = max(reducing, spent)
-        end = max(end, max(backward, last_end) + float(step.updates[d]))
+        # All gradients are there at the backward end: from then on one bucket follows the other.
+        hidden = spent - max(last_end - backward, 0.0)
+        exposed = exposed_seconds(spent, hidden, replicas_share())
+        end = max(end, backward + exposed + float(step.updates[d]))
     return StepParts(step.step_time, reducing, end - step.step_time)
 
 

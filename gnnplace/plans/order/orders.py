@@ -7,7 +7,10 @@ gradients of activations I and those of weights W (or B, both at once):
   forward passes, then a forward and a backward pass B in turns, then the backward passes left;
 * gpipe (Huang et al., 2019, arXiv 1811.06965): all forward passes, then all backward passes;
 * interleaved:v (there, section 2.2.2): v P chunks, chunk c on rank c mod P, in Megatron-LM's order:
-  P micro-batches through one chunk, then through the next; M is a multiple of P.
+  P micro-batches through one chunk, then through the next; M is a multiple of P;
+* zbv (Qi et al., 2024, arXiv 2401.10241, section 6, as PyTorch's `ScheduleZBVZeroBubble` lists it):
+  2 P chunks, chunk c on rank c and 2 P - 1 - c on the same; rank p runs 2 (P - p) - 1 forward
+  passes through its first chunk before one through its second, W behind its I but at the end.
 
 Others come from a list schedule (`listed`): a rank that is free takes what is ready, of the first
 micro-batch of every chunk and kind that waits there I before F before W, the older micro-batch
@@ -36,6 +39,7 @@ import numpy as np
 
 from gnnplace.arrays import BoolArray, FloatArray, LongArray
 from gnnplace.errors import InputError
+from gnnplace.plans.order.names import SHAPED_AS_V, ZBV
 
 FORWARD = "F"
 INPUT = "I"
@@ -45,7 +49,7 @@ SEARCHED = (
     "searched"  # "zero-bubble:searched" and "v:searched": see `plans.search.search`
 )
 SCHEDULE = re.compile(
-    f"1f1b|gpipe|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
+    f"1f1b|gpipe|zbv|(zero-bubble|v)(:{SEARCHED})?|interleaved(:[1-9][0-9]{{0,2}})?"
 )
 
 
@@ -134,12 +138,12 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
         InputError: There is no schedule of that name.
     """
     if SCHEDULE.fullmatch(schedule) is None:
-        schedules = "1f1b, gpipe, zero-bubble, interleaved:2, v"
+        schedules = "1f1b, gpipe, zero-bubble, interleaved:2, v, zbv"
         raise InputError(f"schedule {schedule!r}: unknown; use one of {schedules}")
     name, _, count = schedule.partition(":")
     if name == "interleaved":
         return tuple(c % ranks for c in range(int(count or 2) * ranks))
-    if name == "v" and ranks > 1:
+    if name in SHAPED_AS_V and ranks > 1:
         return (*range(ranks), *reversed(range(ranks)))
     return tuple(range(ranks))
 
@@ -147,7 +151,7 @@ def chunk_ranks(schedule: str, ranks: int) -> tuple[int, ...]:
 def stage_ranks(schedule: str, stages: int) -> tuple[int, ...]:
     """Return the rank of each of `stages` chunks under a schedule; see `chunk_ranks`. [C]"""
     num_chunks = len(chunk_ranks(schedule, 1))
-    if schedule.startswith("v") and stages > 1:
+    if schedule.partition(":")[0] in SHAPED_AS_V and stages > 1:
         num_chunks = 2
     return chunk_ranks(schedule, stages // num_chunks)
 
@@ -162,6 +166,10 @@ def limits(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     chunks = len(chunk_ranks(schedule, ranks))
     if schedule == "gpipe":
         return (microbatches,) * chunks
+    if schedule == ZBV and chunks > ranks:
+        rows = fixed_rows(ZBV, ranks, chunks, microbatches)
+        counts = most_in_flight(rows.rows, rows.length, rows.apart, chunks)
+        return tuple(counts.tolist())
     num_chunks = chunks // ranks
     in_flight = [
         -(-(chunks - c) // num_chunks) + (num_chunks > 1) for c in range(chunks)
@@ -257,7 +265,7 @@ def rows_of_list(line: Pipeline, listed_actions: LongArray) -> ActionRows:
 
 def is_apart(schedule: str) -> bool:
     """Return whether a schedule has I and W as passes of their own, and not one pass B."""
-    return schedule.partition(":")[0] in ("zero-bubble", "v")
+    return schedule.partition(":")[0] in ("zero-bubble", "v", ZBV)
 
 
 @lru_cache(maxsize=256)
@@ -267,7 +275,7 @@ def fixed_rows(
     """Return the actions of a schedule that does not depend on times.
 
     Args:
-        schedule: "1f1b", "gpipe" or "interleaved:v".
+        schedule: "1f1b", "gpipe", "interleaved:v" or "zbv".
         ranks: P, the number of pipeline ranks.
         chunks: C, a multiple of P.
         microbatches: M.
@@ -278,6 +286,9 @@ def fixed_rows(
         InputError: Interleaved where M is no multiple of P.
     """
     num_chunks = chunks // ranks
+    if schedule == ZBV and num_chunks > 1:
+        rows = v_rows(ranks, microbatches)
+        return ActionRows(rows, np.full(ranks, rows.shape[1]), True)
     if num_chunks > 1 and group is None and microbatches % ranks:
         raise InputError(
             f"schedule {schedule}: {microbatches} micro-batches are no multiple of "
@@ -306,7 +317,7 @@ def rows_of(schedule: str, line: Pipeline, *, allows_rest: bool = False) -> Acti
     Raises:
         InputError: Interleaved where M is no multiple of P.
     """
-    if is_apart(schedule):
+    if is_apart(schedule) and (schedule != ZBV or line.ranks == 1):
         return rows_of_list(line, listed_by(line, usual(line), [0.0] * line.ranks)[1])
     ranks = line.ranks
     count = line.microbatches
@@ -600,6 +611,51 @@ def turned(
                 rows[rank, place, 1] = 1
                 rows[rank, place, 2] = microbatch
                 place += 1
+    return rows
+
+
+def v_rows(ranks: int, microbatches: int) -> LongArray:
+    """Return the actions of ZB-V as PyTorch's `ScheduleZBVZeroBubble` lists them.
+
+    The list is of 2 P - 1 micro-batches at least; passes of those that a step does not have are
+    left out of it.
+
+    Args:
+        ranks: P, the number of pipeline ranks.
+        microbatches: M, the number of micro-batches of a step.
+
+    Returns:
+        Chunk, kind and micro-batch of every rank's actions in order. [P, 6 M, 3]
+    """
+    first, second = np.arange(3), 3 + np.arange(3)  # passes of both chunks by kind
+    num_listed = max(2 * ranks - 1, microbatches)
+    rows = np.zeros((ranks, 6 * microbatches, 3), dtype=np.int64)
+    for rank in range(ranks):
+        later = ranks - rank
+        all_passes = np.concatenate(
+            [
+                # The pipeline is filled.
+                np.tile(first[F], 2 * later - 1),
+                np.tile([second[F], first[F]], rank),
+                np.tile(second, later),
+                # Both chunks take turns, at last without new micro-batches.
+                np.tile([*first, *second], num_listed - ranks - later + 1),
+                np.tile([first[I], first[W], *second], later - 1),
+                # Gradients of weights wait until no other pass does.
+                np.tile([first[I], second[I]], rank),
+                np.tile([first[I], first[W]], later),
+                np.tile(second[W], rank),
+                np.tile(first[W], rank),
+            ]
+        ).astype(np.int64)
+        number = np.zeros(len(all_passes), dtype=np.int64)
+        for kind in range(6):
+            is_kind = all_passes == kind
+            number[is_kind] = np.arange(is_kind.sum())
+        passes = all_passes[number < microbatches]
+        rows[rank, :, 0] = np.where(passes < 3, rank, 2 * ranks - 1 - rank)
+        rows[rank, :, 1] = passes % 3
+        rows[rank, :, 2] = number[number < microbatches]
     return rows
 
 

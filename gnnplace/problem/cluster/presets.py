@@ -336,8 +336,17 @@ def read_cluster(path: str | Path) -> Cluster:
     data = read_yaml(path, _FloatLoader)
     if isinstance(data, dict) and "servers" in data:
         return _read_servers(data, str(path))
-    file = parse(ClusterFile, data, str(path))
-    check_figures(*figures_of_file(file), str(path))
+    return cluster_from_data(data, str(path))
+
+
+def cluster_from_data(data: object, source: str) -> Cluster:
+    """Return the cluster of the contents of a file of devices and links.
+
+    Raises:
+        FormatError: Naming the source, the key path and the fault.
+    """
+    file = parse(ClusterFile, data, source)
+    check_figures(*figures_of_file(file), source)
     try:
         links = list(file.links)
         if file.connect is not None:
@@ -348,7 +357,7 @@ def read_cluster(path: str | Path) -> Cluster:
             links += [Link(source=a, target=b, **keys) for a, b in pairs]
         return Cluster(tuple(file.devices), tuple(links), file.name)
     except InputError as error:
-        raise of_faults(FormatError, error.faults or (str(error),), str(path)) from None
+        raise of_faults(FormatError, error.faults or (str(error),), source) from None
 
 
 def _read_servers(data: dict[str, Any], source: str) -> Cluster:
@@ -439,16 +448,20 @@ _FloatLoader.add_implicit_resolver(
 )
 
 
-def write_cluster(path: str | Path, cluster: Cluster) -> None:
-    """Write a cluster as a YAML file that ``read_cluster`` reads."""
-    data = {
+def cluster_to_data(cluster: Cluster) -> dict[str, Any]:
+    """Return a cluster as the contents of a file, which ``cluster_from_data`` reads."""
+    return {
         "name": cluster.name,
         "devices": [
             device.model_dump(exclude_defaults=True) for device in cluster.devices
         ],
         "links": [link.model_dump(exclude_defaults=True) for link in cluster.links],
     }
-    write_text(path, yaml.safe_dump(data, sort_keys=False))
+
+
+def write_cluster(path: str | Path, cluster: Cluster) -> None:
+    """Write a cluster as a YAML file that ``read_cluster`` reads."""
+    write_text(path, yaml.safe_dump(cluster_to_data(cluster), sort_keys=False))
 
 
 def load_cluster(name_or_path: str) -> Cluster:

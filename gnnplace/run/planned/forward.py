@@ -25,17 +25,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from gnnplace.errors import CaptureError, InputError
 from gnnplace.plans import (
-    WHOLE_WORDS,
     Layouts,
     PlanFile,
     StageCalls,
     check_placements,
     check_stages,
     cuts_of,
+    home_of,
     inputs_of,
     layouts_of,
     pieces_of,
-    place_of,
 )
 from gnnplace.run.planned.parameters import LocalParameter, Parameters
 from gnnplace.run.planned.passes import StageCode, last_readers, output_of
@@ -228,8 +227,7 @@ class _Forward:
 
     def _home(self, name: str) -> Layout:
         """Return the layout of a parameter over the shards."""
-        words = self.file.stages[0].placements.get(name, WHOLE_WORDS)[-self.mesh.ndim :]
-        return tuple(place_of(word) for word in words)
+        return home_of(self.file.stages[0], name)
 
     @torch.compiler.disable
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -295,7 +293,7 @@ class _Forward:
             self._held(piece, layouts, parameters),
             {},
             done=last_readers(graph, piece),
-            several=layouts.several,
+            moved=layouts.moved,
         )
         return _Traced(
             code=code,

@@ -28,7 +28,7 @@ from torch import nn
 
 from gnnplace.costs import BUCKET
 from gnnplace.run.planned.seats import Seat
-from gnnplace.sharding import REPLICATED, Layout, redistribute
+from gnnplace.sharding import PARTIAL, REPLICATED, Layout, redistribute
 from gnnplace.torch_names import gather_flat, scatter_flat
 
 
@@ -69,6 +69,12 @@ class LocalParameter:
         if self.master is None:
             return self.part
         return self.master
+
+    @property
+    def pending(self) -> Layout:
+        """The layout in which passes leave its gradient, before sums over shards are made."""
+        pairs = zip(self.home, self.summed, strict=True)
+        return tuple(PARTIAL if summed else place for place, summed in pairs)
 
     @property
     def split(self) -> bool:

@@ -73,7 +73,7 @@ class StageCode:
     draws: dict[int, int]
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     done: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    several: frozenset[int] = frozenset()
+    moved: frozenset[int] = frozenset()
     cut: tuple[str, str] = ("whole", "whole")
     examples: int = 1
     regather: frozenset[int] = frozenset()
@@ -346,15 +346,18 @@ class _Pass:
         mesh = code.parameters.seat.mesh
         if mesh is None:
             return self._produced(value)[0]
-        if info.source == PARAMETER and value not in code.several:
+        if info.source == PARAMETER and value not in code.moved:
             return self._produced(value)[
                 0
             ]  # at home where it is read; summed up at the end
         by_layout = self.read.setdefault(value, {})
         if (read, gradient) not in by_layout:
             tensor, layout = self._produced(value)
+            back = None
+            if info.source == PARAMETER:
+                back = code.parameters.held[info.name].pending
             converted = by_layout[read, gradient] = move_shard(
-                tensor, mesh, layout, read, gradient
+                tensor, mesh, layout, read, gradient, back
             )
             if code.regather and is_gathered(layout, read, code.parameters.seat.axes):
                 self.parts.add(converted, tensor, mesh, layout, read)

@@ -30,7 +30,8 @@ from gnnplace.train.data.captured_graph import (
 )
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import write_sums
-from gnnplace.train.data.recipes import STORE, Recipe, recipe
+from gnnplace.train.data.measured_pairs import PROFILES, ROWS, measure_pairs
+from gnnplace.train.data.recipes import MEASURED, STORE, Recipe, recipe
 from gnnplace.train.data.release import RELEASE, build_release
 
 Say = Callable[[str], None]
@@ -40,6 +41,12 @@ CARD = "README.md"
 HEADINGS = (
     "| graph | family | ops | tensors | depth | parallel | state, MB | captured from |"
 )
+MEASURED_LINES = [
+    "* **Measured pairs**: `pairs.jsonl` has eight placements a graph with predicted and measured",
+    "  seconds of a step on two CPU workers, `profiles.jsonl` the op times and links that the",
+    "  predictions are by; `gnnplace/train/data/measured_pairs.py` names the keys. The command",
+    "  goes on where it was stopped; remove both files to measure on another machine.",
+]
 REFERENCE = (
     0  # kind that parallelism is told for: the CPU, which launches cost least on
 )
@@ -120,10 +127,13 @@ def build_store(
         say(
             f"{number}/{len(models)} {model.name}: {ops} ops{', kept' if is_current else ''}"
         )
-    graphs = [read_captured(p) for p in sorted(target.glob("*.npz"))]
-    write_text(target / CARD, card(graphs, of))
-    write_sums(target)
-    write_croissant(target, sorted(target.glob("*.npz")), description_of(of))
+    if of.name == MEASURED:
+        measure_pairs(target, models, say)
+    paths = sorted(target.glob("*.npz"))
+    rows = [target / name for name in (PROFILES, ROWS) if (target / name).is_file()]
+    write_text(target / CARD, card([read_captured(path) for path in paths], of))
+    write_sums(target, [path.name for path in rows])
+    write_croissant(target, [*paths, *rows], description_of(of))
 
 
 def _is_of(path: Path, model: CapturedModel) -> bool:
@@ -197,12 +207,19 @@ def _launches(program: Program, kind: str) -> FloatArray:
 
 def description_of(recipe_of_set: Recipe) -> DataSetCard:
     """Return the contents of the machine-readable description of a recipe's graphs."""
+    measured = recipe_of_set.name == MEASURED
     return DataSetCard(
         name=f"gnnplace-{recipe_of_set.name}",
         description=f"Captured training steps as graphs of ops. {recipe_of_set.about}",
         collection=(
             "Training steps (forward, backward, update) of public model architectures with random "
             "weights and inputs were captured by gnnplace on a CPU."
+            + (
+                " Eight placements of each were run on two CPU workers of one machine, checked "
+                "against one process; the shortest of ten steps counts."
+                if measured
+                else ""
+            )
         ),
         limitations=f"Costs are roofline estimates and not measured. {recipe_of_set.gaps}",
         use_cases="Learning and testing of device placement and cost models.",
@@ -222,6 +239,7 @@ def card(graphs: Sequence[CapturedGraph], of: Recipe = STORE) -> str:
         f"* **Costs**: roofline estimates from published peaks of {', '.join(kinds)},",
         "  split into launches and work of the whole batch; nothing is measured, so any machine",
         "  builds the same graphs.",
+        *(MEASURED_LINES if of.name == MEASURED else []),
         f"* **Made by** `gnnplace data build FOLDER --recipe {of.name}`; read by",
         "  `gnnplace.train.data.captured.CapturedStore(FOLDER)` and "
         "`gnnplace.train.data.graph_dataset`;",

@@ -25,6 +25,7 @@ FORMATS = {
     ".npz": "application/octet-stream",
     ".csv": "text/csv",
     ".json": "application/json",
+    ".jsonl": "application/jsonlines",
     ".txt": "text/plain",
 }
 NUMBERS = {"ops": "sc:Integer", "step_time_s": "sc:Float", "measured_s": "sc:Float"}

@@ -10,6 +10,7 @@ seed a graph. Sizes are drawn too (below), so that a family covers a few hundred
 ops. ``pipelines``
 and ``whole``: transformers of many depths and widths, one set of families to learn from and
 another, of larger graphs, to test on. ``varied``: families to learn from, in many sizes.
+``measured``: small batches, whose placements are run on two CPU workers (``measured_pairs``).
 The sizes of ``varied`` are drawn from a graph's name: a family's function takes a source of random
 numbers and gives what its model differs in; ``batch`` is drawn before, and stays where the family
 does not draw its own.
@@ -193,6 +194,7 @@ RECIPES: Mapping[str, Recipe] = {
     for row in listed()["recipes"]
 }
 STORE = RECIPES["store"]
+MEASURED = "measured"  # name of the recipe whose placements are measured too
 
 
 def recipe(name: str) -> Recipe:

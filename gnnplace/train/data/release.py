@@ -2,9 +2,12 @@
 
 ``build_release`` writes one ``npz`` a split (no pickled objects), an index of all pairs as CSV, a
 card, ``croissant.json`` and checksums. Splits are by model family: no two share one. Every graph
-has ``PAIRS`` distinct placements on one cluster, of the placers ``PLACERS`` and then of random
-draws. A predicted step time is what ``simulate`` says of the devices alone, which are ordered by
-list scheduling, so that anybody can compute it anew.
+has ``PAIRS`` distinct placements on one cluster, of heuristics and then of random draws. A
+predicted step time is what ``simulate`` says of the devices alone, which are ordered by list
+scheduling, so that anybody can compute it anew (``ReleaseStore.problem``).
+
+Graphs of the data set ``measured`` have their placements on two CPU workers. Their predictions are
+by op times and links that were profiled on the machine that measured them.
 
 ``ReleaseStore`` reads a split; ``GraphDataset("train.npz", root)`` is a split for PyG.
 
@@ -12,45 +15,46 @@ Arrays of a split, G graphs with N ops and E edges in all, K kinds of devices, P
 ``name`` and ``family`` [G]; ``op_offset`` and ``edge_offset`` [G + 1]; ``source``, ``target`` and
 ``bytes`` [E], edges by ops of their own graph; ``tensor`` [E], which output of the source it is;
 ``work``, ``launch`` [K, N] in seconds, ``state`` in bytes, ``phase``, ``unit`` [N]; ``cluster``
-[G]; ``placer`` [G, P]; ``device`` [N, P]; ``step_time``, ``measured`` [G, P] in seconds, nan where
-a placement was not measured.
+[G], the name of a preset or ``cpu:2``; ``placer`` [G, P]; ``device`` [N, P]; ``step_time``,
+``measured`` [G, P] in seconds, nan where a placement was not measured; ``clock`` [G, P], of the
+measurement: ``wall``, ``virtual`` (the workers' own processor time) or empty; ``profiled`` [N] in
+seconds, nan where ops were not profiled; ``machine`` [G], the devices and links of a cluster that
+is no preset, as JSON.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from gnnplace.arrays import FloatArray, IntArray
-from gnnplace.errors import FormatError, GnnplaceError, InputError
+from gnnplace.errors import FormatError, InputError
 from gnnplace.files import csv_text, within, write_arrays, write_text
 from gnnplace.graph import ComputationGraph
-from gnnplace.placers import PLACERS as ROSTER
-from gnnplace.problem import Placement, Problem, preset
-from gnnplace.simulation import simulate
+from gnnplace.measurements import FEWEST, agreement
+from gnnplace.problem import Problem, cluster_from_data, cluster_to_data, preset
 from gnnplace.train.data.captured import PARTS
 from gnnplace.train.data.captured_graph import BROKEN, CapturedGraph, op_names
 from gnnplace.train.data.croissant import DataSetCard, write_croissant
 from gnnplace.train.data.datasets import dataset_problem, find_dataset, write_sums
+from gnnplace.train.data.measured_pairs import (
+    MeasuredGraph,
+    Profile,
+    profiled_problem,
+    read_pairs,
+)
+from gnnplace.train.data.placements import PAIRS, distinct_placements
 from gnnplace.train.data.recipes import RECIPES
 
 RELEASE = "release"  # name of its recipe
 FORMAT, VERSION = "gnnplace-release", 1
-PAIRS = 8
-PLACERS = (
-    "heft",
-    "min-cut",
-    "contiguous",
-    "interleaved",
-    "etf",
-    "single",
-    "round-robin",
-)
 CLUSTERS = (
     "pcie-a100-4",
     "nvlink-v100-4",
@@ -59,7 +63,6 @@ CLUSTERS = (
     "pcie-t4-4",
     "nvlink-a100-8",
 )
-MOST_DRAWS = 100  # of random placements of a graph
 INDEX = "pairs.csv"
 HEADINGS = (
     "split",
@@ -70,6 +73,7 @@ HEADINGS = (
     "placer",
     "step_time_s",
     "measured_s",
+    "clock",
 )
 Say = Callable[[str], None]
 
@@ -80,10 +84,13 @@ class PlacedGraph:
 
     Attributes:
         graph: The graph as it was captured, without groups.
-        cluster: Name of a preset.
+        cluster: Name of a preset, or of the workers that it was measured on.
         placers: Who made each placement. [P]
         device: The device of each op by each placement. [n, P]
         step_time: Predicted seconds. [P]
+        measured: Measured seconds, nan where there are none. [P]
+        clocks: The clock of each measurement, empty where there is none. [P]
+        profile: The costs that it was predicted with; None: estimates on a preset.
     """
 
     graph: CapturedGraph
@@ -91,6 +98,9 @@ class PlacedGraph:
     placers: tuple[str, ...]
     device: IntArray
     step_time: FloatArray
+    measured: FloatArray
+    clocks: tuple[str, ...]
+    profile: Profile | None = None
 
 
 def build_release(
@@ -121,12 +131,19 @@ def build_release(
         raise InputError(f"folder {str(folder)!r}: {error.strerror}") from None
     stores = [find_dataset(name, start) for name in names]
     graphs = [store.graph(name) for store in stores for name in store.names]
+    measured = {
+        name: pairs
+        for store in stores
+        for name, pairs in read_pairs(store.folder).items()
+    }
     placed: dict[str, list[PlacedGraph]] = {part: [] for part in PARTS}
     for number, graph in enumerate(graphs):
         progress(f"{number + 1}/{len(graphs)} {graph.name}: {graph.num_ops} ops")
         part = str(graph.origin["part"])
         placed[part].append(
-            place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number)
+            with_measurements(graph, measured[graph.name])
+            if graph.name in measured
+            else place_graph(graph, CLUSTERS[number % len(CLUSTERS)], number)
         )
     splits = {part: members for part, members in placed.items() if members}
     for part, members in splits.items():
@@ -140,45 +157,37 @@ def build_release(
 
 
 def place_graph(graph: CapturedGraph, cluster: str, seed: int) -> PlacedGraph:
-    """Return a graph with distinct placements: of the placers, then of random draws."""
+    """Return a graph with distinct placements on a preset."""
     problem = dataset_problem(graph, preset(cluster), groups=None)
-    placements: dict[bytes, tuple[str, IntArray, float]] = {}
-    for name, device in _candidates(problem, seed):
-        if len(placements) == PAIRS:
-            break
-        simulation = simulate(problem, Placement(device))
-        if not simulation.faults:
-            placements.setdefault(
-                device.tobytes(), (name, device, simulation.step_time)
-            )
-    names, devices, seconds = zip(*placements.values(), strict=True)
+    placements = distinct_placements(problem, seed)
     return PlacedGraph(
         graph=graph,
         cluster=cluster,
-        placers=names,
-        device=np.stack(devices, axis=1),
-        step_time=np.array(seconds),
+        placers=placements.placers,
+        device=placements.device,
+        step_time=placements.step_time,
+        measured=np.full(PAIRS, np.nan),
+        clocks=("",) * PAIRS,
     )
 
 
-def _candidates(problem: Problem, seed: int) -> Iterator[tuple[str, IntArray]]:
-    """Yield devices of placers, then random ones: blocks of units in order of the graph."""
-    for name in PLACERS:
-        try:
-            result = ROSTER[name].make().place(problem, budget=0.0, seed=seed)
-        except GnnplaceError:
-            continue
-        yield name, result.placement.device
-    rng = np.random.default_rng([seed, PAIRS])
-    units = problem.unit_of
-    for _ in range(MOST_DRAWS):
-        blocks = int(rng.integers(2, 4 * problem.num_devices))
-        bounds = np.sort(rng.integers(0, problem.num_units, blocks))
-        of_block = rng.integers(0, problem.num_devices, blocks + 1)
-        device = of_block[
-            np.searchsorted(bounds, np.arange(problem.num_units), side="right")
-        ]
-        yield "random", device[units].astype(np.int32)
+def with_measurements(graph: CapturedGraph, pairs: MeasuredGraph) -> PlacedGraph:
+    """Return a graph with its placements that were measured.
+
+    Raises:
+        MismatchError: They are of another graph.
+    """
+    profiled_problem(graph, pairs.profile)
+    return PlacedGraph(
+        graph=graph,
+        cluster=pairs.profile.cluster.name,
+        placers=pairs.placers,
+        device=pairs.device,
+        step_time=pairs.step_time,
+        measured=pairs.measured,
+        clocks=pairs.clocks,
+        profile=pairs.profile,
+    )
 
 
 def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
@@ -212,7 +221,10 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
         "unit": np.concatenate([graph.unit for graph in graphs]).astype(np.int32),
         "device": np.concatenate([member.device for member in members]).astype(np.int8),
         "step_time": np.stack([member.step_time for member in members]),
-        "measured": np.full((len(members), PAIRS), np.nan),
+        "measured": np.stack([member.measured for member in members]),
+        "clock": np.array([member.clocks for member in members]),
+        "profiled": np.concatenate([_profiled(member) for member in members]),
+        "machine": np.array([_machine(member) for member in members]),
     }
     for column, key in enumerate(("source", "target", "tensor", "bytes")):
         kind = np.float64 if key == "bytes" else np.int32
@@ -220,6 +232,20 @@ def split_arrays(members: Sequence[PlacedGraph]) -> dict[str, Any]:
             kind
         )
     return arrays
+
+
+def _profiled(member: PlacedGraph) -> FloatArray:
+    """Return the profiled seconds of each op of a graph, nan without a profile. [n]"""
+    if member.profile is None:
+        return np.full(member.graph.num_ops, np.nan)
+    return member.profile.time
+
+
+def _machine(member: PlacedGraph) -> str:
+    """Return the devices and links of a graph's workers as JSON; empty for a preset."""
+    if member.profile is None:
+        return ""
+    return json.dumps(cluster_to_data(member.profile.cluster))
 
 
 def _edges(graph: ComputationGraph) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
@@ -314,6 +340,22 @@ class ReleaseStore:
             unit=arrays["unit"][ops],
         )
 
+    def problem(self, name: str) -> Problem:
+        """Return a graph on its cluster, with the costs that its step times are predicted by.
+
+        Raises:
+            InputError: There is no such graph.
+        """
+        graph, index = self.graph(name), self.names.index(name)
+        machine = str(self._arrays["machine"][index])
+        if not machine:
+            return dataset_problem(graph, preset(self.cluster[name]), groups=None)
+        ops = slice(*self._arrays["op_offset"][index : index + 2])
+        cluster = cluster_from_data(json.loads(machine), str(self.folder))
+        return profiled_problem(
+            graph, Profile(self._arrays["profiled"][ops], cluster, began="")
+        )
+
     def part(self, part: str) -> tuple[str, ...]:
         """Return the names of the graphs of a part of the split: train, validation or test."""
         return tuple(
@@ -325,16 +367,16 @@ def _index_rows(splits: dict[str, list[PlacedGraph]]) -> Iterator[tuple[Any, ...
     for part, members in splits.items():
         for member in members:
             origin, ops = member.graph.origin, member.graph.num_ops
-            for placer, seconds in zip(member.placers, member.step_time, strict=True):
-                about = (
-                    part,
-                    member.graph.name,
-                    origin["family"],
-                    ops,
-                    member.cluster,
-                    placer,
-                )
-                yield (*about, repr(float(seconds)), "")
+            about = (part, member.graph.name, origin["family"], ops, member.cluster)
+            columns = (
+                member.placers,
+                member.step_time,
+                member.measured,
+                member.clocks,
+            )
+            for placer, seconds, measured, clock in zip(*columns, strict=True):
+                shown = "" if np.isnan(measured) else repr(float(measured))
+                yield (*about, placer, repr(float(seconds)), shown, clock)
 
 
 RELEASE_CARD = DataSetCard(
@@ -346,12 +388,15 @@ RELEASE_CARD = DataSetCard(
     collection=(
         "Training steps (forward, backward, update) of public model architectures with random "
         "weights and inputs were captured by gnnplace on a CPU. Placements were made by published "
-        "heuristics and by random draws."
+        "heuristics and by random draws. Some graphs' placements were run on two CPU workers of "
+        "one machine, checked against one process; the shortest of ten steps counts."
     ),
     limitations=(
-        "Costs are roofline estimates from published peaks of five kinds of devices; step times "
-        "are predictions of a simulator and not measurements. Dense models of the years 2014 to "
-        "2024; no reinforcement learning, no diffusion."
+        "Costs are roofline estimates from published peaks of five kinds of devices, except those "
+        "of measured graphs, which were profiled; step times are predictions of a simulator, "
+        "with a measured one beside where the column says so. Measured pairs are of small models "
+        "on one machine and no GPU. Dense models of the years 2014 to 2024; no reinforcement "
+        "learning, no diffusion."
     ),
     use_cases="Learning and testing of device placement, cost models and graph partitioning.",
 )
@@ -377,14 +422,15 @@ def release_card(splits: dict[str, list[PlacedGraph]]) -> str:
     lines += [
         "",
         "No two splits share a family. A pair is a graph, a device for each op, and the predicted",
-        "seconds of a step with these devices; ops are ordered by list scheduling. The column for",
-        "measured seconds is there and empty: no pair is measured yet.",
+        "seconds of a step with these devices; ops are ordered by list scheduling.",
         "",
+        *_measured_lines([member for part in splits.values() for member in part]),
         "```python",
         "from gnnplace.train.data.graph_dataset import GraphDataset",
         "",
         'train = GraphDataset("train.npz", root="cache")    # graphs of PyTorch Geometric',
         "train[0].placement, train[0].step_time              # [n, 8] devices, [1, 8] seconds",
+        "train[0].measured                                   # [1, 8] seconds, nan where not run",
         "```",
         "",
         f"* **Collection**: {RELEASE_CARD.collection}",
@@ -396,3 +442,28 @@ def release_card(splits: dict[str, list[PlacedGraph]]) -> str:
         "  by `gnnplace data verify FOLDER`; described for tools in `croissant.json`.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _measured_lines(members: Sequence[PlacedGraph]) -> list[str]:
+    """Return how many pairs were measured and how far the predictions are from them."""
+    clocks = Counter(clock for member in members for clock in member.clocks if clock)
+    ran = [(member, ~np.isnan(member.measured)) for member in members]
+    pairs = [
+        (member.step_time[kept].tolist(), member.measured[kept].tolist())
+        for member, kept in ran
+        if kept.sum() >= FEWEST
+    ]
+    if not pairs:
+        return ["No pair is measured.", ""]
+    every = ([x for pair in pairs for x in pair[side]] for side in (0, 1))
+    whole = agreement(*every)
+    rank = median(agreement(predicted, found).spearman for predicted, found in pairs)
+    by_clock = (f"{count} by the {clock} clock" for clock, count in clocks.items())
+    return [
+        f"**{sum(clocks.values())} pairs of {len(pairs)} graphs were measured** on two CPU workers",
+        f"of one machine, {' and '.join(by_clock)}. Their predicted times are by op times and",
+        f"links that were profiled on that machine; they are off by {whole.mape:.1%} (mean; bias",
+        f"{whole.bias:+.1%}), and the rank correlation of predicted and measured times of the",
+        f"placements of a graph is {rank:.2f} (median over graphs). `pairs.csv` has both times.",
+        "",
+    ]

@@ -17,6 +17,7 @@ from benchmarks.studies.published.outcomes import (
     mean,
     near_best,
 )
+from benchmarks.studies.published.pictures import write_pictures
 from benchmarks.studies.published.study import study_published
 from gnnplace.errors import FormatError, InputError
 from gnnplace.plans.spec import PlanSpec
@@ -148,3 +149,27 @@ def test_weak_scaling_of_megatron_is_near_what_was_published(tmp_path):
     rows = weak_scaling.outcomes(tmp_path)
     assert [o.plan.num_devices for o in rows] == [32, 64, 128, 256, 512]
     assert max(abs(o.error) for o in rows) < 0.05
+
+
+def test_pictures_are_one_of_each_framework_and_one_of_errors_by_gpus(tmp_path):
+    found = {
+        "a": [outcome(1.0, 1.1, gpus=8), outcome(2.0, 1.9, gpus=64)],
+        "b": [outcome(3.0, 3.0)],  # of unknown GPUs
+        "c": [outcome(1.0, 2.0, gpus=16)],
+        "d": [],
+    }
+    frameworks = {"a": "nanotron", "b": "nanotron", "c": "megatron-lm", "d": "pytorch"}
+    names = write_pictures(found, frameworks, tmp_path)
+    assert names == [
+        "published-nanotron.svg",
+        "published-megatron-lm.svg",
+        "published-errors.svg",
+    ]
+    nanotron = (tmp_path / names[0]).read_text()
+    assert "a (2)" in nanotron
+    assert "b (1)" in nanotron
+    assert "3 rows: error 4.8%" in nanotron  # of 9.1, 5.3 and 0 %
+    errors = (tmp_path / names[2]).read_text()
+    assert "nanotron (2)" in errors
+    assert "megatron-lm (1)" in errors
+    assert errors.count("<use") >= 3
