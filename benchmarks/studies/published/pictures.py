@@ -15,7 +15,7 @@ from benchmarks.studies.published.outcomes import Outcome, mean, median, timed
 from gnnplace.report.pictures import GREY, Axis, Series, chart, write_picture
 
 if TYPE_CHECKING:
-    from gnnplace.report.pictures import Figure
+    from gnnplace.report import Picture
 
 MADE_BY = "python -m benchmarks.studies published --data FOLDER -o FOLDER"
 ERRORS = "errors"  # name of the picture of errors by GPUs
@@ -54,7 +54,7 @@ def write_pictures(
     return names
 
 
-def seconds_picture(framework: str, sets: Mapping[str, Sequence[Outcome]]) -> Figure:
+def seconds_picture(framework: str, sets: Mapping[str, Sequence[Outcome]]) -> Picture:
     """Return predicted against published seconds of a framework's sets."""
     pairs = {name: list(_seconds(rows)) for name, rows in sets.items()}
     every = [value for points in pairs.values() for pair in points for value in pair]
@@ -85,7 +85,7 @@ def seconds_picture(framework: str, sets: Mapping[str, Sequence[Outcome]]) -> Fi
     )
 
 
-def error_picture(by_framework: Mapping[str, Mapping[str, list[Outcome]]]) -> Figure:
+def error_picture(by_framework: Mapping[str, Mapping[str, list[Outcome]]]) -> Picture:
     """Return the relative error of each row against its GPUs, a colour a framework."""
     series = []
     for framework, sets in by_framework.items():
