@@ -108,7 +108,9 @@ def test_skips_cross_the_cuts_between():
 
 def test_the_batch_is_resized_and_wrong_words_are_refused():
     assert chain_of(TrainingJob(SMALL, batch=12), CLUSTER).batch == 12
-    with pytest.raises(InputError, match="precision 'fp8': products in FP8 are not priced"):
+    with pytest.raises(
+        InputError, match="precision 'fp8': products in FP8 are not priced"
+    ):
         plan_model(SMALL, CLUSTER, precision="fp8")
     with pytest.raises(InputError, match="optimizer 'lamb': unknown"):
         plan_model(SMALL, CLUSTER, optimizer="lamb")
